@@ -243,7 +243,7 @@ def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
     def too_late(*_):
         raise TimeIsUpError
 
-    monkeypatch.setattr(held_out, "_once", too_late)
+    monkeypatch.setattr(held_out, "_predict", too_late)
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
     assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
     assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"

@@ -92,11 +92,7 @@ class PredictedDistribution(BaseDistribution):
     def _pdf(self, x: Any) -> Any:
         return np.exp(self._log_pdf(x))
 
-    def _log_pmf(self, x: Any) -> Any:
-        return self._of_points(self.distribution.logpdf, x)
-
-    def _pmf(self, x: Any) -> Any:
-        return np.exp(self._log_pmf(x))
+    _log_pmf, _pmf = _log_pdf, _pdf
 
     def _cdf(self, x: Any) -> Any:
         return self._of_points(self.distribution.cdf, x)

@@ -32,7 +32,7 @@ from stochgp.pools.held_out import (
     held_out_in_time,
 )
 from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
-from stochgp.pools.mixed import ClassPool, mixed_classes
+from stochgp.pools.mixed import Pool, mixed_classes
 from stochgp.pools.refit import learned_again
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.posteriors.base import Request
@@ -100,16 +100,16 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
 
     @property
-    def _fitted(self) -> ClassPool:
+    def _fitted(self) -> Pool:
         return self._as_one(self.estimators_, self._pooling, self._correction)
 
     def _as_one(
         self, members: Mapping[str, Any], pooling: PoolWeights | None = None, correction: Any = None
-    ) -> ClassPool:
+    ) -> Pool:
         """These members. A member knows only the classes of the rows that it learned from."""
         parts = tuple(member._fitted for member in members.values())
         known = tuple(np.searchsorted(self.classes_, member.classes_) for member in members.values())
-        return ClassPool(parts, known, len(self.classes_), pooling, correction)
+        return Pool(parts, pooling, correction, known, len(self.classes_))
 
     def fit(
         self,

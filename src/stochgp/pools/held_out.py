@@ -134,61 +134,46 @@ def predict_held_out(
         with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
             try:
                 with context.interruptible("the comparison"):
-                    if division.is_by_folds:
-                        return _by_folds(members, rows, division, context)
-                    return _once(members, rows, division)
+                    return _predict(members, rows, division, context)
             except TimeIsUpError:
                 context.end(RESULTS.time_limit, "there was no time to compare members")
                 return None
     return None
 
 
-def _once(members: dict[str, Any], rows: Rows, division: HeldOut) -> HeldOutPredictions:
-    i = np.flatnonzero(division.scored)
-    held, seen = rows.some(i), rows.some(~division.all)
-    distributions, means = [], []
-    for member in members.values():
-        deadline.require()
-        distributions.append(member._fitted.distribution(held.X))
-        means.append(member._fitted.mean(held.X))
-    is_apart = division.in_time and division.single.any() and division.blocks.any()
-    return HeldOutPredictions(
-        names=list(members),
-        rows=held,
-        parts=[(np.arange(len(held)), distributions)],
-        mean=np.stack(means, axis=1),
-        log_density=np.stack([distribution.logpdf(held.y) for distribution in distributions], axis=1),
-        weight=_balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64),
-        cluster=held_out_clusters(members, held),
-        constant=np.full(len(held), np.average(seen.y, weights=seen.weights)),
-        far=division.blocks[i] if is_apart else None,
-    )
-
-
-def _by_folds(
+def _predict(
     members: dict[str, Any], rows: Rows, division: HeldOut, context: FitContext
 ) -> HeldOutPredictions:
-    """Each row is predicted once, from the other folds. Kernel GPs take Newton steps from the hyperparameters of all rows; other members learn again."""
-    fold = division.fold
-    assert fold is not None
-    mean, constant, parts = np.empty((len(rows), len(members))), np.empty(len(rows)), []
+    """Each held-out row is predicted once, by members that learned from the others, or from the other folds.
+
+    Of other folds kernel GPs are given the posterior after Newton steps from the hyperparameters of all rows; other members learn again.
+    """
+    by_folds, i = division.is_by_folds, np.flatnonzero(division.scored)
+    held, fold = rows.some(i), np.zeros(len(i), np.int64)
+    curvatures: dict[str, Any] = {}
+    if by_folds:
+        assert division.fold is not None
+        held, fold = rows, division.fold
+        curvatures = {name: curvature_of(member, context.budget) for name, member in members.items()}
+    mean, constant, parts = np.empty((len(held), len(members))), np.empty(len(held)), []
     density = np.empty_like(mean)
-    curvatures = {name: curvature_of(member, context.budget) for name, member in members.items()}
     for number in range(fold.max() + 1):
-        i, seen = np.flatnonzero(fold == number), rows.some(fold != number)
-        constant[i], distributions = np.average(seen.y, weights=seen.weights), []
+        at, seen = np.flatnonzero(fold == number), rows.some(fold != number if by_folds else ~division.all)
+        constant[at], distributions = np.average(seen.y, weights=seen.weights), []
         for k, (name, member) in enumerate(members.items()):
             deadline.require()
-            curvature = curvatures[name]
-            if curvature is None:
-                fitted = learned_again(member, seen)._fitted
-            else:
+            fitted = member._fitted
+            if by_folds and (curvature := curvatures[name]) is not None:
                 fitted = posterior_of_fewer(member, seen, curvature, context.budget)
-            distributions.append(fitted.distribution(rows.X[i]))
-            mean[i, k], density[i, k] = fitted.mean(rows.X[i]), distributions[k].logpdf(rows.y[i])
-        parts.append((i, distributions))
-    weight, cluster = rows.weights.astype(np.float64), held_out_clusters(members, rows)
-    return HeldOutPredictions(list(members), rows, parts, mean, density, weight, cluster, constant)
+            elif by_folds:
+                fitted = learned_again(member, seen)._fitted
+            distributions.append(fitted.distribution(held.X[at]))
+            mean[at, k], density[at, k] = fitted.mean(held.X[at]), distributions[k].logpdf(held.y[at])
+        parts.append((at, distributions))
+    is_apart = division.in_time and division.single.any() and division.blocks.any()
+    weight = _balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64)
+    far, cluster = division.blocks[i] if is_apart else None, held_out_clusters(members, held)
+    return HeldOutPredictions(list(members), held, parts, mean, density, weight, cluster, constant, far)
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:

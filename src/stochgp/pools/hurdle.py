@@ -1,6 +1,7 @@
 """Targets with one frequent value, continuous elsewhere: a classifier for the value, a regressor for the other rows."""
 
 import dataclasses
+import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,12 +14,12 @@ from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
-from stochgp.distributions import PointMass
+from stochgp.distributions import Categorical, PointMass
 from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members
-from stochgp.pools.mixed import ClassPool, Draws, Pool
+from stochgp.pools.mixed import Draws, Pool
 from stochgp.pools.refit import raise_interrupt_of
 from stochgp.pools.weights import Inputs, PerRow
 from stochgp.posteriors.base import Request
@@ -49,7 +50,7 @@ class Hurdle:
 
     value: float
     width: float
-    classifier: ClassPool | None = None
+    classifier: Pool | None = None
     n_samples: int = 0
     by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
@@ -65,7 +66,7 @@ class Hurdle:
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """(π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
-        return self.classifier.distribution(X).probabilities[:, ::-1]
+        return typing.cast(Categorical, self.classifier.distribution(X)).probabilities[:, ::-1]
 
     @property
     def encoder(self) -> Encoder | None:

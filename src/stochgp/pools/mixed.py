@@ -1,5 +1,6 @@
 """Several fitted members as one: mixtures of their predictions, row by row."""
 
+import typing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.weights import Inputs, PerRow, PoolWeights, mixed
+from stochgp.pools.weights import Inputs, PerRow, mixed
 from stochgp.posteriors.base import Request
 
 Draws = Float[np.ndarray, "N S"]
@@ -31,11 +32,15 @@ class Pool:
     Observations of a function have the member of f at their row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
     independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
     whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
+
+    Of classifiers it has `distribution`, P(y = c) = Σ_k w_k P_k(y = c): the columns of the k-th member are the classes `known[k]` of `n_classes`.
     """
 
     members: tuple[Any, ...]
     pooling: Any  # `PoolWeights` or `Hurdle`
-    correction: PITRecalibration | None = None  # of the mixture's probabilities
+    correction: PITRecalibration | TemperatureScaling | None = None  # of the mixture's probabilities
+    known: tuple[Int[np.ndarray, " C_k"], ...] = ()
+    n_classes: int = 0
 
     @property
     def encoder(self) -> Encoder | None:
@@ -48,7 +53,7 @@ class Pool:
     def need_bytes(self, request: Request) -> int:
         """The bytes of one member after the other, and of the results of all."""
         each = [member.need_bytes(request) for member in self.members]
-        held = 8 * request.n_rows * (request.n_rows if request.covariance else 2)
+        held = 8 * request.n_rows * (request.n_rows if request.covariance else max(2, self.n_classes))
         return max(each) + len(self.members) * held
 
     def mean(self, X: Inputs) -> PerRow:
@@ -68,8 +73,20 @@ class Pool:
 
     def distribution(self, X: Inputs) -> AbstractDistribution:
         """The distribution of an observation at each row, in target units."""
-        found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
-        return found if self.correction is None else self.correction(found, self.pooling.strength(X))
+        if self.known:
+            found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
+        else:
+            found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
+        if isinstance(self.correction, PITRecalibration):
+            return self.correction(found, self.pooling.strength(X))
+        return found if self.correction is None else self.correction(typing.cast(Categorical, found))
+
+    def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
+        """The logarithms of the probabilities of classes by each member."""
+        found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
+        for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
+            found[k][:, known] = member.distribution(X).log_probabilities
+        return found
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of the result of `distribution`."""
@@ -123,6 +140,12 @@ class Pool:
         return functions.selected(X, noisy, u)
 
 
+def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
+    """The mixture of members with these weights."""
+    with np.errstate(divide="ignore"):
+        return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
+
+
 class PooledDraws(AbstractDraws):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
 
@@ -159,46 +182,3 @@ class PooledDraws(AbstractDraws):
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
         which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
         return np.take_along_axis(np.stack(values), which[None], axis=0)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassPool:
-    """P(y = c) = Σ_k w_k P_k(y = c), and then `correction`. The columns of the k-th member are the classes of these numbers, `known[k]`, of `n_classes`."""
-
-    members: tuple[Any, ...]
-    known: tuple[Int[np.ndarray, " C_k"], ...]
-    n_classes: int
-    pooling: PoolWeights | None = None
-    correction: TemperatureScaling | None = None
-
-    @property
-    def encoder(self) -> Encoder | None:
-        return self.members[0].encoder
-
-    @property
-    def seen(self) -> Seen | None:
-        return self.members[0].seen
-
-    def need_bytes(self, request: Request) -> int:
-        """The bytes of one member after the other, and of the results of all."""
-        each = [member.need_bytes(request) for member in self.members]
-        return max(each) + 8 * len(each) * request.n_rows * self.n_classes
-
-    def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
-        """The logarithms of the probabilities of each member."""
-        found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
-        for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
-            found[k][:, known] = member.distribution(X).log_probabilities
-        return found
-
-    def distribution(self, X: Inputs) -> Categorical:
-        """The distribution of the class of each row."""
-        assert self.pooling is not None
-        found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
-        return found if self.correction is None else self.correction(found)
-
-
-def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
-    """The mixture of members with these weights."""
-    with np.errstate(divide="ignore"):
-        return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
