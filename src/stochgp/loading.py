@@ -14,7 +14,7 @@ from stochgp.families import FeatureGPRegressor, KernelGPRegressor, SparseGPClas
 from stochgp.names import REGISTERED
 from stochgp.pools import GPClassifier, GPRegressor, HurdleRegressor
 from stochgp.pools.hurdle import Hurdle
-from stochgp.pools.weights import Pooling
+from stochgp.pools.weights import PoolWeights
 from stochgp.storage.files import load_tree
 
 _KINDS: dict[str, type] = {
@@ -55,7 +55,7 @@ def load(path: str | os.PathLike) -> Any:
 
 def _is_whole(tree: Any) -> bool:
     """Whether the tree holds a fit, or a pool and the fits of its members."""
-    if isinstance(tree, dict) and isinstance(tree.get("fitted"), Pooling | Hurdle):
+    if isinstance(tree, dict) and isinstance(tree.get("fitted"), PoolWeights | Hurdle):
         members = tree.get("members")
         return isinstance(members, dict) and len(members) > 0 and all(map(_is_whole, members.values()))
     return isinstance(tree, dict) and isinstance(tree.get("fitted"), Fitted)

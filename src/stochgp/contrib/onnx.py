@@ -1,6 +1,6 @@
 """Fitted feature GPs as ONNX files (`pip install stochgp[onnx]`): predictions wherever ONNX Runtime runs, without Python, JAX or this package.
 
-Nothing else of the package imports this module, and `onnx` itself is loaded by `to_onnx` alone. What is written is
+`onnx` itself is loaded by `to_onnx` alone. The file computes
 
     z = (x − mean)/scale,   Φ = φ(z),   E f = m + s Φŵ,   var f = c(z) s² Σ_j (ΦR)_j²,   var y = var f + c(z) s² σ²
 
@@ -15,7 +15,6 @@ import functools
 import importlib
 import os
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -55,22 +54,22 @@ ACTIVATIONS = {
 def to_onnx(model: Any, path: str | os.PathLike) -> None:
     """Writes mean and standard deviations of a fitted `FeatureGPRegressor` to an ONNX file.
 
-    The input "X" is float64 [N, D], in the units and the order of the columns of `fit`, for any number of rows. The outputs are float64 [N], in the units of
-    the targets: "mean"; "function_std", of f, as `predict(X, return_std=True)`; "observation_std", with the noise, as with `include_noise=True`. They
-    equal those of `predict` up to rounding: after 1,500 rows of three inputs, at 400 rows of which 100 lie beyond these, to 6e-13 of the spread of y with
-    dtype="float64"; with "float32" to 7e-6 for networks, and to 9e-5 for Fourier features, whose weights are large. NaN is not filled in: predictions of a
-    row that has one are NaN. The file holds no training rows. Its metadata name the columns of a data frame, and the distribution of an observation.
+    The input "X" is float64 [N, D], in the units and the order of the columns of `fit`. The outputs are float64 [N], in the units of the targets:
+    "mean"; "function_std", of f, as `predict(X, return_std=True)`; "observation_std", with the noise, as with `include_noise=True`. They equal
+    those of `predict` up to rounding. Predictions of a row with NaN are NaN. The file holds no training rows. Its metadata name the columns of a
+    data frame, and the distribution of an observation.
 
-    It writes the features "mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp", "rff", "orf" and "linear", and sums and chains of them; networks of
-    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; constant noise, and Student-t errors whose scale depends on the inputs. Raises TypeError for other estimators, ValueError for other features, for a table
-    whose columns are not numbers that stay as they are, for transformed targets and counts, and for a calibration, and ImportError without `onnx`.
+    Features may be "mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp", "rff", "orf" and "linear", and sums and chains of them; networks are of
+    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; noise is constant, or Student-t whose scale depends on the inputs. Raises TypeError
+    for other estimators, ValueError for other features, for a table whose columns are encoded, for transformed targets, counts and calibrations, and
+    ImportError without `onnx`.
 
     Parameters
     ----------
     model : FeatureGPRegressor
         Fitted to numbers.
     path : path
-        The file to be written, such as "model.onnx".
+        The file, such as "model.onnx".
     """
     if not isinstance(model, FeatureGPRegressor):
         raise TypeError(f"to_onnx writes a FeatureGPRegressor, not a {type(model).__name__}")
@@ -105,25 +104,25 @@ def _save(graph: "_Graph", n_inputs: int, about: dict[str, str], path: str | os.
 
 @dataclass(frozen=True)
 class _Graph:
-    """Nodes (operator, inputs, output, attributes) and constant arrays by name; numbers are written in `dtype`."""
+    """Nodes (operator, inputs, output, attributes) and constant arrays by name, in `dtype`."""
 
     dtype: np.dtype
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def to(self, dtype: DTypeLike) -> "_Graph":
-        """The same graph, to which numbers are now written in this dtype."""
+        """The same graph with constants of this dtype."""
         return dataclasses.replace(self, dtype=np.dtype(dtype))
 
     def array(self, value: Any) -> str:
-        """The name of a constant; whole numbers are places and sizes."""
+        """The name of a constant; whole numbers are indices and sizes."""
         found = np.asarray(value)
         name = f"c{len(self.arrays)}"
         self.arrays[name] = found.astype(np.int64 if found.dtype.kind == "i" else self.dtype)
         return name
 
     def add(self, op: str, *inputs: Any, out: str | None = None, **attributes: Any) -> str:
-        """The name of the output of a new node; what is no name is a constant."""
+        """The name of the output of a new node; inputs are names or constants."""
         names = [given if isinstance(given, str) else self.array(given) for given in inputs]
         out = f"v{len(self.nodes)}" if out is None else out
         self.nodes.append((op, names, out, attributes))
@@ -135,7 +134,6 @@ class _Graph:
 
 
 def _write(fitted: Fitted, graph: _Graph) -> None:
-    """From X to the three outputs."""
     posterior, observation, s = fitted.posterior, fitted.observation, fitted.target_scale
     posterior = typing.cast(FeaturePosterior, posterior)
     shifted = graph.add("Sub", "X", np.asarray(fitted.inputs.mean))
@@ -178,7 +176,6 @@ def _log_scale(trees: Trees, graph: _Graph, Z: str) -> str:
 
 
 def _check_inputs(fitted: Fitted) -> None:
-    """Raises ValueError where columns are not taken as they are."""
     encoder = fitted.encoder
     if encoder is None:
         return
@@ -193,7 +190,6 @@ def _check_inputs(fitted: Fitted) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
-    """Raises ValueError where mean and standard deviations are not those of f and noise."""
     if observation.outward is not None:
         raise ValueError(
             "to_onnx writes no transformed targets and no counts: fit targets that are transformed before, such as log(y)"
@@ -210,7 +206,6 @@ def _check_observation(observation: Observation) -> None:
 
 
 def _about(model: FeatureGPRegressor) -> dict[str, str]:
-    """What the file says of itself."""
     fitted = model._fitted
     inflation, names = fitted.observation.inflation, getattr(model, "feature_names_in_", None)
     df = None if inflation is None else inflation.df
@@ -221,7 +216,7 @@ def _about(model: FeatureGPRegressor) -> dict[str, str]:
 
 @functools.singledispatch
 def _map(features: Any, graph: _Graph, X: str) -> str:
-    """The name of what a feature map or a network makes of rows X [N, D], in the graph's dtype."""
+    """The name of the output of a feature map or a network for rows X [N, D], in the graph's dtype."""
     _refuse(type(features).__name__)
 
 
@@ -237,22 +232,17 @@ def _features(features: Any, graph: _Graph, X: str) -> str:
 
 
 def _value(parameter: Any) -> np.ndarray:
-    """On the host, in its own dtype."""
     with jax.enable_x64(True):
         return np.asarray(value_of(parameter))
 
 
-def _writes(kind: type) -> Callable:
-    return _map.register(kind)
-
-
-@_writes(features.Linear)
+@_map.register(features.Linear)
 def _linear(phi: features.Linear, graph: _Graph, X: str) -> str:
     with_one = graph.add("Pad", X, np.array([0, 1, 0, 0]), 1.0)  # one column of ones in front
     return graph.add("Div", with_one, phi.n_features**0.5)
 
 
-@_writes(features.RandomFourier)
+@_map.register(features.RandomFourier)
 def _fourier(phi: features.RandomFourier, graph: _Graph, X: str) -> str:
     kernel = value_of(phi.kernel)
     if kernel.active_dims is not None:
@@ -266,7 +256,7 @@ def _fourier(phi: features.RandomFourier, graph: _Graph, X: str) -> str:
     return graph.add("Mul", waves, np.sqrt(2 * _value(kernel.variance) / phi.n_features))
 
 
-@_writes(features.Beyond)
+@_map.register(features.Beyond)
 def _beyond(phi: features.Beyond, graph: _Graph, X: str) -> str:
     nearest = _nearest(graph, X, phi.low, phi.high)
     within = graph.add("ReduceMin", graph.cast(graph.add("Equal", X, nearest)), np.array([1]), keepdims=1)
@@ -274,32 +264,32 @@ def _beyond(phi: features.Beyond, graph: _Graph, X: str) -> str:
     return graph.add("Mul", difference, graph.add("Sub", 1.0, within))
 
 
-@_writes(features.Sum)
+@_map.register(features.Sum)
 def _sum(phi: features.Sum, graph: _Graph, X: str) -> str:
     return graph.add("Concat", *(_features(part, graph, X) for part in (phi.left, phi.right)), axis=1)
 
 
-@_writes(features.Scaled)
+@_map.register(features.Scaled)
 def _scaled(phi: features.Scaled, graph: _Graph, X: str) -> str:
     return graph.add("Mul", _features(phi.features, graph, X), np.sqrt(_value(phi.variance)))
 
 
-@_writes(features.Composed)
+@_map.register(features.Composed)
 def _composed(phi: features.Composed, graph: _Graph, X: str) -> str:
     return _features(phi.features, graph, _features(phi.network, graph, X))
 
 
-@_writes(features.Network)
+@_map.register(features.Network)
 def _network(phi: features.Network, graph: _Graph, X: str) -> str:
     return _features(phi.network, graph, X)
 
 
-@_writes(networks.Embedded)
+@_map.register(networks.Embedded)
 def _embedded(network: networks.Embedded, graph: _Graph, X: str) -> str:
     return _features(network.network, graph, _features(network.embedding, graph, X))
 
 
-@_writes(networks.MLP)
+@_map.register(networks.MLP)
 def _mlp(network: networks.MLP, graph: _Graph, X: str) -> str:
     if network.activation not in ACTIVATIONS:
         _refuse(f"the activation {network.activation!r}")
@@ -310,14 +300,14 @@ def _mlp(network: networks.MLP, graph: _Graph, X: str) -> str:
     return X
 
 
-@_writes(networks.Within)
+@_map.register(networks.Within)
 def _within(embedding: networks.Within, graph: _Graph, X: str) -> str:
     nearest, width = _nearest(graph, X, embedding.low, embedding.high), _value(embedding.width)
     share = graph.add("Div", graph.add("Sub", X, nearest), np.where(width > 0, width, 1))
     return graph.add("Add", nearest, graph.add("Mul", graph.add("Tanh", share), width))
 
 
-@_writes(networks.SmoothClip)
+@_map.register(networks.SmoothClip)
 def _smooth_clip(embedding: networks.SmoothClip, graph: _Graph, X: str) -> str:
     u = graph.add("Mul", graph.add("Sub", X, _value(embedding.center)), _value(embedding.slope))
     v = graph.add("Div", u, BOUND)
@@ -326,7 +316,7 @@ def _smooth_clip(embedding: networks.SmoothClip, graph: _Graph, X: str) -> str:
     return graph.add("Div", clipped, _value(embedding.scale))
 
 
-@_writes(networks.PiecewiseLinear)
+@_map.register(networks.PiecewiseLinear)
 def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str) -> str:
     edges = _value(embedding.edges)
     above = graph.add("Sub", graph.add("Unsqueeze", X, np.array([2])), edges[:, :-1])
@@ -335,7 +325,7 @@ def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str
     return graph.add("Concat", _features(embedding.clip, graph, X), centred, axis=1)
 
 
-@_writes(networks.Periodic)
+@_map.register(networks.Periodic)
 def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
     u = _features(embedding.clip, graph, X)
     turns = graph.add("Mul", graph.add("Unsqueeze", u, np.array([2])), _value(embedding.frequencies))
@@ -346,5 +336,4 @@ def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
 
 
 def _nearest(graph: _Graph, X: str, low: Any, high: Any) -> str:
-    """The nearest point of a box."""
     return graph.add("Min", graph.add("Max", X, _value(low)), _value(high))

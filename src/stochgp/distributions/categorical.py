@@ -1,7 +1,5 @@
 """Probabilities of classes."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float64
 from scipy.special import logsumexp
@@ -24,10 +22,6 @@ class Categorical(AbstractDistribution):
     log_probabilities: Float64[np.ndarray, "N C"]
 
     @property
-    def n_rows(self) -> int:
-        return len(self.log_probabilities)
-
-    @property
     def probabilities(self) -> Float64[np.ndarray, "N C"]:
         return np.exp(self.log_probabilities)
 
@@ -43,12 +37,6 @@ class Categorical(AbstractDistribution):
     @property
     def is_discrete(self) -> bool:
         return True
-
-    def __getitem__(self, rows: Any) -> "Categorical":
-        return Categorical(self.log_probabilities[rows])
-
-    def affine(self, scale: float, shift: float | PerRow) -> "Categorical":
-        raise ValueError(f"classes have no units: they cannot become {scale} · y + {shift}")
 
     @property
     def _held(self) -> int:
@@ -79,7 +67,6 @@ class Categorical(AbstractDistribution):
 
 
 def _total(log_p: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Σ exp over those that count."""
     masked = np.where(where, log_p, -np.inf)
     with np.errstate(divide="ignore"):
         return np.exp(logsumexp(masked, axis=-1))

@@ -1,33 +1,111 @@
-"""The distribution of left-out errors: Gaussian, or Student-t whose scale depends on the inputs."""
+"""Errors of predictions in units of their standard deviations: Gaussian, or Student-t whose scale depends on the inputs."""
 
 import dataclasses
 import math
 from typing import NamedTuple
 
+import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from scipy.optimize import minimize
 
 from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
+from stochgp.distributions import AbstractDistribution, Normal, Student
+from stochgp.distributions.normal import LOG_2PI, log_student
+from stochgp.likelihoods import AbstractNoise, TreeNoise
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
 from stochgp.numerics.clustered import clusters, folds, median
 from stochgp.numerics.trees import Boosting, Trees
-from stochgp.observations.dispersion import Dispersion
+from stochgp.parameters import frozen
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 SCALED = "gaussian, scale of the input"  # in place of the Student-t, if its mean may not exist
 MIN_ROWS_SCALED = 500  # for a scale that depends on the inputs
 PARTS = 4
 MANY = 8000  # rows from which one part is enough to score
-TREE_DF = 4.0  # of the distribution that trees are fitted to: errors far off move them little
+TREE_DF = 4.0  # of the distribution that trees are fitted to: robust against outliers
 MIN_DF, MAX_DF = 2.1, 1000.0  # so that there is a standard deviation
 MAX_LOG_SCALE = 60.0  # |log κ|
 MIN_SQUARE = 1e-280
-ROUNDED = 1e-4  # median of squared errors, in variances, below which these are bounds by rounding, unless a row is off by more
+ROUNDED = 1e-4  # median of squared errors, in variances, below which errors may be those of rounding
 TIED = 0.1  # share of errors that are exactly 0
 BOOSTING = Boosting()
 
 Squares = Float[np.ndarray, " N"]
 Eta = Float[np.ndarray, "#N"]
+OnHost = Float64[np.ndarray, " N"]
+
+
+class Dispersion(eqx.Module):
+    """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(κ s(x) V) T.
+
+    T is standard normal or Student-t. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
+
+        log p = −½(η + log κ) + log f(√(z² e^(−η)/κ)),   f the density of T.
+
+    Variances c s(x) var f, c = κ var T, and noise c s(x) σ² s₀(x) are those of the kernel c √(s(x) s(z)) k(x, z) and of that noise, if s hardly
+    changes among the rows near x: one factor of both changes no mean.
+
+    Parameters
+    ----------
+    factor : float
+        κ, of variances.
+    df : float or None
+        ν, the degrees of freedom of a Student-t T; None = standard normal.
+    trees : Trees or None
+        log s(x); None = 0.
+    """
+
+    factor: float = 1.0
+    df: float | None = None
+    trees: Trees | None = None
+
+    @property
+    def variance(self) -> float:
+        """c = κ var T, var T = ν/(ν − 2) of a Student-t."""
+        return self.factor * (1.0 if self.df is None else self.df / (self.df - 2))
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether variances change."""
+        return self.variance != 1.0 or self.trees is not None
+
+    def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """η = log s(x), on the host."""
+        if self.trees is None:
+            return np.zeros(len(X))
+        return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+
+    def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
+        """log p + ½ log V of each row, of z² = `squares`."""
+        zeta = squares * np.exp(-eta) / self.factor
+        log_f = -0.5 * (LOG_2PI + zeta) if self.df is None else log_student(zeta, self.df)
+        return -0.5 * (eta + math.log(self.factor)) + log_f
+
+    @property
+    def scale(self) -> AbstractNoise:
+        """c s(x) as the variances of a noise."""
+        scale = known_noise(self.variance)
+        return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
+
+    def multiplier(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """c s(x)."""
+        return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
+
+    def of_noise(self, noise: AbstractNoise) -> AbstractNoise:
+        """The noise c s(x) σ² s₀(x), for the noise σ² s₀(x)."""
+        if not self.is_scaling:
+            return noise
+        level = float(self.scale.level) * float(noise.level)
+        if self.trees is not None:
+            return TreeNoise(known_noise(level).level, frozen(self.trees), noise)
+        return with_level(noise, level)
+
+    def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
+        """The distribution of observations with these means and standard deviations, noise and c s(x) included."""
+        if self.df is None:
+            return Normal(mean, std)
+        return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
 
 
 class LeftOut(NamedTuple):
@@ -160,14 +238,15 @@ def _is_degenerate(rows: LeftOut) -> str | None:
 def _scores(
     rows: LeftOut, seed: int, boosting: Boosting, heavy_tails: bool
 ) -> tuple[Int[np.ndarray, " S"], Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
-    """Return the rows that are scored and their log densities under the Gaussian and under its rival.
+    """Return the scored rows and their log densities under the Gaussian and under its rival.
 
-    Two parts fit trees, one stops them and gives the shape, one is scored. Every part is scored in turn if rows are few; otherwise one, or as many as have
-    10 groups.
+    Two parts fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as have 10 groups.
     """
     part, scaled = split(rows, seed), len(rows.z) >= MIN_ROWS_SCALED
-    scored, gaussian, rival = [], [], []
-    for k in range(PARTS if len(part) < MANY else _parts_scored(rows.group)):
+    scored, gaussian, rival, n_scored = [], [], [], 1
+    if rows.group is not None:
+        n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
+    for k in range(PARTS if len(part) < MANY else n_scored):
         is_tested, is_other = part == k, part == (k + 1) % PARTS
         first, others, tested = (
             rows.some(np.flatnonzero(where)) for where in (~is_tested & ~is_other, is_other, is_tested)
@@ -179,11 +258,6 @@ def _scores(
         gaussian.append(base.log_density(tested.squares, np.zeros(1)))
         rival.append(shape.log_density(tested.squares, shape.log_scale(tested.X)))
     return np.concatenate(scored), np.concatenate(gaussian), np.concatenate(rival)
-
-
-def _parts_scored(group: Int[np.ndarray, " R"] | None) -> int:
-    """Of many rows: one part, or as many as have enough groups to tell."""
-    return 1 if group is None else min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(group))))
 
 
 def _fit(

@@ -19,7 +19,7 @@ from stochgp.families.likelihoods import GAUSSIAN
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.warping import fit_transforms
-from stochgp.pools.division import held_out
+from stochgp.pools.held_out import held_out
 from stochgp.pools.refit import raise_interrupt_of
 from stochgp.transforms import ShiftedLog
 from stochgp.warning import silent

@@ -1,4 +1,4 @@
-"""Normal distributions of one mean whose noise has several variances: heavy tails, and noise that is itself uncertain."""
+"""Normal and Student-t distributions, and normal scale mixtures."""
 
 import dataclasses
 import math
@@ -7,16 +7,132 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.optimize import root_scalar
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy.special import betaln, gammaln, logsumexp, ndtr, ndtri, stdtr, stdtrit
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points
-from stochgp.distributions.roots import solve_increasing
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 
+LOG_2PI = math.log(2 * math.pi)
+HERMITE_NODES = 32
 FALLEN = 28.0  # nats: where the integral over λ is cut off
-FARTHEST = 1e4  # scales: the errors for which it is still right
-RARE = 1e-9  # of multipliers that are left out of scores
-COARSE = 24  # tails of a row that breaks are read from
-GAUSSIAN_DF = 100.0  # beyond it tails are thinner, and errors so large need not be reached
+FARTHEST = 1e4  # errors, in scales, up to which it is accurate
+GAUSSIAN_DF = 100.0  # above it tails are thinner, and accurate for smaller errors
+
+
+class Normal(AbstractDistribution):
+    """Y = mean + std · ε, ε ~ N(0, 1).
+
+    Parameters
+    ----------
+    center : array [N]
+        The mean of each row.
+    spread : array [N]
+        The standard deviation of each row, positive.
+    """
+
+    center: PerRow
+    spread: PerRow
+
+    @property
+    def mean(self) -> PerRow:
+        return self.center
+
+    @property
+    def std(self) -> PerRow:
+        return self.spread
+
+    def affine(self, scale: float, shift: float | PerRow) -> "Normal":
+        return dataclasses.replace(self, center=self.center * scale + shift, spread=scale * self.spread)
+
+    def _logpdf(self, y: Points) -> Points:
+        return -0.5 * LOG_2PI - np.log(self.spread)[:, None] - 0.5 * _z(self, y) ** 2
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        z = _z(self, y)
+        return ndtr(z), ndtr(-z)
+
+    def _quantile(self, p: Points) -> Points:
+        return self.center[:, None] + self.spread[:, None] * ndtri(p)
+
+    def _crps(self, y: Points) -> Points:
+        """s [z (2Φ(z) − 1) + 2 φ(z) − 1/√π], z = (y − m)/s (Gneiting and Raftery 2007, section 4.2)."""
+        z = _z(self, y)
+        density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+        return self.spread[:, None] * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.center[:, None] + self.spread[:, None] * generator.standard_normal((self.n_rows, n))
+
+    def _nodes(self) -> tuple[Points, np.ndarray]:
+        z, w = np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
+        return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
+
+
+class Student(AbstractDistribution):
+    """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2.
+
+    Parameters
+    ----------
+    center : array [N]
+        The median of each row, which is its mean where df > 1.
+    spread : array [N]
+        The scale of each row, positive; not its standard deviation.
+    df : float
+        Positive, the same for all rows.
+    """
+
+    center: PerRow
+    spread: PerRow
+    df: float
+
+    @property
+    def mean(self) -> PerRow:
+        return self.center
+
+    @property
+    def std(self) -> PerRow:
+        return self.spread * (math.sqrt(self.df / (self.df - 2)) if self.df > 2 else math.inf)
+
+    @property
+    def tail_index(self) -> float:
+        return self.df
+
+    def affine(self, scale: float, shift: float | PerRow) -> "Student":
+        return dataclasses.replace(self, center=self.center * scale + shift, spread=scale * self.spread)
+
+    def _logpdf(self, y: Points) -> Points:
+        return log_student(_z(self, y) ** 2, self.df) - np.log(self.spread)[:, None]
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        z = _z(self, y)
+        return stdtr(self.df, z), stdtr(self.df, -z)
+
+    def _quantile(self, p: Points) -> Points:
+        t = stdtrit(self.df, np.minimum(p, 1 - p))
+        return self.center[:, None] + self.spread[:, None] * np.where(p < 0.5, t, -t)
+
+    def _crps(self, y: Points) -> Points:
+        """σ{z (2F(z) − 1) + 2f(z) (ν + z²)/(ν − 1) − 2√ν/(ν − 1) B(½, ν − ½)/B(½, ν/2)²} for ν > 1 (Jordan et al. 2019)."""
+        if self.df <= 1:
+            return np.full_like(y, math.inf)
+        z, nu = _z(self, y), self.df
+        apart = math.exp(float(betaln(0.5, nu - 0.5) - 2 * betaln(0.5, nu / 2)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            tail = 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
+        near = z * (1 - 2 * stdtr(nu, -z)) + np.where(z**2 < np.inf, tail, 0.0)  # it falls as |z|^(1 − ν)
+        return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.center[:, None] + self.spread[:, None] * generator.standard_t(self.df, (self.n_rows, n))
+
+
+def log_student(squares: np.ndarray, df: float) -> np.ndarray:
+    """log f(t) of a Student-t T at T² = `squares`."""
+    constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
+    return constant - 0.5 * (df + 1) * np.log1p(squares / df)
+
+
+def _z(of: Normal | Student, y: Points) -> Points:
+    return (y - of.center[:, None]) / of.spread[:, None]
 
 
 class ScaleMixture(AbstractDistribution):
@@ -49,10 +165,6 @@ class ScaleMixture(AbstractDistribution):
     multipliers: Float64[np.ndarray, "*N K"]
     log_weights: Float64[np.ndarray, " K"]
     df: float | None = None
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.center)
 
     @property
     def mean(self) -> PerRow:
@@ -109,25 +221,6 @@ class ScaleMixture(AbstractDistribution):
 
         d = np.where(middle, 0.0, np.exp(solve_increasing(value_and_slope, low, high)))
         return self.center[:, None] + np.where(p < 0.5, -d, d)
-
-    def _bulk(self) -> "ScaleMixture":
-        """Without the rare multipliers, w_k √c_k < 1e-9, by which a Student-t is right far out."""
-        c = self.multipliers if self.multipliers.ndim == 1 else self.multipliers.max(axis=0)
-        some = self.weights * np.sqrt(np.maximum(c, 1.0)) >= RARE
-        return dataclasses.replace(
-            self, multipliers=self.multipliers[..., some], log_weights=self.log_weights[some]
-        )
-
-    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        """The quantiles as far as COARSE tails tell, between which log tails are lines in log d."""
-        tail, t = np.minimum(p, 1 - p), self._stds()
-        middle, low, high = self._brackets(tail, t)
-        ends = np.where(middle, np.inf, low).min(axis=1), np.where(middle, -np.inf, high).max(axis=1)
-        u = np.linspace(*ends, COARSE, axis=1)
-        log_tail = -np.log(self._tail_and_density(np.exp(u), t)[0])
-        wanted = np.where(middle, 0.0, -np.log(tail))
-        d = np.exp([np.interp(*row) for row in zip(wanted, log_tail, u, strict=True)])
-        return self.center[:, None] + np.where(middle, 0.0, np.where(p < 0.5, -d, d))
 
     def _brackets(
         self, tail: Points, t: Float64[np.ndarray, "N K"]
