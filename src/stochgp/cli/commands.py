@@ -7,8 +7,7 @@ from cyclopts import Parameter
 
 import stochgp
 from stochgp.cli.output import STDIO, check_picture, show, table_on_stdout, write_picture
-from stochgp.extending import load_code
-from stochgp.names import lookup
+from stochgp.names import load_code, lookup
 
 _MODELS = {
     "auto": "GPRegressor",
@@ -113,7 +112,7 @@ def fit(
     from stochgp.cli.processes import joined
     from stochgp.cli.tables import Wanted, names_in
     from stochgp.compiled import require_jax
-    from stochgp.storage.writing import check_can_write
+    from stochgp.storage.files import check_can_write
 
     read = [source, hyperparameters, *(code or ())]
     check_can_write(out, read)
@@ -269,7 +268,7 @@ def predict(
     from stochgp.cli.many_rows import blocks_of, is_large, placing
     from stochgp.cli.reports import parsed_quantiles, prediction_columns
     from stochgp.cli.tables import left_out, naming, without
-    from stochgp.storage.writing import check_can_write
+    from stochgp.storage.files import check_can_write
 
     if out != STDIO:
         check_can_write(out, [model, source, *(code or ())])

@@ -65,7 +65,7 @@ def with_stdin(arguments: Sequence[str], stack: contextlib.ExitStack) -> list[st
 
 def check_picture(out: str, *inputs: str) -> None:
     """Refuses before the work a picture that could not be written after it, or that would replace one of the input files."""
-    from stochgp.storage.writing import check_can_write
+    from stochgp.storage.files import check_can_write
 
     check_can_write(out, inputs)
     lookup(Path(out).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
@@ -73,7 +73,7 @@ def check_picture(out: str, *inputs: str) -> None:
 
 def write_picture(figure: Any, out: str) -> None:
     """Whole or not at all."""
-    from stochgp.storage.writing import replacing
+    from stochgp.storage.files import replacing
 
     with replacing(out) as partial:
         figure.savefig(partial, format=Path(out).suffix[1:])
