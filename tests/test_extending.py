@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
-from stochgp.cli.main import main
+from stochgp.cli import main
 from stochgp.names import REGISTERED, load_code
 
 pytestmark = pytest.mark.usefixtures("own_parts")
