@@ -46,7 +46,6 @@ ROOMS = [
     "thompson",
     "contrib",
     "plots",
-    "extending",
     "cli",
     "__main__",
     "__init__",

@@ -40,7 +40,6 @@ MODULES = {
     "priors": "functions of the prior",
     "observations": "from f to an observation",
     "results": "how runs end",
-    "extending": "parts of your own by name",
 }
 
 

@@ -19,7 +19,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.numerics.seeds import key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import key_of_run
-from stochgp.storage.writing import check_can_write
+from stochgp.storage.files import check_can_write
 from stochgp.warning import progress_printer
 
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known

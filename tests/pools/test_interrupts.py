@@ -185,7 +185,7 @@ def test_without_a_seed_a_killed_run_goes_on_with_the_seed_of_its_checkpoint(tmp
     path = tmp_path / "run"
     killed_run(path, random_state=None)
     resumed = pool(random_state=None).fit(X, Y, checkpoint=path)
-    seed = checkpoints.noted(path, "seed", "")
+    seed = checkpoints.notes(path)["seed"]
     assert_array_equal(resumed.predict(NEW), pool(random_state=seed).fit(X, Y).predict(NEW))
 
 
@@ -199,5 +199,5 @@ def test_one_estimator_goes_on_with_the_seed_of_its_checkpoint(tmp_path):
     with pytest.raises(KilledError):
         make().fit(X, Y, checkpoint=path, callback=kill)
     resumed = make().fit(X, Y, checkpoint=path)
-    seed = checkpoints.noted(path, "seed", "")
+    seed = checkpoints.notes(path)["seed"]
     assert_array_equal(resumed.predict(NEW), make(random_state=seed).fit(X, Y).predict(NEW))

@@ -35,7 +35,7 @@ from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion, Observation
 from stochgp.parameters import value_of
 from stochgp.posteriors import FeaturePosterior
-from stochgp.storage.writing import replacing
+from stochgp.storage.files import replacing
 from stochgp.version import __version__
 
 HOW_TO_INSTALL = "pip install 'stochgp[onnx]'"

@@ -23,7 +23,7 @@ import pyarrow.parquet as pa_parquet
 
 from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
-from stochgp.storage.writing import replacing
+from stochgp.storage.files import replacing
 
 from .columns import TableError
 from .csv_files import csv_tables, read_csv
@@ -104,7 +104,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
     """What writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows of the same columns, at least one call.
 
-    The file is written by `storage.writing.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
+    The file is written by `storage.files.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
 
