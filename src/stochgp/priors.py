@@ -31,7 +31,7 @@ from stochgp.features.fourier import (
     independent_directions,
     independent_frequencies,
     orthogonal_directions,
-    spread_frequencies,
+    stratified_frequencies,
 )
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels.base import as_kernel, select
@@ -287,7 +287,7 @@ def _draw(
     for x in linear:
         last = draw_directions(n, x.shape[1], after(next(keys), last), dtype)
         directions.append(x.shape[1] ** 0.5 * last.T)
-    draw = spread_frequencies if orthogonal else independent_frequencies
+    draw = stratified_frequencies if orthogonal else independent_frequencies
     for x, scales in zip(waves, term.scales, strict=True):
         last = draw(n, x.shape[1], scales, after(next(keys), last), dtype)
         frequencies.append(last.T / (2 * math.pi))
