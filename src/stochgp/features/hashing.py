@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt8, UInt32
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import Tanimoto
 from stochgp.kernels.base import as_kernel, select
-from stochgp.numerics.words import WORD, words_of
+from stochgp.numerics.arrays import WORD, words_of
 from stochgp.parameters import Frozen, value_of
 
 N_SIGNS = 8  # values of t that have signs of their own
