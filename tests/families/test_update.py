@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.dense_factor import Factor, factorised
+from stochgp.numerics.linalg import Factor, factorised
 from stochgp.observations import Dispersion
 from stochgp.posteriors import KernelSystem, growing, sampled
 from stochgp.posteriors.growing import extended, sides, warm_start

@@ -9,7 +9,7 @@ import pytest
 from stochgp import kernels, neighbours
 from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, neighbours_bytes
-from stochgp.numerics.words import WORD, packed_bits, unpacked_bits
+from stochgp.numerics.arrays import WORD, packed_bits, unpacked_bits
 from stochgp.operators import KernelOperator
 from stochgp.parameters import partition
 from stochgp.posteriors import LocalPosterior

@@ -31,7 +31,7 @@ from toy import (
 )
 
 from stochgp.learners import BSGD, PowerLaw, constant
-from stochgp.numerics.small_matrices import safe_cholesky
+from stochgp.numerics.linalg import safe_cholesky
 
 PLAIN = {"optimizer": optax.sgd, "decay": constant}
 

@@ -7,12 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stochgp import SparseGPRegressor, load
-from stochgp.data.rows import Rows
 from stochgp.data.streams import HostRows
 from stochgp.kernels import Matern32
 from stochgp.models import SparseGP
 from stochgp.objectives import lower_bound
-from stochgp.variational import InducingPoints, NormalEquations, WiderMean
+from stochgp.variational import DecoupledMean, InducingPoints, NormalEquations
 
 N, D, NOISE = 60, 2, 0.05
 GENERATOR = np.random.default_rng(0)
@@ -48,7 +47,7 @@ def process(points):
 def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
     points = X[:12]
     base, solved = process(points), equations(points).solved(NOISE)
-    made = WiderMean(base, jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE))
+    made = DecoupledMean(base, jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE))
     assert_allclose(made.mean(jnp.asarray(NEW)), base.mean(jnp.asarray(NEW)), atol=1e-6)
 
 
@@ -79,9 +78,9 @@ def test_errors_without_each_row_are_those_of_fits_without_it(n):
         assert_allclose(found[i], Y[i] - mean[0], rtol=1e-6)
 
 
-def test_draws_have_the_wider_mean_and_the_covariance_of_the_inducing_points():
+def test_draws_have_the_decoupled_mean_and_the_covariance_of_the_inducing_points():
     base, solved = process(X[:8]), equations(X[:40]).solved(NOISE)
-    made = WiderMean(base, jnp.asarray(X[:40]), jnp.asarray(solved.weights), jnp.asarray(NOISE))
+    made = DecoupledMean(base, jnp.asarray(X[:40]), jnp.asarray(solved.weights), jnp.asarray(NOISE))
     prior = lambda rows: jnp.zeros((len(rows), 7))
     key, new = jax.random.key(0), jnp.asarray(NEW)
     moved = made.correction(prior, 7, key=key)(new) - base.correction(prior, 7, key=key)(new)
@@ -105,7 +104,7 @@ def rough(n=1_500):
     return rows, np.sin(3 * rows[:, 0]) * np.cos(3 * rows[:, 1]) + 0.1 * generator.normal(size=n)
 
 
-def test_a_wider_mean_is_taken_where_left_out_rows_gain_and_saved(tmp_path):
+def test_a_decoupled_mean_is_taken_if_left_out_rows_gain_and_saved(tmp_path):
     rows, y = rough()
     few = {"n_inducing": 20, "epochs": 3, "random_state": 0}
     found = SparseGPRegressor(**few).fit(rows[:1_000], y[:1_000])
@@ -135,21 +134,18 @@ def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
         SparseGPRegressor(approximation="svdgp", n_inducing_mean=0).fit(rows, y)
 
 
-def test_rows_of_a_posterior_are_left_out_of_the_wider_mean():
+def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():
     rows, y = rough(300)
     model = SparseGPRegressor(n_inducing=15, epochs=2, n_inducing_mean=100, random_state=0)
     seen = {}
     original = SparseGPRegressor._error_distribution
 
     def spy(self, asked, posterior, gp, data, context):
-        z = posterior.errors_of_left_out(
-            np.arange(5), Rows(data.X, data.y, data.weight), float(gp.noise_variance)
-        )
+        some = data.rows.some(np.arange(5))
+        z = posterior.errors_of_left_out(np.arange(5), data.rows, float(gp.noise_variance))
         solved = vars(posterior)["solved"]
-        seen["error"] = solved.without(data.X[:5], data.y[:5], data.weight[:5])
-        variance = posterior.without(Rows(data.X[:5], data.y[:5], data.weight[:5]), float(gp.noise_variance))[
-            1
-        ]
+        seen["error"] = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)
+        variance = posterior.without(some, float(gp.noise_variance))[1]
         seen["z"], seen["V"] = z, variance + posterior.noise
         return original(self, asked, posterior, gp, data, context)
 

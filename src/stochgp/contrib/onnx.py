@@ -30,7 +30,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.families import FeatureGPRegressor
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import LARGEST_OF_TREES, ConstantNoise
-from stochgp.networks.embeddings import BOUND
+from stochgp.networks import embeddings
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion, Observation
 from stochgp.parameters import value_of
@@ -256,8 +256,8 @@ def _fourier(phi: features.RandomFourier, graph: _Graph, X: str) -> str:
     return graph.add("Mul", waves, np.sqrt(2 * _value(kernel.variance) / phi.n_features))
 
 
-@_map.register(features.Beyond)
-def _beyond(phi: features.Beyond, graph: _Graph, X: str) -> str:
+@_map.register(features.Extrapolation)
+def _beyond(phi: features.Extrapolation, graph: _Graph, X: str) -> str:
     nearest = _nearest(graph, X, phi.low, phi.high)
     within = graph.add("ReduceMin", graph.cast(graph.add("Equal", X, nearest)), np.array([1]), keepdims=1)
     difference = graph.add("Sub", *(_features(phi.fourier, graph, rows) for rows in (X, nearest)))
@@ -300,24 +300,24 @@ def _mlp(network: networks.MLP, graph: _Graph, X: str) -> str:
     return X
 
 
-@_map.register(networks.Within)
-def _within(embedding: networks.Within, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.Within)
+def _within(embedding: embeddings.Within, graph: _Graph, X: str) -> str:
     nearest, width = _nearest(graph, X, embedding.low, embedding.high), _value(embedding.width)
     share = graph.add("Div", graph.add("Sub", X, nearest), np.where(width > 0, width, 1))
     return graph.add("Add", nearest, graph.add("Mul", graph.add("Tanh", share), width))
 
 
-@_map.register(networks.SmoothClip)
-def _smooth_clip(embedding: networks.SmoothClip, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.SmoothClip)
+def _smooth_clip(embedding: embeddings.SmoothClip, graph: _Graph, X: str) -> str:
     u = graph.add("Mul", graph.add("Sub", X, _value(embedding.center)), _value(embedding.slope))
-    v = graph.add("Div", u, BOUND)
+    v = graph.add("Div", u, embeddings.BOUND)
     root = graph.add("Sqrt", graph.add("Add", graph.add("Mul", v, v), 1.0))
     clipped = graph.add("Sub", graph.add("Div", u, root), _value(embedding.mean))
     return graph.add("Div", clipped, _value(embedding.scale))
 
 
-@_map.register(networks.PiecewiseLinear)
-def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.PiecewiseLinear)
+def _piecewise_linear(embedding: embeddings.PiecewiseLinear, graph: _Graph, X: str) -> str:
     edges = _value(embedding.edges)
     above = graph.add("Sub", graph.add("Unsqueeze", X, np.array([2])), edges[:, :-1])
     share = graph.add("Clip", graph.add("Div", above, np.diff(edges)), 0.0, 1.0)
@@ -325,8 +325,8 @@ def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str
     return graph.add("Concat", _features(embedding.clip, graph, X), centred, axis=1)
 
 
-@_map.register(networks.Periodic)
-def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.Periodic)
+def _periodic(embedding: embeddings.Periodic, graph: _Graph, X: str) -> str:
     u = _features(embedding.clip, graph, X)
     turns = graph.add("Mul", graph.add("Unsqueeze", u, np.array([2])), _value(embedding.frequencies))
     angles = graph.add("Mul", graph.add("Add", turns, _value(embedding.phases)), 2 * np.pi)

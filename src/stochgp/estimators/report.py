@@ -219,7 +219,7 @@ def _of_model(estimator: Any) -> list[str]:
             lines.append(f"  and {len(listed) - MOST_LISTED} less relevant inputs")
     if hasattr(estimator, "features_"):
         phi, beyond = estimator.features_, ""
-        if isinstance(phi, features.Sum) and isinstance(phi.right, features.Beyond):
+        if isinstance(phi, features.Sum) and isinstance(phi.right, features.Extrapolation):
             phi, beyond = phi.left, f", {phi.right.n_features} beyond the range of the rows"
         lines.append(f"Features: {phi.n_features} of {type(phi).__name__}{beyond}")
     if hasattr(estimator, "noise_variance_"):

@@ -19,8 +19,8 @@ from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
 from stochgp.parameters import value_of
 from stochgp.posteriors import VariationalPosterior
-from stochgp.variational import InducingProcess, NormalEquations, WiderMean
-from stochgp.variational.wider import BLOCK, Solved
+from stochgp.variational import DecoupledMean, InducingProcess, NormalEquations
+from stochgp.variational.decoupled_mean import BLOCK, Solved
 
 NAME = "n_inducing_mean"
 SIZES = (4096, 2048, 1024)  # points, the first that time and memory allow
@@ -63,7 +63,7 @@ def with_decoupled_mean(
         return _refused(posterior, made, context)
     share, found, noise = made
     with jax.enable_x64(True):
-        process = WiderMean(base, jnp.asarray(points), jnp.asarray(found.weights), jnp.asarray(noise))
+        process = DecoupledMean(base, jnp.asarray(points), jnp.asarray(found.weights), jnp.asarray(noise))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; no part of a file
     context.record(NAME, size, why)

@@ -49,9 +49,8 @@ from stochgp.families.likelihoods import AUTO, FEATURE, Asked, starting_noise
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
-from stochgp.numerics import draws
 from stochgp.numerics.arrays import filled_up, on_device
-from stochgp.numerics.seeds import words_of
+from stochgp.numerics.seeds import fold_in, split_key, words_of
 from stochgp.objectives import add_up, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows, with_idle
 from stochgp.observations import LINEAR_MEAN, Dispersion
@@ -98,7 +97,7 @@ class FeatureGPRegressor(FamilyRegressor):
     Attributes
     ----------
     features_
-        φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows.
+        φ on standardised inputs, of a network by name with `features.Extrapolation` beside it, which is 0 in the range of the rows.
     noise_variance_, nlml_
         In units of the targets given (nlml = that of standardised targets + log s, variances times s²): the exact negative log marginal likelihood per datum
         of all rows.
@@ -247,7 +246,7 @@ class FeatureGPRegressor(FamilyRegressor):
 
     def _start(self, asked: Asked, data: TrainingData, context: FitContext) -> FeatureGP:
         """Features for the rows, `starting_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        map_key, sample_key = draws.split(context.start_key)
+        map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": on_device(sample), "dtype": self.dtype}
@@ -293,7 +292,7 @@ class FeatureGPRegressor(FamilyRegressor):
         variances = float(gp.variance), float(gp.noise_variance)
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
         if features.is_network(self.features):
-            beyond = beyond_limits(posterior, variances[0], data, key=draws.fold_in(context.start_key, 2))
+            beyond = beyond_limits(posterior, variances[0], data, key=fold_in(context.start_key, 2))
             moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
             context.record("features_beyond", *BEYOND)

@@ -16,8 +16,8 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, HostRows
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
-from stochgp.features import Beyond
-from stochgp.features.beyond import N_BEYOND
+from stochgp.features import Extrapolation
+from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
@@ -102,14 +102,14 @@ SLOPE_ROWS = 1_000  # at which slopes are taken
 LONGEST = 100.0
 MEDIAN = 0.6745  # of |z|, z ~ N(0, 1)
 BEYOND = (
-    N_BEYOND,
+    N_EXTRAPOLATION,
     "0 in the range of the training rows; beyond it f's standard deviation grows to that of the targets",
 )
 
 
 def beyond_limits(
     posterior: FeaturePosterior, variance: float, data: TrainingData, *, key: PRNGKeyArray
-) -> Beyond:
+) -> Extrapolation:
     """Features of the excess of rows over the range of the training rows, for a model whose k is multiplied by `variance`.
 
     Far from the range f varies as the targets do, and near it with the slopes of the posterior mean inside: as a stationary function of that variance and
@@ -121,7 +121,7 @@ def beyond_limits(
     slopes = np.asarray(np.median(np.abs(found), axis=0) / found.dtype.type(MEDIAN), np.float64)
     limits = data.inputs.transform(data.limits, data.dtype)
     scale = 1.0 if data.standardized else np.maximum(data.rows.X[some].std(axis=0), 1e-30)
-    return Beyond.init(
+    return Extrapolation.init(
         limits,
         data.spread / variance,
         slopes / variance**0.5,

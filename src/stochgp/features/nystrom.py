@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import AbstractKernel
 from stochgp.kernels.base import as_kernel
-from stochgp.numerics import draws
+from stochgp.numerics import seeds
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import Frozen, frozen, value_of
 
@@ -19,8 +19,7 @@ from stochgp.parameters import Frozen, frozen, value_of
 class Nystrom(AbstractFeatureMap):
     """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D], for any kernel.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), the same as with K^(−1/2) in the place of L⁻¹. It never
-    exceeds k on the diagonal, and equals it at the landmarks up to ε. The landmarks are frozen, the kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) is at most k on the diagonal, and k at the landmarks up to ε. The landmarks are frozen, the kernel trains.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ class Nystrom(AbstractFeatureMap):
 
 
 def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """A uniform draw of rows of X without replacement. Raises ValueError when X has fewer rows.
+    """Draw rows of X uniformly, without replacement. Raises ValueError if X has fewer rows.
 
     Parameters
     ----------
@@ -84,9 +83,7 @@ def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """The centres of k-means clusters of X.
-
-    Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows.
+    """The centres of k-means clusters of X: slower than a draw, and better for few landmarks. Raises ValueError if X has fewer rows.
 
     Parameters
     ----------
@@ -100,7 +97,7 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
     from sklearn.cluster import KMeans  # half a second to load, for this alone
 
     _check_enough(X, n_landmarks)
-    seed = draws.integer(key, 2**31 - 1)
+    seed = seeds.seed_of(seeds.split(key, 2)[1])[0] % (2**31 - 1)
     centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_
     return on_device(centres, X.dtype)
 
@@ -108,5 +105,5 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 def _check_enough(X: Array, n_landmarks: int) -> None:
     if not 1 <= n_landmarks <= X.shape[0]:
         raise ValueError(
-            f"{n_landmarks} landmarks were asked for; they must be between 1 and the {X.shape[0]} rows given"
+            f"n_landmarks is {n_landmarks}; it must be between 1 and the {X.shape[0]} rows given"
         )

@@ -18,8 +18,8 @@ from stochgp.learning.schedules import Schedule, cosine
 from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import AbstractGP
+from stochgp.numerics.linalg import invert_lower, safe_cholesky
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
 from stochgp.parameters import partition, value_of
 
 RATE = 0.01

@@ -20,7 +20,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, sites
 from stochgp.parameters import cast, value_of
 from stochgp.variational import Decoupled
-from stochgp.variational.mirror import carried, check_mirror_rate, gram, mirror_covariance
+from stochgp.variational.functions import carried, check_mirror_rate, gram, mirror_covariance
 
 
 class IVSGPR(AbstractGrowing):

@@ -21,8 +21,8 @@ from stochgp.learning.schedules import Schedule, cosine, muon
 from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
+from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import inverse_factor, symmetrise
 from stochgp.parameters import in_parameters
 
 SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32

@@ -19,8 +19,8 @@ from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.linalg import apply_inverse, inverse_factor
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
 
 
 class Tracker(NamedTuple):

@@ -18,8 +18,7 @@ from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import columns_to_draw
 from stochgp.objectives.elbo import sites
 from stochgp.variational import Decoupled
-from stochgp.variational.functions import TILE
-from stochgp.variational.mirror import carried, check_mirror_rate, mirror_covariance
+from stochgp.variational.functions import TILE, carried, check_mirror_rate, mirror_covariance
 
 
 class SVDGP(AbstractGrowing):
@@ -111,7 +110,7 @@ class SVDGP(AbstractGrowing):
         q: Any = gp.approximation
         precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
         weight = state.n_rows / batch.y.shape[0] * precision
-        return _at_root(gp, mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L)
+        return _at_root(gp, mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter)[2])
 
     def _with_root(self, gp: SparseGP, before: Decoupled) -> SparseGP:
         """With what L said by the functions `before` (`mirror.carried`)."""

@@ -16,8 +16,8 @@ from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
+from stochgp.numerics.linalg import inverse_factor, symmetric_product, transposed_times
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows, total_of
 from stochgp.parameters import cast, partition, value_of

@@ -14,8 +14,8 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
+from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import einsum
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.parameters import partition, value_of
 
 BLOCK, SCORED_TOGETHER = 128, 512  # neighbourhoods of one program, and rows that they score, at most

@@ -23,8 +23,8 @@ from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP
-from stochgp.numerics import dense_factor
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics import linalg
+from stochgp.numerics.linalg import Factor
 from stochgp.objectives.conditionals import HALF_LOG_2PI, Conditional
 from stochgp.results import ExactNLML
 
@@ -116,7 +116,7 @@ def factorised(
     kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
 ) -> Factor:
     """The factor of k(X, X) + diag(noise), with the first jitter that makes it possible."""
-    return dense_factor.factorised(lambda: covariance(kernel, X, noise, dtype))
+    return linalg.factorised(lambda: covariance(kernel, X, noise, dtype))
 
 
 def covariance(

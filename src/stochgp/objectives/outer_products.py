@@ -13,8 +13,8 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.dense import slopes
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
+from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import einsum, full_precision
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.objectives.conditionals import in_blocks, system
 from stochgp.objectives.kernel import weights_of_mean
 

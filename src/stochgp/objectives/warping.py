@@ -26,7 +26,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import Positive
 from stochgp.transforms import AbstractTransform, anchored
-from stochgp.transforms.anchored import QUARTILE
+from stochgp.transforms.base import QUARTILE
 
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60

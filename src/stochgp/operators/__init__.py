@@ -5,13 +5,5 @@ from .kernel import GPU_TILE, TILE, KernelOperator
 from .sharded import Product, ShardedOperator, gather, ring
 
 __all__ = [
-    "GPU_TILE",
-    "TILE",
-    "AbstractOperator",
-    "KernelOperator",
-    "Product",
-    "ShardedOperator",
-    "gather",
-    "ring",
-    "wide",
-]
+    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "Product", "ShardedOperator", "gather", "ring", "wide",
+]  # fmt: skip

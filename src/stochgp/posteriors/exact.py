@@ -15,7 +15,7 @@ from stochgp.data.rows import Rows as TrainingRows
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.numerics.dense_factor import factorised, rounding_error, safe_covariance, safe_variance
+from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.operators import AbstractOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
@@ -79,7 +79,7 @@ class ExactKernelPosterior(AbstractPosterior):
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """The variance of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
 
-        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.dense_factor`,
+        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.linalg`,
         or its rounding error, in the precision of the factor.
         """
         if self.system.fits_host(self.solver):

@@ -25,7 +25,7 @@ from stochgp.data.rows import Rows
 from stochgp.kernels import dense
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import by_blocks, on_device
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics.linalg import Factor
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import in_threads
 from stochgp.data.rows import Rows
 from stochgp.data.standardise import MOST_ROWS
 from stochgp.devices import ONE, Devices
@@ -19,7 +20,6 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.seeds import random_rows
-from stochgp.numerics.threads import in_threads
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
 from stochgp.posteriors.local_points import Points, at_points
@@ -63,7 +63,7 @@ class LocalPosterior(AbstractPosterior):
     far from the best on six data sets. Equal distances have a fixed order. Tanimoto, without places, finds the rows of highest correlation by comparing all.
 
     The variance is that of the predictor bᵀy_S, b as near to A_S⁻¹k(X_S, x) as rounding and a jitter allow: c [bᵀΣb + hᵀK⁺h], the second term at
-    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.dense_factor`). What is learned of one point
+    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.linalg`). What is learned of one point
     says nothing of its covariance with another.
 
     Parameters

@@ -12,9 +12,8 @@ from jaxtyping import Array
 
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.kernels import AbstractKernel
-from stochgp.numerics.dense_factor import rounding_error
+from stochgp.numerics.linalg import rounding_error, safe_cholesky
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import safe_cholesky
 
 
 class Points(NamedTuple):

@@ -15,7 +15,7 @@ from stochgp.data.rows import Rows as TrainingRows
 from stochgp.likelihoods import AbstractNoise
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.dense_factor import rounding_error, safe_covariance
+from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator
@@ -165,7 +165,7 @@ class SampledKernelPosterior(AbstractPosterior):
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
 
         CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
-        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.dense_factor`).
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.linalg`).
         """
         return self._covariance(np.asarray(X), len(X))
 
@@ -350,4 +350,4 @@ def _from_nearest(
         return matmul(found.weights, targets[own].astype(jnp.float64)), found.variance
 
     every = functools.partial(jax.lax.map, one) if jax.default_backend() == "cpu" else jax.vmap(one)
-    return every((Z, jnp.asarray(near)))  # on a processor one by one: see `small_matrices.one_by_one`
+    return every((Z, jnp.asarray(near)))  # on a processor one by one: see `linalg.one_by_one`

@@ -14,7 +14,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics.linalg import Factor
 from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import BLOCK
 from stochgp.results import Solution

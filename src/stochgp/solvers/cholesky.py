@@ -11,7 +11,7 @@ import scipy.linalg
 from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
+from stochgp.numerics.linalg import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import sizes

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float32
 
-from stochgp.numerics.words import n_words, packed_bits, unpacked_bits
+from stochgp.numerics.arrays import n_words, packed_bits, unpacked_bits
 
 MOST_ELEMENTS = 1 << 17  # of a row
 CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together

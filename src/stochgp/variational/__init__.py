@@ -1,28 +1,12 @@
-"""Variational approximations of GP posteriors: q(f) that a few numbers say."""
+"""Variational approximations of GP posteriors: q(f) with few parameters."""
 
-from .base import AbstractApproximation, AbstractProcess, Naturals, optimum
-from .decoupled import Decoupled, DecoupledCorrection, DecoupledProcess, from_coupled, to_coupled
+from .decoupled import Decoupled, from_coupled, to_coupled
+from .decoupled_mean import DecoupledMean, NormalEquations
 from .functions import InducingFunctions, functions_at, no_functions
-from .inducing import InducingCorrection, InducingPoints, InducingProcess, choose_points
-from .wider import NormalEquations, WiderMean
+from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, Naturals, choose_points, optimum
+from .inducing import InducingProcess as InducingProcess
 
 __all__ = [
-    "AbstractApproximation",
-    "AbstractProcess",
-    "Decoupled",
-    "DecoupledCorrection",
-    "DecoupledProcess",
-    "InducingCorrection",
-    "InducingFunctions",
-    "InducingPoints",
-    "InducingProcess",
-    "Naturals",
-    "NormalEquations",
-    "WiderMean",
-    "choose_points",
-    "from_coupled",
-    "functions_at",
-    "no_functions",
-    "optimum",
-    "to_coupled",
-]
+    "AbstractApproximation", "AbstractProcess", "Decoupled", "DecoupledMean", "InducingFunctions", "InducingPoints", "Naturals", "NormalEquations",
+    "choose_points", "from_coupled", "functions_at", "no_functions", "optimum", "to_coupled",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A mean from many more points than the covariance has, in closed form: orthogonally decoupled inducing points of Gaussian noise."""
+"""A mean from more points than the covariance has, in closed form: orthogonally decoupled inducing points for Gaussian noise."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.linalg import get_blas_funcs
 
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
-from stochgp.numerics.dense_factor import Factor, factorised
+from stochgp.numerics.linalg import Factor, factorised
 from stochgp.numerics.precision import matmul
-from stochgp.variational.base import AbstractProcess
-from stochgp.variational.inducing import InducingCorrection, InducingProcess, centre_of
+from stochgp.variational.inducing import AbstractProcess, InducingProcess, centre_of, inducing_correction
 
 BLOCK = 2048  # rows whose k(x, G) is held at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
 
 
-class WiderMean(AbstractProcess):
-    """q(f) with the covariance of inducing points Z and a mean from points G, those of Z and others: E f(x) = k(x, G)a.
+class DecoupledMean(AbstractProcess):
+    """q(f) with the covariance of inducing points Z and a mean E f(x) = k(x, G)a from points G, those of Z and others.
 
-    That is the mean of Z and one in the complement of what Z spans, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and Deisenroth 2018,
-    arXiv 1809.08820), whose divergence from the prior has the term ½aᵀk(G, G)a: the best a under Gaussian noise is that of `NormalEquations`.
+    The mean is that of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
+    Deisenroth 2018, arXiv 1809.08820). Its divergence from the prior has the term ½aᵀk(G, G)a; `NormalEquations` has the optimal a under Gaussian noise.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class WiderMean(AbstractProcess):
     weights : array [P]
         a.
     noise : array []
-        The noise variance of an observation, by left-out rows: that of learning holds what Z could not explain.
+        The noise variance of an observation, from left-out rows: the learned one includes the variance that Z does not explain.
     """
 
     base: InducingProcess
@@ -57,23 +57,21 @@ class WiderMean(AbstractProcess):
         return self.base.covariance_parts(X)
 
     def divergence(self) -> Float[Array, ""]:
-        """That of Z alone, which the bound of all rows is of."""
+        """That of Z alone, as in the bound on the likelihood of all rows."""
         return self.base.divergence()
 
-    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> InducingCorrection:
-        """That of Z with weights w, moved to the wider mean: k(X, G)a + k(X, Z)(w − L⁻ᵀm), where k(X, Z)L⁻ᵀm is the mean of Z."""
-        of_base = self.base.correction(prior, n_samples, key=key)
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
+        """That of Z with weights w, moved to this mean: k(X, G)a + k(X, Z)(w − L⁻ᵀm), k(X, Z)L⁻ᵀm the mean of Z."""
+        kernel, points, weights = self.base.correction(prior, n_samples, key=key).args
         own = matmul(self.base.inverse.T, self.base.gaussian_mean[0])
-        weights = jnp.concatenate(
-            [of_base.weights - own[:, None], jnp.repeat(self.weights[:, None], n_samples, axis=1)]
-        )
-        points = jnp.concatenate([self.base.points, self.points])
-        return InducingCorrection(self.base.kernel, points, weights)
+        more = jnp.repeat(self.weights[:, None], n_samples, axis=1)
+        weights = jnp.concatenate([weights - own[:, None], more])
+        return Partial(inducing_correction, kernel, jnp.concatenate([points, self.points]), weights)
 
     def left_out(
         self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """As that of Z; its mean is not that of G, which `Solved.without` gives."""
+        """As that of Z; `Solved.without` returns the residuals of the mean from G."""
         return self.base.left_out(X, y, precision)
 
 
@@ -92,7 +90,7 @@ class NormalEquations:
     among : array [P, P]
         k(G, G) with 1e-8 of the mean of its diagonal on it.
     gram : array [P, P]
-        Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal; what is left of it is 0.
+        Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it.
     right : array [P]
         Σ_i ρ_i y_i k(G, x_i).
     """
@@ -136,13 +134,11 @@ class Solved:
     def without(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
-        """y_i less the mean that the other rows alone give: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) a row."""
-        found = np.empty(len(y))
+        """y_i − the mean at x_i of all other rows: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) per row."""
+        found, kernel, points = np.empty(len(y)), self.equations.kernel, self.equations.points
         for start in range(0, len(y), BLOCK):
             part = slice(start, start + BLOCK)
-            across = dense.block(
-                self.equations.kernel, np.asarray(X[part], np.float64), self.equations.points
-            )
+            across = dense.block(kernel, np.asarray(X[part], np.float64), points)
             h = weight[part] * np.sum(np.square(self.factor.half(across.T)), axis=0)
             left = np.maximum(1 - h, np.finfo(np.float64).eps)
             found[part] = (y[part] - across @ self.weights) / left

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from stochgp.numerics import dense_factor
-from stochgp.numerics.dense_factor import factorised, safe_covariance
+from stochgp.numerics import linalg
+from stochgp.numerics.linalg import factorised, safe_covariance
 
 BLOCK = 7
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(dense_factor, "WHOLE", 0)
-    monkeypatch.setattr(dense_factor, "BLOCK", BLOCK)
+    monkeypatch.setattr(linalg, "WHOLE", 0)
+    monkeypatch.setattr(linalg, "BLOCK", BLOCK)
 
 
 def matrix(n, dtype=np.float64):
@@ -58,7 +58,7 @@ def test_a_joint_covariance_is_judged_by_blocks_as_in_one_piece(least, monkeypat
     C = (vectors * np.append(np.ones(n - 1), least)) @ vectors.T
     args = np.zeros((n, n)), np.full(n, 1e-9)
     by_blocks = safe_covariance(args[0], C.copy(), args[1])
-    monkeypatch.setattr(dense_factor, "WHOLE", 8 * n)
+    monkeypatch.setattr(linalg, "WHOLE", 8 * n)
     np.testing.assert_array_equal(by_blocks, safe_covariance(args[0], C.copy(), args[1]))
     assert np.linalg.eigvalsh(by_blocks)[0] > 0
     if least > 0:

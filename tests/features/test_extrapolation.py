@@ -25,7 +25,9 @@ def inside(n):
 
 def drawn(seed, **options):
     key = jax.random.key(seed)
-    return features.Beyond.init(LIMITS, VARIANCE, SLOPES, n_features=M, key=key, dtype=jnp.float64, **options)
+    return features.Extrapolation.init(
+        LIMITS, VARIANCE, SLOPES, n_features=M, key=key, dtype=jnp.float64, **options
+    )
 
 
 def test_features_are_zero_in_the_box_and_have_the_variances_of_a_difference_outside():

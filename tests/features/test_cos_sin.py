@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp.numerics.sine_cosine import cos_sin
+from stochgp.features.fourier import cos_sin
 
 EPS = float(np.finfo(np.float32).eps)
 
