@@ -13,9 +13,16 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    FullBatch,
+    Iterative,
+    Uniform,
+)
+from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.full_batch import _Loss
-from stochgp.learning.evidence import ByEvidence
+from stochgp.learning import Chain, fit
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS

@@ -21,8 +21,9 @@ from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, de
 from stochgp.data import Standardiser
 from stochgp.data.streams import DeviceRows
 from stochgp.families.variational import COMPILING_PASS, closing_seconds
-from stochgp.learners import SVGP, fit
-from stochgp.learners.sgpr import EVALUATION
+from stochgp.learners import SVGP
+from stochgp.learners.svgp import EVALUATION
+from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.parameters import frozen
 from stochgp.posteriors import VariationalPosterior

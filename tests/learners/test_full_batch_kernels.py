@@ -12,10 +12,11 @@ from scipy.optimize import minimize
 
 from stochgp import kernels, networks
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import ByLoss, Problem, fit
-from stochgp.learners.chain import Chain
+from stochgp.learners import ByLoss, Problem
 from stochgp.learners.full_batch import FullBatch
-from stochgp.learning.sampling import NearestNeighbours, Uniform
+from stochgp.learners.sampling import NearestNeighbours, Uniform
+from stochgp.learning import fit
+from stochgp.learning.chain import Chain
 from stochgp.models import KernelGP
 from stochgp.numerics import lbfgs
 from stochgp.parameters import cast, frozen, partition, positive

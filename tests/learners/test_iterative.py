@@ -11,10 +11,10 @@ import pytest
 
 from stochgp import kernels
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import ByLoss, fit
+from stochgp.learners import ByLoss
 from stochgp.learners.full_batch import FullBatch
-from stochgp.learners.iterative import Iterative, Prepared
-from stochgp.learners.probes import AbstractProbes, Hutchinson, Pathwise
+from stochgp.learners.iterative import AbstractProbes, Hutchinson, Iterative, Pathwise
+from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import nlml, nlml_and_gradient
 from stochgp.parameters import positive
@@ -163,9 +163,6 @@ def test_probes_move_with_the_parameters_and_stay_themselves():
         probes.targets(drawn, g, rows.X, jnp.full(N, noise)) for g, noise in ((gp, 0.2), (louder, 0.8))
     )
     np.testing.assert_allclose(large, 2 * small, rtol=1e-6)
-    assert isinstance(
-        Iterative(probes=probes).prepare(gp, source, Iterative().plan(N, D, ByLoss()), (1, 2)), Prepared
-    )
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ from stochgp.data.streams import Batch
 from stochgp.learners import SCGD, ByEvidence, PowerLaw, constant
 from stochgp.parameters import cast
 
-PLAIN = {"anchored": False, "judge": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
+PLAIN = {"anchored": False, "evaluator": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 EXACT_M = {
     "anchored": True,
-    "judge": ByEvidence(refit=False),
+    "evaluator": ByEvidence(refit=False),
     "tracking": 0.0,
     "optimizer": optax.sgd,
     "decay": constant,

@@ -10,8 +10,9 @@ from toy import KEY
 
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern32
-from stochgp.learners import SGPR, fit
-from stochgp.learners.sgpr import without_gaussian
+from stochgp.learners import SGPR
+from stochgp.learners.svgp import without_gaussian
+from stochgp.learning import fit
 from stochgp.models import KernelGP, SparseGP
 from stochgp.numerics.arrays import packed, unpacked
 from stochgp.objectives import bound_of_all

@@ -10,9 +10,9 @@ from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
 from stochgp.devices import Devices
 from stochgp.learners import AbstractLearner
-from stochgp.learning.judge import SETTLED_BY
+from stochgp.learners.evaluators import SETTLED_BY
+from stochgp.learners.standard_errors import named
 from stochgp.learning.placing import Placement
-from stochgp.learning.standard_errors import named
 from stochgp.results import FitResult
 
 MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)

@@ -15,7 +15,7 @@ from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
-from stochgp.learning.sampling import host_inputs
+from stochgp.learners.sampling import host_inputs
 from stochgp.observations import Dispersion, LeftOut
 from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
 from stochgp.parameters import value_of

@@ -13,7 +13,7 @@ from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.data.training import TrainingData
 from stochgp.learners.conditionals import N_NEIGHBOURS
-from stochgp.learning.sampling import host_inputs
+from stochgp.learners.sampling import host_inputs
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows

@@ -17,7 +17,7 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
 from stochgp.families.fingerprints import inputs_with_smiles
 from stochgp.families.kernel_choice import USUAL
-from stochgp.learners.sgpr import EVALUATION
+from stochgp.learners.svgp import EVALUATION
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
 from stochgp.objectives import bound_of_all, lower_bound

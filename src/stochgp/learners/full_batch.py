@@ -1,5 +1,6 @@
 """Full batch: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
 
+import dataclasses
 import math
 from typing import NamedTuple, cast
 
@@ -13,20 +14,18 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learning.judge import AbstractJudge, Numbers, Seed
-from stochgp.learning.sampling import AbstractSampling, Uniform
-from stochgp.learning.schedules import Schedule, constant
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, constant, slowed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.sampling import AbstractSampling, Uniform
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
+from stochgp.objectives import nlml_and_gradient
 from stochgp.objectives.kernel import SMALL
-from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
-from stochgp.results import ExactNLML
 
 RATE = 0.1  # of optax rules
 STEPS = 100
@@ -40,7 +39,7 @@ STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the ro
 
 
 class SetFit(eqx.Module):
-    """Where the fit of one set of rows stands."""
+    """The state of the fit of one set of rows."""
 
     at: Quasi
     descent: Descent | None  # of an optax rule
@@ -49,7 +48,7 @@ class SetFit(eqx.Module):
 
 
 class Prepared(NamedTuple):
-    """The rows of every set, the parameters they were prepared at, where fits of these begin, and how long an evaluation takes."""
+    """The rows of every set, the parameters at the preparation, where fits of these begin, and the pace of evaluations."""
 
     sets: tuple[Batch, ...]
     given: Float64[np.ndarray, " P"]
@@ -81,36 +80,30 @@ class FullBatch(AbstractLearner):
 
     Parameters
     ----------
-    batch_size : None
-        All rows of a set at every step; ValueError for a number.
+    batch_size, evaluator
+        As of `AbstractLearner`; every step takes all rows of a set: ValueError for a batch size.
     epochs : int or None
         Steps at most; None = 100.
-    learning_rate : float, rule of the step, or None
-        Of an optax rule; None = 0.1, for Adam.
     optimizer : function or None
         Any optax rule, as a function of its learning rate; None = L-BFGS (`numerics.lbfgs`).
-    decay : function
-        Factor on a numeric rate of an optax rule, as a function of the fraction of the planned steps taken.
-    subset_rows : int or None
-        Rows of a set; None, or as many as there are, = all rows.
-    n_subsets : int
-        Number of sets.
+    learning_rate, decay : float, rule or None; function
+        Of an optax rule, as of `AbstractLearner`; None = 0.1, for Adam.
+    subset_rows, n_subsets : int or None; int
+        Rows of a set, None, or as many as there are, = all rows; number of sets.
     sampling : AbstractSampling
         How sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows.
     spread : float or None
         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
     warm_rows : int or None
-        Rows of a random set that is fitted first where sets have more than twice as many: the others begin at its optimum, with what L-BFGS learned
-        there of the curvature, and take a third of the steps; None = none.
+        Rows of a random set that is fitted first if sets have more than twice as many: the others begin at its optimum, with the curvature
+        that L-BFGS learned there; None = none.
     hold_networks : bool
-        Whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel.
+        True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
     tolerance : float
-        A fit ends where the loss, in nats per datum, changed by less than this in 3 steps, or where rounding allows no more.
+        A fit ends if the loss, in nats per datum, changes by less than this in 3 steps, or if rounding allows no more.
     precision : "float32", "float64" or None
-        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, where σ² is below 1e-4 of the mean variance, or where
+        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, if σ² is below 1e-4 of the mean variance, or if
         float32 has no factor.
-    judge : AbstractJudge or None
-        How states are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     batch_size: int | None = None
@@ -126,7 +119,7 @@ class FullBatch(AbstractLearner):
     hold_networks: bool = False
     tolerance: float = 1e-4
     precision: str | None = None
-    judge: AbstractJudge | None = None
+    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common("subset_rows", "n_subsets", "warm_rows")
@@ -140,17 +133,17 @@ class FullBatch(AbstractLearner):
             raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 
     def sets(self, n_rows: int) -> tuple[int, int]:
-        """(how many sets of rows, rows of each)."""
+        """(Number of sets of rows, rows of each)."""
         if self.subset_rows is None or self.subset_rows >= n_rows:
             return 1, n_rows
         return self.n_subsets, self.subset_rows
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch; evaluations about every second."""
         count, size = self.sets(n_rows)
-        between = min(max(1, int(EVALUATION_PRODUCTS / (count * size**3))), MOST_STEPS_PER_EVALUATION)
-        between = between if judge.evaluations_are_free else STEPS_PER_PASS
-        steps = STEPS if self.epochs is None else self.epochs
+        steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS
+        if evaluator.evaluations_are_free:
+            between = min(max(1, int(EVALUATION_PRODUCTS / (count * size**3))), MOST_STEPS_PER_EVALUATION)
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
@@ -189,10 +182,8 @@ class FullBatch(AbstractLearner):
         for _ in range(STEPS):
             if not fit.settled:
                 fit = self.step(fit, loss)
-        empty = lbfgs.begin(fit.at.x)
-        return Quasi(
-            empty.x, empty.value, empty.gradient, fit.at.steps, fit.at.changes, fit.at.n_pairs, empty.stuck
-        )
+        empty, at = lbfgs.begin(fit.at.x), fit.at
+        return Quasi(empty.x, empty.value, empty.gradient, at.steps, at.changes, at.n_pairs, empty.stuck)
 
     def _sets_of_rows(self, gp: AbstractGP, source: AbstractSource, seed: Seed) -> tuple[Batch, ...]:
         count, size = self.sets(source.size)
@@ -211,8 +202,7 @@ class FullBatch(AbstractLearner):
         is_given = np.array_equal(own, problem.prepared.given)
         start = problem.prepared.start if is_given else lbfgs.begin(own)  # after another learner
         if self.optimizer is not None:
-            rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-            descent = begin(on_device(start.x), self.optimizer, rate, problem.plan.total_steps)
+            descent = self.begin_descent(on_device(start.x), problem, RATE)
         fit = SetFit(start, descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
         return FullBatchState(gp, (fit,) * len(problem.prepared.sets))
 
@@ -220,17 +210,12 @@ class FullBatch(AbstractLearner):
         self, state: FullBatchState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[FullBatchState, Numbers]:
         """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
-        fits, losses = (
-            state.fits,
-            [_Loss(self, state.gp, rows, problem.prepared.pace) for rows in problem.prepared.sets],
-        )
-        taken = 0
+        fits, taken, prepared = state.fits, 0, problem.prepared
+        losses = [_Loss(self, state.gp, rows, prepared.pace) for rows in prepared.sets]
         while taken < n_steps:
             try:
-                fits = tuple(
-                    fit if fit.settled else self.step(fit, loss)
-                    for fit, loss in zip(fits, losses, strict=True)
-                )
+                pairs = zip(fits, losses, strict=True)
+                fits = tuple(fit if fit.settled else self.step(fit, loss) for fit, loss in pairs)
             except TimeIsUpError:
                 if taken == 0:
                     raise
@@ -247,7 +232,7 @@ class FullBatch(AbstractLearner):
         return FullBatchState(state.gp, fits), numbers
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
-        """(what trains here, the rest)."""
+        """(What trains here, the rest)."""
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
@@ -255,11 +240,11 @@ class FullBatch(AbstractLearner):
         if fit.descent is None:
             at, descent = lbfgs.step(fit.at, loss, loss.rounding), None
         else:
-            at, descent = self._descend(lbfgs.evaluated(fit.at, loss), fit.descent, loss)
-        recent = np.append(fit.recent[1:], at.value)
-        flat = bool(
-            recent.max() - recent.min() < self.tolerance
-        )  # inf while there are fewer than four values
+            at = lbfgs.evaluated(fit.at, loss)
+            x, descent = self.descend(on_device(at.x), on_device(at.gradient), fit.descent)
+            at = lbfgs.evaluated(lbfgs.begin(np.asarray(x)), loss)
+        recent = np.append(fit.recent[1:], at.value)  # inf while there are fewer than four values
+        flat = bool(recent.max() - recent.min() < self.tolerance)
         return SetFit(at, descent, recent, np.bool_(flat or at.stuck))
 
     def model(self, state: FullBatchState) -> AbstractGP:
@@ -270,12 +255,9 @@ class FullBatch(AbstractLearner):
 
     def slower(self, state: FullBatchState, factor: float) -> FullBatchState:
         """Only optax rules have a rate; L-BFGS never climbs."""
-
-        def slow(fit: SetFit) -> SetFit:
-            descent = None if fit.descent is None else slowed(fit.descent, factor)
-            return SetFit(fit.at, descent, fit.recent, fit.settled)
-
-        return FullBatchState(state.gp, tuple(slow(fit) for fit in state.fits))
+        slow = lambda fit: dataclasses.replace(fit, descent=slowed(fit.descent, factor))
+        fits = (fit if fit.descent is None else slow(fit) for fit in state.fits)
+        return FullBatchState(state.gp, tuple(fits))
 
     def finished(self, entry: Numbers) -> bool:
         return entry["unsettled"] == 0
@@ -288,12 +270,6 @@ class FullBatch(AbstractLearner):
         if self.subset_rows is None:
             return "exact", "of the likelihood of all rows"
         return "exact", f"of the likelihood of sets of up to {self.subset_rows} rows"
-
-    def _descend(self, at: Quasi, descent: Descent, loss: "_Loss") -> tuple[Quasi, Descent]:
-        """A step of the optax rule."""
-        size = step_size(descent, self.learning_rate, self.decay)
-        x, descent = move(on_device(at.x), on_device(at.gradient), descent, self.optimizer, size)  # pyright: ignore[reportArgumentType]
-        return lbfgs.evaluated(lbfgs.begin(np.asarray(x)), loss), descent
 
 
 class _Loss:
@@ -318,18 +294,15 @@ class _Loss:
         deadline.require(self.pace.expected)
         self.evaluations += 1
         with self.pace.piece():
-            found, gp = self._evaluate(x)
+            gp = eqx.combine(unpacked(x, self.theta), self.rest)
+            gp = networks_held(gp) if self.hold_networks else gp
+            found = nlml_and_gradient(gp, self.rows, dtype=self.precision)
         self.jitter, away = found.jitter, x - self.start
         by_theta = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
         return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
 
-    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[ExactNLML, AbstractGP]:
-        gp = eqx.combine(unpacked(x, self.theta), self.rest)
-        gp = networks_held(gp) if self.hold_networks else gp
-        return nlml_and_gradient(gp, self.rows, dtype=self.precision), gp
-
 
 def _only_parameters(gp: AbstractGP) -> bool:
-    """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
+    """Return True if all that trains is in parameters, whose unconstrained values mean the same in every fit."""
     outside = eqx.filter(gp, in_parameters(gp), inverse=True)
     return not jax.tree.leaves(partition(outside)[0])

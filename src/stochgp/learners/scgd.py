@@ -1,5 +1,6 @@
 """SCGD: stochastic compositional gradient descent on the marginal likelihood."""
 
+import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -9,14 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import Batch
-from stochgp.learning.base import Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learning.judge import AbstractJudge, Numbers
-from stochgp.learning.sampling import Uniform, row_bytes
-from stochgp.learning.schedules import Schedule, at_step, cosine, muon
-from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
-from stochgp.learning.steps import AbstractBatchLearner
+from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, cosine, muon
+from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
+from stochgp.learners.sampling import Uniform
+from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
@@ -31,7 +30,7 @@ class Tracker(NamedTuple):
 
 
 class SCGDState(eqx.Module):
-    """What a step carries on: θ and w, the tracked F, and the factor of it."""
+    """θ and w, the tracked F, and its factor."""
 
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
@@ -41,13 +40,6 @@ class SCGDState(eqx.Module):
     descent: Descent
     n_rows: Float[Array, ""]
     count: Float[Array, ""]
-
-
-class SCGDInfo(NamedTuple):
-    """What a step says."""
-
-    loss: Float[Array, ""]  # estimate of ℓ/(2n) without constants and log|F/σ²|
-    factor_failed: Float[Array, ""]  # 1 where F̃ had no Cholesky factor and the last one stayed
 
 
 class SCGD(AbstractBatchLearner):
@@ -66,21 +58,13 @@ class SCGD(AbstractBatchLearner):
 
     Parameters
     ----------
-    batch_size : int
-        B; all rows where there are fewer.
-    epochs : int or None
-        Passes of n/B steps; None = as many as suit the judge.
-    learning_rate : float, rule of the step, or None
-        a in this scaling; a rule such as `PowerLaw`; None = by short trials of the judge's rates in `fit`.
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
-    optimizer : function
-        An optax rule, as a function of its learning rate.
-    decay : function
-        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
     anchored : bool
-        Whether at every evaluation of the state (about an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the
-        two variances are refitted (`judge.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
+        At every evaluation of the state (about an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the
+        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
         upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
         batch size, and at its stationary points ℓ is stationary too.
     corrected : bool
@@ -90,10 +74,6 @@ class SCGD(AbstractBatchLearner):
         w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
     refresh : int
         Steps between two factorisations of F̃.
-    judge : ByEvidence
-        How states are evaluated, and which rates are tried.
-    sampling : Uniform
-        Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
     fills: ClassVar[bool] = True
@@ -108,7 +88,7 @@ class SCGD(AbstractBatchLearner):
     corrected: bool = False
     profiled: bool = False
     refresh: int = 1
-    judge: ByEvidence = ByEvidence()
+    evaluator: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
@@ -124,9 +104,6 @@ class SCGD(AbstractBatchLearner):
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, 0)
-
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, trackers of the state and of the best one, orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
@@ -137,19 +114,21 @@ class SCGD(AbstractBatchLearner):
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
         trainable, _ = self._split(gp)
-        rate = start_rate(self.learning_rate, problem.rate)
         return SCGDState(
             gp=gp,
             weights=zeros,
             tracker=Tracker(on_device(eye * s2), zeros),
             factor=on_device(eye / np.sqrt(s2)),
             previous=trainable if self.corrected else None,
-            descent=begin((trainable, zeros), self.optimizer, rate, problem.plan.total_steps),
+            descent=self.begin_descent((trainable, zeros), problem),
             n_rows=on_device(problem.source.size, dtype),
             count=on_device(problem.source.count, dtype),
         )
 
-    def step(self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
+    def step(
+        self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[SCGDState, dict[str, Array]]:
+        """The numbers: "loss", an estimate of ℓ/(2n) without constants and log|F/σ²|, and "factor_failed", 1 if F̃ had no factor and the last one stayed."""
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
@@ -170,21 +149,19 @@ class SCGD(AbstractBatchLearner):
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
         by_w = jnp.zeros_like(by_w) if self.profiled else by_w
 
-        size = step_size(state.descent, self.learning_rate, self.decay)
-        (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
+        (theta, w_next), descent = self.descend((trainable, w), (by_theta, by_w), state.descent)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
-        new = SCGDState(
+        new = dataclasses.replace(
+            state,
             gp=eqx.combine(theta, rest),
             weights=w if self.profiled else w_next,
             tracker=tracker,
             factor=factor,
             previous=trainable if self.corrected else None,
             descent=descent,
-            n_rows=state.n_rows,
-            count=state.count,
         )
-        return new, SCGDInfo(loss, failed)
+        return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
         """The state with the refitted model, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
@@ -194,38 +171,28 @@ class SCGD(AbstractBatchLearner):
         d = variance * evaluation.spectrum.eigenvalues + noise_variance
         Q, c = evaluation.spectrum.basis, variance**0.5 * evaluation.spectrum.cross
         gp = refitted(evaluation)
-        return SCGDState(
+        return dataclasses.replace(
+            state,
             gp=gp,
             weights=on_device(Q @ (c / d), dtype),
             tracker=Tracker(on_device((Q * d) @ Q.T, dtype), on_device(Q @ c, dtype)),
             factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
             previous=self._split(gp)[0] if self.corrected else None,
-            descent=state.descent,
-            n_rows=state.n_rows,
-            count=state.count,
         )
-
-    @property
-    def unread(self) -> dict[str, Any]:
-        return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if not self.tracks:
-            return (
-                "unbiased",
-                "of an upper bound of the likelihood, which touches it at every evaluation (anchored)",
-            )
+            how = "of an upper bound of the likelihood, which touches it at every evaluation (anchored)"
+            return "unbiased", how
         if self.corrected:
-            return (
-                "estimated",
-                "the tracker of F is corrected by both points of a step: its error falls as the steps do",
-            )
+            how = "the tracker of F is corrected by both points of a step: its error falls as the steps do"
+            return "estimated", how
         if callable(self.tracking):
             return "estimated", "unbiased as the tracker's rule goes to 0"
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
-        return split(gp, hold_variances=self.anchored and self.judge.refit)
+        return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
     def _track(
         self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch, counts: Array, rest: Any
@@ -237,7 +204,7 @@ class SCGD(AbstractBatchLearner):
             return state.tracker, state.factor, nothing
         b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
         now = _batch_moments(Phi, s2, batch.y, counts / s)
-        tracker = _mix(state.tracker, now, b)
+        tracker = jax.tree.map(lambda o, n: (1 - b) * o + b * n, state.tracker, now)
         if self.corrected:
             Phi, s2, s = features_and_noise(state.previous, rest, batch.X)
             last = _batch_moments(Phi, s2, batch.y, counts / s)
@@ -262,7 +229,3 @@ def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:
     """F̂ = (n/B) Σ ωφφᵀ + σ²I and ĉ = (n/B) Σ ωyφ."""
     weighted = Phi * weights[:, None]
     return Tracker(matmul(Phi.T, weighted) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype), matmul(y, weighted))
-
-
-def _mix(old: Tracker, new: Tracker, b: Array) -> Tracker:
-    return jax.tree.map(lambda o, n: (1 - b) * o + b * n, old, new)
