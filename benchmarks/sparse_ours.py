@@ -68,7 +68,7 @@ def sgpr(name: str, size: int) -> dict:
         gp, source, split = _model(given, jitter=1e-8), _rows(given), SGPR().partition
         for _ in range(sparse.ITERATIONS + 1):
             begun = time.perf_counter()
-            when_ready(lower_bound_and_gradient(gp, source, split).gradient)
+            when_ready(lower_bound_and_gradient(gp, source, split)[1])
             seconds.append(time.perf_counter() - begun)
     return _found(float(np.median(seconds[1:])), sparse.ITERATIONS)
 

@@ -16,9 +16,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.learners import (
     SCGD,
     ByEvidence,
-    ByLoss,
     FullBatch,
-    constant,
 )
 from stochgp.learning import fit
 from stochgp.models import FeatureGP
@@ -37,14 +35,6 @@ def test_the_gradient_is_the_exact_one(n, M):
     exact = Theta(*(part / (2 * n) for part in full_gradient(theta, toy)))
     assert_close(theta_of(found.gradient), exact)
     assert_close(found.nlml, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
-
-
-def test_a_step_of_plain_descent_is_along_it():
-    toy, gp = make_toy(12), make_gp(M=4)
-    learner = FullBatch(epochs=1, learning_rate=0.5, optimizer=optax.sgd, decay=constant, evaluator=ByLoss())
-    found = fit(learner, gp, DeviceRows(toy.X, toy.y, dtype=jnp.float64), key=KEY)
-    slopes = theta_of(nlml_and_gradient(gp, rows_of(toy)).gradient)
-    assert_close(theta_of(found.gp), Theta(*(a - 0.5 * g for a, g in zip(theta_of(gp), slopes, strict=True))))
 
 
 def test_batches_are_refused():

@@ -45,7 +45,6 @@ HALF = COMMON | {"batch_size": 10, "evaluator": ByEvidence(validation_fraction=0
 LEARNERS = {
     "scgd": SCGD(**ALONE),
     "scgd, held out": SCGD(**HALF),
-    "scgd, corrected": SCGD(**ALONE, tracking=0.2, corrected=True),
     "scgd, plain": SCGD(
         **COMMON,
         tracking=0.1,
@@ -250,7 +249,7 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
 
 def test_kills_at_random_evaluations_resume_to_the_same_bits(tmp_path):
     learner = SCGD(
-        batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True
+        batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1
     )  # 8 evaluations
     gp = make_gp(M=5, dtype=jnp.float32)
     unbroken = fit(learner, gp, _data(), key=KEY)

@@ -7,7 +7,7 @@ from .descent import InverseRoot, PowerLaw, constant, cosine, muon
 from .evaluators import AbstractEvaluator, ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
-from .iterative import AbstractProbes, Hutchinson, Iterative, Pathwise
+from .iterative import Iterative
 from .leave_one_out import LeaveOneOut, Vecchia
 from .minimax import Minimax
 from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
@@ -24,20 +24,17 @@ __all__ = [
     "AbstractBatchLearner",
     "AbstractEvaluator",
     "AbstractLearner",
-    "AbstractProbes",
     "AbstractSampling",
     "ByEvidence",
     "ByLoss",
     "Evidence",
     "FullBatch",
     "HeavyInAll",
-    "Hutchinson",
     "InverseRoot",
     "Iterative",
     "LeaveOneOut",
     "Minimax",
     "NearestNeighbours",
-    "Pathwise",
     "PowerLaw",
     "Problem",
     "Uniform",

@@ -13,18 +13,9 @@ import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
+from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import (
-    Descent,
-    Optimizer,
-    Schedule,
-    begin,
-    cosine,
-    move,
-    slowed,
-    start_rate,
-    step_size,
-)
+from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine, slowed
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.sampling import host_inputs
 from stochgp.learners.standard_errors import StandardErrors, cells_of, godambe
@@ -192,8 +183,8 @@ class AbstractConditionals(AbstractLearner):
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, m = len(problem.prepared.centres), self._size_of(problem.prepared)
         steps = C // _batch(problem) * min(problem.plan.total_steps, self._searched(problem))
-        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-        descent = begin(partition(gp)[0], self.optimizer, rate, steps)
+        rate = optim.start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        descent = optim.begin(partition(gp)[0], self.optimizer, rate, steps)
         near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
         return ConditionalState(gp, near, descent, densities.unknown(len(problem.prepared.start)), *numbers)
 
@@ -373,11 +364,11 @@ def _descend(
     def body(carry: Any, batch: Batch) -> tuple[Any, Any]:
         theta, descent = carry
         found, gradient = densities.batch_gradient(theta, rest, batch, joint, per_row, n_scored)
-        size = step_size(descent, rate, decay)
+        size = optim.step_size(descent, rate, decay)
         share = densities.weights_of(batch, joint, n_scored) / per_row
         seen = (found.loss, share * jnp.square(found.z), found.jitter > 0)
         numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
-        return move(theta, gradient, descent, optimizer, size), numbers
+        return optim.move(theta, gradient, descent, optimizer, size), numbers
 
     (theta, descent), numbers = jax.lax.scan(body, (theta, descent), batches)
     return theta, descent, numbers

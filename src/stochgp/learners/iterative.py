@@ -1,6 +1,5 @@
 """The gradient of the exact marginal likelihood of all rows from a few iterative solutions, from which the next step starts."""
 
-import abc
 import dataclasses
 import math
 from typing import Any
@@ -23,7 +22,6 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
-from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
 from stochgp.solvers.memory import room_for_rows
@@ -46,92 +44,13 @@ class IterativeState(eqx.Module):
     loss: np.float64
 
 
-class AbstractProbes(eqx.Module):
-    """S right-hand sides b_s and partners v_s with E (A⁻¹b_s)ᵀ ∂A v_s = tr(A⁻¹ ∂A).
-
-    Random numbers are drawn once for a run, so that solutions for one θ are good starts for the next.
-    """
-
-    n_probes: eqx.AbstractVar[int]
-
-    @abc.abstractmethod
-    def draw(self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: PRNGKeyArray, dtype: Any) -> Any:
-        """The random numbers."""
-
-    @abc.abstractmethod
-    def targets(
-        self, drawn: Any, gp: KernelGP, X: Float[Array, "N D"], noise: Float[Array, " N"]
-    ) -> Float[Array, "N S"]:
-        """b at θ; `noise` is the rows' noise variances."""
-
-    @abc.abstractmethod
-    def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
-        """v, given b and A⁻¹b."""
-
-
-class Hutchinson(AbstractProbes):
-    """b = v = vectors of random signs: they do not depend on θ.
-
-    Parameters
-    ----------
-    n_probes : int
-        S, systems solved beside that of y.
-    """
-
-    n_probes: int = 16
-
-    def draw(self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: PRNGKeyArray, dtype: Any) -> Array:
-        return jax.random.rademacher(key, (n_rows, self.n_probes), dtype)
-
-    def targets(self, drawn: Array, gp: KernelGP, X: Array, noise: Array) -> Float[Array, "N S"]:
-        return drawn
-
-    def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
-        return targets
-
-
-class Pathwise(AbstractProbes):
-    """b = f₀(X) + ε, f₀ a prior function and ε ~ N(0, Σ); v = A⁻¹b ~ N(0, A⁻¹) (Lin et al. 2024, arXiv 2405.18457).
-
-    The solutions are also those of posterior samples, and small if the data are many, so that they start nearer to 0.
-
-    Parameters
-    ----------
-    n_probes : int
-        S, systems solved beside that of y.
-    n_features : int
-        Random features of each prior function, whose errors average out over probes. If the noise is small they are most of the estimate's
-        error, and `Hutchinson` needs fewer probes.
-    """
-
-    n_probes: int = 16
-    n_features: int = 1000
-
-    def draw(
-        self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: PRNGKeyArray, dtype: Any
-    ) -> tuple[PriorFunctions, Float[Array, "N S"]]:
-        """(Functions, standard normal noise). With `group` 1 no probes share an error, which would not average out."""
-        function_key, noise_key = jax.random.split(key)
-        options = {"n_features": self.n_features, "group": 1, "key": function_key, "dtype": dtype}
-        functions = prior_functions(gp.kernel, n_inputs, self.n_probes, **options)
-        return functions, jax.random.normal(noise_key, (n_rows, self.n_probes), dtype)
-
-    def targets(self, drawn: Any, gp: KernelGP, X: Array, noise: Array) -> Float[Array, "N S"]:
-        functions, standard = drawn
-        functions = eqx.tree_at(lambda f: f.kernel, functions, gp.kernel)
-        return functions(X) + jnp.sqrt(noise)[:, None] * standard
-
-    def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
-        return solutions
-
-
 class Iterative(AbstractLearner):
     """Descent on the exact NLML per datum of all rows without a factor of A = K + σ² diag(1/ρ): no N² numbers.
 
         ∇nlml = (−αᵀ ∂A α + (1/S) Σ_s u_sᵀ ∂A v_s) / (2n),   A α = y,  A u_s = b_s,
 
-    with right-hand sides and partners of `probes`. All systems are solved together, to the relative residual `tolerance`. θ moves little in
-    a step, so each step starts from the solutions of the two steps before (`warm_start`; Lin et al. 2024, arXiv 2405.18457): the
+    with probes b_s = v_s of random signs (Hutchinson). All systems are solved together, to the relative residual `tolerance`. θ moves little in
+    a step, so each step starts from the solutions of the two steps before (Lin et al. 2024, arXiv 2405.18457): the
     combination of these that is nearest to the new solution in the norm of A; one product with A finds it. The probes are the same at every
     step, so the gradient is that of one fixed function near the NLML. With N rows and S probes its minimum is off by O(1/√(NS)).
 
@@ -142,16 +61,14 @@ class Iterative(AbstractLearner):
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
         As of `AbstractLearner`; every step takes all rows: ValueError for a batch size. Epochs are steps, None = 100; the rate None = 0.1, for Adam.
-    probes : AbstractProbes
-        The S right-hand sides beside y and their partners, `Hutchinson()` or `Pathwise()`.
+    n_probes : int
+        S, systems solved beside that of y.
     solver : AbstractSolver
         Of `stochgp.solvers`; its `epochs` bound those of each step.
     tolerance : float
         ‖b − A u‖ / ‖b‖ of every system, between 0 and 1, at which a solve ends.
     keep_rows : int or None
         Rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0 without it.
-    warm_start : bool
-        False solves from 0 at every step.
     """
 
     batch_size: None = None
@@ -159,21 +76,18 @@ class Iterative(AbstractLearner):
     learning_rate: float | Schedule | None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
-    probes: AbstractProbes = Hutchinson()
+    n_probes: int = 16
     solver: AbstractSolver = SDD(epochs=20)
     tolerance: float = 0.01
     keep_rows: int | None = None
-    warm_start: bool = True
     evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common()
+        self.check_common("n_probes")
         if self.batch_size is not None:
             raise ValueError(f"batch_size is {self.batch_size}; this learner takes all rows: leave it None")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must lie between 0 and 1")
-        if self.probes.n_probes < 1:
-            raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
 
     @property
     def loss_shift(self) -> float:
@@ -199,7 +113,7 @@ class Iterative(AbstractLearner):
 
     def _sizes(self, n_rows: int, n_inputs: int) -> tuple[SystemSize, Layout, int]:
         """(Of the system, of the tiles, the bytes of solutions)."""
-        size = SystemSize(n_rows, n_inputs, self.probes.n_probes, 4 * (n_inputs + 2), 4)
+        size = SystemSize(n_rows, n_inputs, self.n_probes, 4 * (n_inputs + 2), 4)
         columns = STEP_COLUMNS * size.itemsize * n_rows * size.n_columns
         return size, Layout(min(TILE, n_rows), self.keep_rows or 0), columns
 
@@ -211,20 +125,20 @@ class Iterative(AbstractLearner):
         return min(n_rows, max(rows, FEWEST_ROWS))
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
-        n = self.probes.n_probes
-        return "estimated", f"of the likelihood of all rows, from {n} probes that stay the same"
+        return "estimated", f"of the likelihood of all rows, from {self.n_probes} probes that stay the same"
 
-    def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> tuple[Batch, Any]:
-        """(The rows on the device, the random numbers of the probes)."""
+    def prepare(
+        self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed
+    ) -> tuple[Batch, Float[Array, "N S"]]:
+        """(The rows on the device, the probes)."""
         rows = source.take(np.arange(source.size))
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
-        N, D = rows.X.shape
-        return rows, self.probes.draw(gp, N, D, key=key, dtype=rows.X.dtype)
+        return rows, jax.random.rademacher(key, (len(rows.y), self.n_probes), rows.X.dtype)
 
     def init(self, gp: KernelGP, problem: Problem, *, key: PRNGKeyArray) -> IterativeState:
         theta, X = partition(gp)[0], problem.prepared[0].X
         descent = self.begin_descent(theta, problem, RATE)
-        solutions = jnp.zeros((X.shape[0], 1 + self.probes.n_probes), X.dtype)
+        solutions = jnp.zeros((X.shape[0], 1 + self.n_probes), X.dtype)
         previous = (jax.tree.map(jnp.zeros_like, theta), theta)
         return IterativeState(gp, descent, solutions, solutions, previous, np.float64(0))
 
@@ -238,11 +152,11 @@ class Iterative(AbstractLearner):
         return state, {**numbers, "solver_epochs": epochs}
 
     def step(
-        self, state: IterativeState, prepared: tuple[Batch, Any], *, first: bool, key: PRNGKeyArray
+        self, state: IterativeState, prepared: tuple[Batch, Array], *, first: bool, key: PRNGKeyArray
     ) -> tuple[IterativeState, dict[str, float]]:
         """(State after one step, numbers of its solution and gradient)."""
         theta, rest = partition(state.gp)
-        known = None if first or not self.warm_start else (state.solutions, state.earlier)
+        known = None if first else (state.solutions, state.earlier)
         found, gradient = self.gradient(state.gp, prepared, known=known, key=key)
         loss = state.loss if first else state.loss + _integral(theta, gradient, *reversed(state.previous))
         moved, descent = self.descend(theta, gradient, state.descent)
@@ -258,42 +172,36 @@ class Iterative(AbstractLearner):
     def gradient(
         self,
         gp: KernelGP,
-        prepared: tuple[Batch, Any],
+        prepared: tuple[Batch, Array],
         *,
         known: tuple[Array, Array] | None,
         key: PRNGKeyArray,
     ) -> tuple[Solution, KernelGP]:
         """(Solutions, the estimated gradient of the NLML per datum by what trains); `known` are the last two steps' solutions."""
-        rows, drawn = prepared
-        X, y, count = rows
-        noise, targets = _noise_and_targets(self.probes, drawn, gp, X, count)
+        (X, y, count), probes = rows, _ = prepared
+        noise = _noise(gp, X, count)
         operator = KernelOperator.of(gp.kernel, X, noise, keep_rows=self.keep_rows or 0)
-        b = jnp.concatenate([y[:, None], targets], axis=1)
+        b = jnp.concatenate([y[:, None], probes], axis=1)
         start = None if known is None else _nearest(operator, b, *known)
         found = solve(operator, b, self.solver, key=key, start=start, tolerance=self.tolerance)
         if found.result is RESULTS.interrupted:
             raise KeyboardInterrupt
         if found.result is RESULTS.time_limit:
             raise TimeIsUpError("the solve of a step did not end in time")
-        return found, _gradient(self.probes, gp, rows, targets, found.value)
+        return found, _gradient(gp, rows, probes, found.value)
 
 
 @eqx.filter_jit
-def _noise_and_targets(
-    probes: AbstractProbes, drawn: Any, gp: KernelGP, X: Array, count: Array
-) -> tuple[Float[Array, " N"], Float[Array, "N S"]]:
-    noise = gp.noise.variance(X, count)
-    return noise, probes.targets(drawn, gp, X, noise)
+def _noise(gp: KernelGP, X: Array, count: Array) -> Float[Array, " N"]:
+    return gp.noise.variance(X, count)
 
 
-def _gradient(
-    probes: AbstractProbes, gp: KernelGP, rows: Batch, targets: Array, solutions: Array
-) -> KernelGP:
+def _gradient(gp: KernelGP, rows: Batch, probes: Array, solutions: Array) -> KernelGP:
     alpha, u = solutions[:, :1], solutions[:, 1:]
     count = jnp.maximum(rows.weight, SMALLEST_COUNT)
     twice = 2 * jnp.sum(count)
-    U = jnp.concatenate([-alpha, u / probes.n_probes], axis=1) / twice
-    V = jnp.concatenate([alpha, probes.partners(targets, u)], axis=1)
+    U = jnp.concatenate([-alpha, u / probes.shape[1]], axis=1) / twice
+    V = jnp.concatenate([alpha, probes], axis=1)
     by_kernel = quadratic_gradient(gp.kernel, rows.X, U, V)
     theta, rest = partition(gp.noise)
     noise, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(rows.X, rows.weight), theta)

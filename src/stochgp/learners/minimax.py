@@ -11,20 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import Batch
+from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import (
-    Descent,
-    Optimizer,
-    Schedule,
-    begin,
-    cosine,
-    decaying,
-    move,
-    muon,
-    slowed,
-    start_rate,
-    step_size,
-)
+from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine, decaying, muon, slowed
 from stochgp.learners.evaluators import Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
 from stochgp.learners.sampling import Uniform
@@ -78,8 +67,6 @@ class Minimax(AbstractBatchLearner):
     penalty : float or None
         μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is the penalty locally exact: a smaller μ,
         such as the papers' 1, has log|F| count by μ/μ* at most (`penalty_share` in the history).
-    growth, stage_steps : float; int or None
-        μ ← growth · μ after every stage of so many steps (None = one stage); of a μ that is given.
     box : float
         The bound of weights and of w, and the factor within which parameters stay of their start.
     ceiling : float
@@ -96,8 +83,6 @@ class Minimax(AbstractBatchLearner):
     learning_rate: float | Schedule | None = None
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
-    growth: float = 1.0
-    stage_steps: int | None = None
     box: float = 1e4
     ceiling: float = 100.0
     optimizer: Optimizer = muon
@@ -108,14 +93,10 @@ class Minimax(AbstractBatchLearner):
 
     def __check_init__(self) -> None:
         self.check_common()
-        for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
+        for name, least in (("penalty", 0), ("ceiling", 0), ("box", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if self.penalty is None and self.growth != 1:
-            raise ValueError(
-                f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
-            )
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
@@ -128,7 +109,7 @@ class Minimax(AbstractBatchLearner):
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
         A = eye * gp.noise_variance.value
-        rate, total = start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
+        rate, total = optim.start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
         return MinimaxState(
             gp=gp,
             weights=zeros,
@@ -139,7 +120,7 @@ class Minimax(AbstractBatchLearner):
             ceiling=jnp.asarray(np.inf, dtype),
             start=eqx.filter(trainable, in_parameters(trainable)),
             descent=self.begin_descent((trainable, zeros, A), problem),
-            ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, rate), total),
+            ascent=optim.begin(A, self.optimizer, optim.start_rate(self.ascent_rate, rate), total),
             n_rows=jnp.asarray(problem.source.size, dtype),
             count=jnp.asarray(problem.source.count, dtype),
         )
@@ -181,10 +162,13 @@ class Minimax(AbstractBatchLearner):
         B, ascent = self._ascend(state, gp, A, second)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
-        found = {"gp": gp, "weights": w, "A": A, "B": B, "penalty": self._next_penalty(state)}
-        new = dataclasses.replace(state, **found, descent=descent, ascent=ascent)
+        found = {"gp": gp, "weights": w, "A": A, "B": B, "descent": descent, "ascent": ascent}
         share = state.penalty / state.threshold
-        return new, {"loss": loss, "penalty_share": share, "decomposed": decomposed}
+        return dataclasses.replace(state, **found), {
+            "loss": loss,
+            "penalty_share": share,
+            "decomposed": decomposed,
+        }
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
@@ -233,8 +217,8 @@ class Minimax(AbstractBatchLearner):
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
         downhill = (F - A) * (state.penalty / jnp.linalg.norm(A))
         rule = self.learning_rate if self.ascent_rate is None else self.ascent_rate
-        size = step_size(state.ascent, rule, self.decay)
-        B, ascent = move(state.B, downhill, state.ascent, self.optimizer, size)
+        size = optim.step_size(state.ascent, rule, self.decay)
+        B, ascent = optim.move(state.B, downhill, state.ascent, self.optimizer, size)
         B = symmetrise(B)
         return B / jnp.maximum(1.0, jnp.linalg.norm(B)).astype(B.dtype), ascent
 
@@ -244,17 +228,11 @@ class Minimax(AbstractBatchLearner):
         inside = jax.tree.map(lambda p, s: jnp.clip(p, s - reach, s + reach), inside, start)
         return eqx.combine(inside, jax.tree.map(lambda p: jnp.clip(p, -self.box, self.box), outside))
 
-    def _next_penalty(self, state: MinimaxState) -> Array:
-        if self.stage_steps is None or self.growth == 1:
-            return state.penalty
-        ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
-        return jnp.where(ends, self.growth * state.penalty, state.penalty)
-
 
 def project_spectrum(
     A: Float[Array, "M M"], floor: Float[Array, ""], ceiling: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(A with its eigenvalues clipped into [floor, ceiling], 1 where that took an eigendecomposition).
+    """(A with its eigenvalues clipped into [floor, ceiling], 1 if that took an eigendecomposition).
 
     A is within the bounds if A − floor·I has a Cholesky factor and ‖A‖ ≤ ceiling or ceiling·I − A has one.
     """

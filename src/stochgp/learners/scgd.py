@@ -1,13 +1,13 @@
 """SCGD: stochastic compositional gradient descent on the marginal likelihood."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
 from stochgp.learners.base import AbstractBatchLearner, Problem
@@ -22,21 +22,13 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
 
 
-class Tracker(NamedTuple):
-    """F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I and c̃ ≈ Φ̃ᵀy, of the scaled features."""
-
-    F: Float[Array, "M M"]
-    c: Float[Array, " M"]
-
-
 class SCGDState(eqx.Module):
     """θ and w, the tracked F, and its factor."""
 
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
-    tracker: Tracker
+    F: Float[Array, "M M"]  # F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I
     factor: Float[Array, "M M"]  # L⁻¹ of F̃ = LLᵀ
-    previous: PyTree  # the trainable part of the last θ, for a corrected tracker
     descent: Descent
     n_rows: Float[Array, ""]
     count: Float[Array, ""]
@@ -54,7 +46,7 @@ class SCGD(AbstractBatchLearner):
     Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
     η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
 
-    Beyond the paper are `anchored`, `corrected`, `profiled` and `refresh`. `converged`: see `ByEvidence`.
+    Beyond the paper is `anchored`. `converged`: see `ByEvidence`.
 
     Parameters
     ----------
@@ -63,17 +55,10 @@ class SCGD(AbstractBatchLearner):
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
     anchored : bool
-        At every evaluation of the state (about an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the
+        At every evaluation of the state (about an epoch) exact moments of all rows replace F̃, w becomes the exact posterior mean, and the
         two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
         upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
         batch size, and at its stationary points ℓ is stationary too.
-    corrected : bool
-        F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain rule where that is not
-        positive definite. Anchored and corrected together are of SVRG type.
-    profiled : bool
-        w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
-    refresh : int
-        Steps between two factorisations of F̃.
     """
 
     fills: ClassVar[bool] = True
@@ -85,9 +70,6 @@ class SCGD(AbstractBatchLearner):
     optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
-    corrected: bool = False
-    profiled: bool = False
-    refresh: int = 1
     evaluator: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
@@ -97,8 +79,6 @@ class SCGD(AbstractBatchLearner):
             raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
         if not self.tracks and not self.anchored:
             raise ValueError("tracking is 0 and anchored is False: nothing would ever update F̃")
-        if self.refresh < 1:
-            raise ValueError(f"refresh is {self.refresh}; it must be at least 1")
 
     @property
     def tracks(self) -> bool:
@@ -109,7 +89,7 @@ class SCGD(AbstractBatchLearner):
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
-        """w = 0, F̃ = σ²I, c̃ = 0."""
+        """w = 0, F̃ = σ²I."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
@@ -117,9 +97,8 @@ class SCGD(AbstractBatchLearner):
         return SCGDState(
             gp=gp,
             weights=zeros,
-            tracker=Tracker(on_device(eye * s2), zeros),
+            F=on_device(eye * s2),
             factor=on_device(eye / np.sqrt(s2)),
-            previous=trainable if self.corrected else None,
             descent=self.begin_descent((trainable, zeros), problem),
             n_rows=on_device(problem.source.size, dtype),
             count=on_device(problem.source.count, dtype),
@@ -133,8 +112,15 @@ class SCGD(AbstractBatchLearner):
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
         weights = counts / s
-        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, counts, rest)
-        w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
+        F, factor, failed = state.F, state.factor, jnp.zeros((), Phi.dtype)
+        if self.tracks:
+            b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
+            moments = matmul(Phi.T, Phi * weights[:, None]) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype)
+            F = (1 - b) * state.F + b * moments  # F̂ = (n/B) Σ ωφφᵀ + σ²I
+            factor = inverse_factor(F)
+            works = jnp.isfinite(factor[-1, -1])
+            factor, failed = jnp.where(works, factor, state.factor), jnp.where(works, failed, failed + 1)
+        w = state.weights
 
         weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
@@ -147,7 +133,6 @@ class SCGD(AbstractBatchLearner):
         by_s = counts / s - weights / s * zeta
         (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
-        by_w = jnp.zeros_like(by_w) if self.profiled else by_w
 
         (theta, w_next), descent = self.descend((trainable, w), (by_theta, by_w), state.descent)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
@@ -155,16 +140,15 @@ class SCGD(AbstractBatchLearner):
         new = dataclasses.replace(
             state,
             gp=eqx.combine(theta, rest),
-            weights=w if self.profiled else w_next,
-            tracker=tracker,
+            weights=w_next,
+            F=F,
             factor=factor,
-            previous=trainable if self.corrected else None,
             descent=descent,
         )
         return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
-        """The state with the refitted model, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
+        """The state with the refitted model, and F̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
         if not self.anchored:
             return state
         dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
@@ -175,18 +159,14 @@ class SCGD(AbstractBatchLearner):
             state,
             gp=gp,
             weights=on_device(Q @ (c / d), dtype),
-            tracker=Tracker(on_device((Q * d) @ Q.T, dtype), on_device(Q @ c, dtype)),
+            F=on_device((Q * d) @ Q.T, dtype),
             factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
-            previous=self._split(gp)[0] if self.corrected else None,
         )
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if not self.tracks:
             how = "of an upper bound of the likelihood, which touches it at every evaluation (anchored)"
             return "unbiased", how
-        if self.corrected:
-            how = "the tracker of F is corrected by both points of a step: its error falls as the steps do"
-            return "estimated", how
         if callable(self.tracking):
             return "estimated", "unbiased as the tracker's rule goes to 0"
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
@@ -194,38 +174,7 @@ class SCGD(AbstractBatchLearner):
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
-    def _track(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch, counts: Array, rest: Any
-    ) -> tuple[Tracker, Array, Array]:
-        """The tracker after this batch, of which (Φ̃, σ², s) is `seen`, its inverse factor, and 1 where it had none and the last one stays."""
-        Phi, s2, s = seen
-        nothing = jnp.zeros((), Phi.dtype)
-        if not self.tracks:
-            return state.tracker, state.factor, nothing
-        b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
-        now = _batch_moments(Phi, s2, batch.y, counts / s)
-        tracker = jax.tree.map(lambda o, n: (1 - b) * o + b * n, state.tracker, now)
-        if self.corrected:
-            Phi, s2, s = features_and_noise(state.previous, rest, batch.X)
-            last = _batch_moments(Phi, s2, batch.y, counts / s)
-            corrected = jax.tree.map(lambda f, n, o: n + (1 - b) * (f - o), state.tracker, now, last)
-            positive = jnp.isfinite(jnp.linalg.cholesky(corrected.F)[-1, -1])
-            tracker = jax.tree.map(lambda a, p: jnp.where(positive, a, p), corrected, tracker)
-        if self.refresh == 1:
-            factor = inverse_factor(tracker.F)
-        else:
-            due = jnp.mod(state.descent.step, self.refresh) == 0
-            factor = jax.lax.cond(due, inverse_factor, lambda _: state.factor, tracker.F)
-        works = jnp.isfinite(factor[-1, -1])
-        return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
-
 
 def scaled_count(batch: Batch, n_rows: Array) -> Array:
     """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
     return (n_rows / batch.y.shape[0]) * batch.weight
-
-
-def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:
-    """F̂ = (n/B) Σ ωφφᵀ + σ²I and ĉ = (n/B) Σ ωyφ."""
-    weighted = Phi * weights[:, None]
-    return Tracker(matmul(Phi.T, weighted) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype), matmul(y, weighted))

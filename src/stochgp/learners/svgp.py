@@ -1,6 +1,5 @@
 """Learners of inducing points: SVGP on mini-batches, SGPR on all rows."""
 
-import math
 from typing import Any, ClassVar, cast
 
 import equinox as eqx
@@ -10,17 +9,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp import deadline
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.deadline import COMPILING, Pace, TimeIsUpError
-from stochgp.learners.base import AbstractBatchLearner, AbstractLearner, Problem
+from stochgp.deadline import COMPILING, Pace
+from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant, cosine
 from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
 from stochgp.learners.sampling import AbstractSampling, HeavyInAll
 from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics import lbfgs
-from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
+from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
 from stochgp.objectives.elbo import expected_log_density, sites
 from stochgp.parameters import in_parameters, partition, trainable_mask
@@ -34,17 +33,7 @@ ROUNDING = 1e-11  # relative, of the bound
 EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
 
 
-class SGPRState(eqx.Module):
-    """The point of L-BFGS and the optimal q(v) there."""
-
-    gp: SparseGP  # the structure, and what does not train
-    at: lbfgs.Quasi
-    naturals: Naturals  # the optimal q(v) there
-    recent: Float[np.ndarray, " T"]  # the last values, newest last
-    settled: np.bool_
-
-
-class SGPR(AbstractLearner):
+class SGPR(AbstractQuasiNewton):
     """Descent on minus the collapsed bound per datum (Titsias 2009), `objectives.collapsed`, by L-BFGS; also called VSGPR.
 
     Kernel, noise and inducing points follow its exact gradient; q(u) is optimal at every step. An evaluation takes two passes over the rows:
@@ -73,15 +62,6 @@ class SGPR(AbstractLearner):
     tolerance: float = 1e-4
     evaluator: AbstractEvaluator | None = None
 
-    def __check_init__(self) -> None:
-        self.check_common()
-        for name in ("batch_size", "learning_rate", "optimizer"):
-            if getattr(self, name) is not None:
-                value = getattr(self, name)
-                raise ValueError(f"{name} is {value}; SGPR takes all rows by L-BFGS: leave it None")
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
-
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch."""
         steps = STEPS if self.epochs is None else self.epochs
@@ -98,60 +78,33 @@ class SGPR(AbstractLearner):
         """How long an evaluation takes."""
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 
-    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SGPRState:
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
         q = gp.approximation
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
         M = q.n_inducing
         naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
         start = lbfgs.begin(packed(self.partition(gp)[0]))
-        return SGPRState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return QuasiState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
 
-    def advance(
-        self, state: SGPRState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[SGPRState, Numbers]:
-        """`n_steps` steps, fewer where it settles before. "loss" is that after them."""
-        loss, taken = _Loss(self, state, problem), 0
-        while taken < n_steps and not state.settled:
-            try:
-                state = self.step(state, loss)
-            except TimeIsUpError:
-                if taken == 0:
-                    raise
-                break
-            taken += 1
-        numbers = {
-            "loss": float(state.at.value),
-            "gradient_norm": float(np.linalg.norm(state.at.gradient)),
-            "unsettled": float(not state.settled),
-            "evaluations": float(loss.evaluations),
-            "taken": float(max(taken, 1)),
-        }
-        return state, numbers
-
-    def step(self, state: SGPRState, loss: "_Loss") -> SGPRState:
-        """The state after one step."""
-        at = lbfgs.step(state.at, loss, ROUNDING)
-        recent = np.append(state.recent[1:], at.value)
-        settled = at.stuck or bool(recent.max() - recent.min() < self.tolerance)
-        naturals = loss.optima.get(at.x.tobytes(), state.naturals)
-        return SGPRState(state.gp, at, naturals, recent, np.bool_(settled))
-
-    def model(self, state: SGPRState) -> SparseGP:
+    def model(self, state: QuasiState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
-        theta, rest = self.partition(state.gp)
-        return at_naturals(eqx.combine(unpacked_alike(state.at.x, theta), rest), state.naturals)
+        return at_naturals(cast(SparseGP, super().model(state)), state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """(what L-BFGS moves, the rest): q(v) is in the rest."""
+        """q(v) is in the rest."""
         return without_gaussian(gp)
 
-    def slower(self, state: SGPRState, factor: float) -> SGPRState:
-        """It has no rate; L-BFGS never climbs."""
-        return state
+    def loss(self, gp: SparseGP, problem: Problem) -> Loss:
+        """Minus the bound per datum, with the optimal q(v) of each point."""
 
-    def finished(self, entry: Numbers) -> bool:
-        return entry["unsettled"] == 0
+        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Naturals]:
+            args = gp, problem.source, self.partition, problem.devices
+            found = collapsed.lower_bound_and_gradient(*args)
+            bound, gradient, naturals = problem.devices.broadcast(found)
+            return -bound, -packed(gradient), naturals
+
+        return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "exact", "of the collapsed lower bound of all rows"
@@ -166,28 +119,6 @@ def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
 def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
     """The model of inducing points with the q(u) of these natural parameters."""
     return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
-
-
-class _Loss:
-    """Minus the bound per datum as a function of the vector of what trains; keeps the optimal q(v) of each of its points.
-
-    Raises TimeIsUpError instead of an evaluation that would end after the deadline.
-    """
-
-    def __init__(self, learner: SGPR, state: SGPRState, problem: Problem):
-        self.learner, self.source, self.pace = learner, problem.source, problem.prepared
-        self.devices = problem.devices
-        self.theta, self.rest = learner.partition(state.gp)
-        self.evaluations, self.optima = 0, {}
-
-    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
-        deadline.require(self.pace.expected)
-        self.evaluations += 1
-        with self.pace.piece():
-            gp = eqx.combine(unpacked(x, self.theta), self.rest)
-            found = collapsed.lower_bound_and_gradient(gp, self.source, self.learner.partition, self.devices)
-            bound, gradient, self.optima[x.tobytes()] = self.devices.broadcast(found)
-        return -bound, -packed(gradient)
 
 
 class SVGPState(eqx.Module):

@@ -19,7 +19,7 @@ CHUNK_ROWS = 2048  # of a pass over all rows
 
 
 class Sites(NamedTuple):
-    """A Gaussian factor exp(−½ β f² + r f) of each row and latent function: what a natural-gradient step puts in the likelihood's place."""
+    """A Gaussian factor exp(−½ β f² + r f) of each row and latent function, which replaces the likelihood in a natural-gradient step."""
 
     precision: Float[Array, "N L"]  # β, at least 0
     linear: Float[Array, "N L"]  # r
@@ -32,7 +32,7 @@ def expected_log_density(
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, " N"]:
-    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws where the likelihood needs some."""
+    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws if the likelihood needs some."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
@@ -105,14 +105,6 @@ def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
     return jnp.sum(rows.weight * each, axis=1)
 
 
-class Parts(NamedTuple):
-    """The bound is the first less the others."""
-
-    fit: Float[Array, ""]  # of Σ_n E_q log p(y_n | f(x_n))
-    of_mean: Float[Array, ""]  # of ½ aᵀK_α a
-    of_covariance: Float[Array, ""]  # the rest of KL(q ‖ p)
-
-
 def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:
     """J: n of the m = `used` functions, spread evenly with a random start: J_i = ⌊(i + u)m/n⌋, u ~ U(0, 1).
 
@@ -138,15 +130,17 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
     return whole - 0.5 * jax.lax.stop_gradient(whole)
 
 
-def bound_parts(gp: SparseGP, rows: Batch, n_rows: Any, J: Int[Array, " n"] | None) -> Parts:
-    """Estimates of the bound's parts from B of `n_rows` rows, and of ½ aᵀK_α a from the columns J (None: all of them).
+def bound_parts(
+    gp: SparseGP, rows: Batch, n_rows: Any, J: Int[Array, " n"] | None
+) -> tuple[Array, Array, Array]:
+    """(Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a, the rest of KL(q ‖ p)), estimated from B of `n_rows` rows and the columns J (None: all of them).
 
-    The bound's gradient is unbiased if the batch is uniform and J is of `columns_to_draw`.
+    The gradient of the first less the others is unbiased if the batch is uniform and J is of `columns_to_draw`.
     """
     process: Any = gp.process()
     fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
     of_mean = process.mean_divergence() if J is None else sampled_mean_divergence(gp, J)
-    return Parts(n_rows / rows.y.shape[0] * fit, of_mean, process.covariance_divergence())
+    return n_rows / rows.y.shape[0] * fit, of_mean, process.covariance_divergence()
 
 
 def _halved(leaf: Any) -> Any:
