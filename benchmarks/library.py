@@ -14,8 +14,8 @@ from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
 from stochgp.learners import Problem as Run
-from stochgp.learning.descent import Optimizer
-from stochgp.learning.steps import take_stretch
+from stochgp.learners.descent import Optimizer
+from stochgp.learning.run import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
 from stochgp.objectives import add_up, chunk_rows
@@ -35,7 +35,7 @@ def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearne
         "learning_rate": RATES[optimiser],
         "optimizer": OPTIMISERS[optimiser],
         "decay": constant,
-        "judge": JUDGE,
+        "evaluator": JUDGE,
     }
     if method == "scgd":
         return SCGD(tracking=0.9, anchored=False, **common)

@@ -21,7 +21,7 @@ from stochgp.data.streams import DeviceRows
 from stochgp.kernels import resolve
 from stochgp.learners import BSGD, NearestNeighbours
 from stochgp.learners import Problem as Run
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import KernelGP
 
 KEYS = ("batch_size",)

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 from experiments.problems import Problem, outcome
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels import Linear, Warped
-from stochgp.learners import AbstractLearner, fit
+from stochgp.learners import AbstractLearner
+from stochgp.learning import fit
 from stochgp.models import FeatureGP, SparseGP
 from stochgp.objectives import add_up, bound_of_all, nlml_of_spectrum, spectrum
 from stochgp.posteriors import VariationalPosterior

@@ -38,7 +38,7 @@ class Method(NamedTuple):
     sparse: bool = False
 
     def learner(self, batch: int, epochs: int, rate: float) -> AbstractLearner:
-        settings = {"judge": REFITTED} | self.settings
+        settings = {"evaluator": REFITTED} | self.settings
         return self.make(batch_size=batch, epochs=epochs, learning_rate=rate, **settings)
 
     def prepared(self, gp: FeatureGP) -> FeatureGP:
@@ -46,7 +46,7 @@ class Method(NamedTuple):
         return eqx.tree_at(lambda g: g.variance, gp, frozen(gp.variance)) if self.fixed_scale else gp
 
 
-_PUBLISHED = {"optimizer": optax.adadelta, "decay": constant, "anchored": False, "judge": NOT_REFITTED}
+_PUBLISHED = {"optimizer": optax.adadelta, "decay": constant, "anchored": False, "evaluator": NOT_REFITTED}
 
 METHODS = {
     "scgd-published": Method(SCGD, ADADELTA, True, {**_PUBLISHED, "tracking": 0.9}),
@@ -55,7 +55,7 @@ METHODS = {
     "minimax-published": Method(Minimax, ADADELTA, True, {**_PUBLISHED, "penalty": 1.0}),
     "minimax-muon": Method(Minimax, MUON, settings={"optimizer": muon}),
     "bsgd-adam": Method(BSGD, ADAM, settings={"optimizer": optax.adam}),
-    "svgp": Method(SVGP, ADAM, settings={"judge": ByLoss()}, sparse=True),
+    "svgp": Method(SVGP, ADAM, settings={"evaluator": ByLoss()}, sparse=True),
 }
 
 # Microseconds on one core of 2020s server CPU: of a step, of a row of it; only their order matters.

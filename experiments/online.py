@@ -18,7 +18,7 @@ from measuring import places
 from stochgp.data import Standardiser
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem, cosine
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, SparseGP
 from stochgp.variational import Decoupled, InducingPoints
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from experiments import online
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import SGPR, FullBatch, fit
+from stochgp.learners import SGPR, FullBatch
+from stochgp.learning import fit
 from stochgp.models import KernelGP, SparseGP
 from stochgp.parameters import cast
 from stochgp.variational import InducingPoints

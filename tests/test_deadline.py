@@ -13,9 +13,16 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
-from stochgp.learners.full_batch import _Loss
-from stochgp.learning.evidence import ByEvidence
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    FullBatch,
+    Iterative,
+    Uniform,
+    full_batch,
+)
+from stochgp.learners.evidence import ByEvidence
+from stochgp.learning import Chain, fit
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
@@ -101,11 +108,11 @@ def test_of_a_first_piece_not_more_is_expected_again_than_ten_times_what_is_typi
 
 LEARNERS = {
     "mini-batches": (BSGD(batch_size=8, epochs=10_000, sampling=Uniform()), BSGD, "advance"),
-    "full batch": (FullBatch(tolerance=0.0, epochs=1_000), _Loss, "_evaluate"),
+    "full batch": (FullBatch(tolerance=0.0, epochs=1_000), full_batch, "nlml_and_gradient"),
     "a chain": (
         Chain(learners=(BSGD(batch_size=32, epochs=200), FullBatch(tolerance=0.0, epochs=1_000))),
-        _Loss,
-        "_evaluate",
+        full_batch,
+        "nlml_and_gradient",
     ),
 }
 
@@ -197,7 +204,7 @@ def bits(model):
 @pytest.mark.long
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
-        clock.costs(patch, _Loss, "_evaluate", 0.1)
+        clock.costs(patch, full_batch, "nlml_and_gradient", 0.1)
         patch.setattr("stochgp.families.solving.factorisation_seconds", lambda *_: 100.0)
         model = KernelGPRegressor("rbf", time_limit=4.0, random_state=0).fit(MANY, MANY_Y)
     assert clock.now <= 4.0 and model.n_iter_ > 0

@@ -28,7 +28,7 @@ from stochgp.families.common import (
 )
 from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem, constant
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
@@ -60,9 +60,9 @@ class Moments(AbstractLearner):
     learning_rate: float | None = None
     optimizer: Any = optax.sgd
     decay: Any = constant
-    judge: Any = None
+    evaluator: Any = None
 
-    def plan(self, n_rows: int, n_inputs: int, judge: Any) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Any) -> StepPlan:
         return StepPlan(n_rows, 1, 2, 1)
 
     def need_bytes(self, gp: ConstantGP, n_rows: int, n_inputs: int) -> int:

@@ -11,13 +11,22 @@ from toy import KEY, begin, make_gp, make_toy, rows_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.data.streams import Batch
-from stochgp.learners import BSGD, SCGD, ByEvidence, Chain, FullBatch, Iterative, Minimax, constant
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    ByEvidence,
+    FullBatch,
+    Iterative,
+    Minimax,
+    constant,
+)
+from stochgp.learning import Chain
 from stochgp.solvers import Cholesky
 
 SCALE = 8.0  # a power of two: standardised targets keep their bits
 HELD = {
     "anchored": False,
-    "judge": ByEvidence(refit=False),
+    "evaluator": ByEvidence(refit=False),
     "decay": constant,
     "optimizer": optax.sgd,
     "learning_rate": 2**-8,

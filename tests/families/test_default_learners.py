@@ -16,8 +16,16 @@ from stochgp.families.default_learners import (
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
-from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, LeaveOneOut, Uniform
+from stochgp.learners import (
+    BSGD,
+    ByLoss,
+    FullBatch,
+    Iterative,
+    LeaveOneOut,
+    Uniform,
+)
 from stochgp.learners.leave_one_out import ROW_BY_ROW
+from stochgp.learning import Chain
 from stochgp.models import KernelGP
 from stochgp.parameters import frozen
 

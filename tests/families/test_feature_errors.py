@@ -11,7 +11,7 @@ from stochgp.parameters import frozen
 
 N = 1_500
 QUICK = {"features": "rff", "n_features": 30, "random_state": 0, "learning_rate": 0.03, "epochs": 20}
-LEARNER = learners.SCGD(batch_size=300, judge=learners.ByEvidence(validation_fraction=0.4))
+LEARNER = learners.SCGD(batch_size=300, evaluator=learners.ByEvidence(validation_fraction=0.4))
 
 
 def rows(seed=0, df=3.0, slope=0.8):
@@ -84,7 +84,7 @@ def test_few_rows_have_what_they_ask_for():
 
 
 def test_a_student_t_needs_rows_that_are_held_out():
-    learner = learners.SCGD(batch_size=300, judge=learners.ByEvidence(validation_fraction=0.0))
+    learner = learners.SCGD(batch_size=300, evaluator=learners.ByEvidence(validation_fraction=0.0))
     with pytest.raises(ValueError, match="rows that learning holds out, and there are none"):
         fitted(learner=learner, likelihood="student-t", epochs=2)
     assert "held out" in fitted(learner=learner, epochs=2).plan_["likelihood"]["why"]

@@ -9,7 +9,7 @@ from sweeps import some_of
 
 from stochgp import FeatureGPRegressor
 from stochgp.learners import SCGD, ByEvidence
-from stochgp.learning.judge import SETTLED_BY
+from stochgp.learners.evaluators import SETTLED_BY
 
 N, N_NEW, NOISE = 120, 2_000, 0.1
 
@@ -67,7 +67,7 @@ def test_a_fit_worse_than_a_constant_is_said():
     """Targets without any structure, and a model that may not learn how much noise there is."""
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(60, 2)), generator.normal(size=60)
-    learner = SCGD(judge=ByEvidence(refit=False), learning_rate=1e-6, epochs=2)
+    learner = SCGD(evaluator=ByEvidence(refit=False), learning_rate=1e-6, epochs=2)
     with pytest.warns(ConvergenceWarning, match="worse than by a constant"):
         model = FeatureGPRegressor("rff", n_features=20, learner=learner, random_state=0).fit(X, y)
     found, constant = (model.fit_report_[name] for name in ("held_out_nlpd", "constant_nlpd"))

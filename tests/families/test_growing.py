@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import SparseGPRegressor, load
 from stochgp.data.streams import Batch
 from stochgp.learners import SVDGP, SVGP
-from stochgp.learning.schedules import cosine
+from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean
 from stochgp.variational.decoupled_mean import JITTER
 

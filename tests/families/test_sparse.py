@@ -20,7 +20,8 @@ from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.data import Standardiser
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import SVGP, fit
+from stochgp.learners import SVGP
+from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.parameters import frozen
 from stochgp.posteriors import VariationalPosterior

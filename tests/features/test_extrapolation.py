@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 import stochgp
 from stochgp import FeatureGPRegressor, features, networks
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import SCGD, fit
+from stochgp.learners import SCGD
+from stochgp.learning import fit
 from stochgp.models import FeatureGP
 from stochgp.posteriors import FeaturePosterior
 

@@ -12,9 +12,18 @@ from toy import KEY, all_batches
 from stochgp.data.streams import Batch, DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
-from stochgp.learners import BSGD, ByLoss, NearestNeighbours, PowerLaw, Problem, Uniform, constant, fit
+from stochgp.learners import (
+    BSGD,
+    ByLoss,
+    NearestNeighbours,
+    PowerLaw,
+    Problem,
+    Uniform,
+    constant,
+)
 from stochgp.learners.bsgd import batch_gradient
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.networks import mlp
 from stochgp.parameters import AbstractParameter, frozen, partition, positive
@@ -46,7 +55,7 @@ _batch_gradient = eqx.filter_jit(batch_gradient)  # one program is compiled soon
 def _gradient(gp, rows, **settings):
     trainable, rest = partition(gp)
     info, gradient = _batch_gradient(trainable, rest, rows, **settings)
-    return float(info.loss), gradient
+    return float(info["loss"]), gradient
 
 
 # Plain NumPy: loops over pairs

@@ -15,7 +15,15 @@ from stochgp import kernels, networks
 from stochgp.budget import resident
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32
-from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
+from stochgp.learners import (
+    ByLoss,
+    FullBatch,
+    LeaveOneOut,
+    Problem,
+    Vecchia,
+    constant,
+)
+from stochgp.learning import fit
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, shared
@@ -417,7 +425,7 @@ def test_impossible_settings_are_refused_by_name(kind, setting, value):
 
 @sweep
 def test_a_model_without_a_kernel_is_refused(kind):
-    gp, learner = make_gp(), kind(judge=ByLoss())
+    gp, learner = make_gp(), kind(evaluator=ByLoss())
     X = np.random.default_rng(0).normal(size=(20, 2))
     for ask in (
         lambda: learner.need_bytes(gp, 20, 2),

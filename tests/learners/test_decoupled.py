@@ -12,10 +12,10 @@ from toy import KEY
 
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Linear
-from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
-from stochgp.learners.ivsgpr import linear_part, mirror_step, with_parts
-from stochgp.learning.growing import grown
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
+from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive

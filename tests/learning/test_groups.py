@@ -8,20 +8,20 @@ from toy import make_gp, make_toy
 
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByEvidence
-from stochgp.learning.judge import Division
-from stochgp.learning.step_plan import held_out_rows
+from stochgp.learners.evaluators import Division
+from stochgp.learners.step_plan import held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):
     """Of variance v + σ², by the dense posterior; ρ weighs them in the mean, and ten times as much of all changes nothing before they join."""
     toy, gp, n = make_toy(500), make_gp(M=6), 420
-    weight, judge = np.random.default_rng(0).uniform(0.2, 3, 80), ByEvidence()
+    weight, evaluator = np.random.default_rng(0).uniform(0.2, 3, 80), ByEvidence()
     train = DeviceRows(toy.X[:n], toy.y[:n], dtype=jnp.float64)
 
     def judged(times):
         held_out = DeviceRows(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
-        evaluation = judge.look(gp, {}, Division(train, held_out))
-        return evaluation, judge.conclude(evaluation, Division(train, held_out))[1]
+        evaluation = evaluator.evaluate(gp, {}, Division(train, held_out))
+        return evaluation, evaluator.finalize(evaluation, Division(train, held_out))[1]
 
     evaluation, evidence = judged(1)
     v, s2 = evaluation.chosen

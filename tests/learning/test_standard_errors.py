@@ -11,8 +11,17 @@ from toy import KEY
 from stochgp import KernelGPRegressor
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern12
-from stochgp.learners import BSGD, ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, conditionals, fit
-from stochgp.learning.standard_errors import cells_of, godambe, named
+from stochgp.learners import (
+    BSGD,
+    ByLoss,
+    FullBatch,
+    LeaveOneOut,
+    Problem,
+    Vecchia,
+    conditionals,
+)
+from stochgp.learners.standard_errors import cells_of, godambe, named
+from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature

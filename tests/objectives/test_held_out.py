@@ -167,7 +167,7 @@ def test_pessimism_of_groups_is_that_of_their_sums():
     """By hand; groups of a row each are rows, and equal rows of a group are one of their weight."""
     weight = np.tile([1.0, 3.0, 2.0], 4)
     s, _, held_out, *_ = _both(weight=weight)
-    each, share = densities_of_spectrum(s, held_out, 0.8, 0.3).value, weight / weight.sum()
+    each, share = densities_of_spectrum(s, held_out, 0.8, 0.3)[0], weight / weight.sum()
     mean, group = share @ each, np.arange(12) // 3
     found = lambda rows, group: pessimistic_nlpd(s, rows._replace(group=group), 0.8, 0.3)
     squares = [np.sum((share * (each - mean))[3 * g : 3 * g + 3]) ** 2 for g in range(4)]

@@ -23,7 +23,7 @@ LABELS = np.array(["far", "left", "right"])
 Y = LABELS[np.where(np.hypot(*X.T) > 2, 0, np.where(X[:, 0] < 0, 1, 2))]
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
 W = np.array([0.4, 0.6])
-LEARNER = SVGP(steps=20, batch_size=128, judge=ByLoss())
+LEARNER = SVGP(steps=20, batch_size=128, evaluator=ByLoss())
 QUICK = {
     "smooth": member(SparseGPClassifier, "rbf", 20, learner=LEARNER),
     "rough": member(SparseGPClassifier, "matern12", 20, learner=LEARNER),

@@ -20,7 +20,7 @@ from stochgp import FeatureGPRegressor, features
 from stochgp.data.streams import DeviceRows
 from stochgp.devices import ONE, Devices
 from stochgp.learners import SCGD, ByEvidence, Minimax, Problem
-from stochgp.learning.steps import _scan
+from stochgp.learners.base import _scan
 from stochgp.models import FeatureGP, split
 from stochgp.numerics.arrays import packed
 from stochgp.objectives import add_up

@@ -13,7 +13,7 @@ from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
-from stochgp.learning.step_plan import StepPlan
+from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
@@ -135,9 +135,9 @@ class Differences(AbstractLearner):
     learning_rate: float | None = None
     optimizer: Any = optax.sgd
     decay: Any = constant
-    judge: Any = None
+    evaluator: Any = None
 
-    def plan(self, n_rows, n_inputs, judge):
+    def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, 1, 1)
 
     def need_bytes(self, gp, n_rows, n_inputs):

@@ -16,9 +16,9 @@ from stochgp.devices import Devices
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.learners import AbstractLearner
-from stochgp.learning.judge import SETTLED_BY
+from stochgp.learners.evaluators import SETTLED_BY
+from stochgp.learners.standard_errors import named
 from stochgp.learning.placing import Placement
-from stochgp.learning.standard_errors import named
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of

@@ -42,9 +42,10 @@ from stochgp.families.targets import (
     transformed,
     transformed_files,
 )
-from stochgp.learners import AbstractLearner, fit
-from stochgp.learning.log import Report
+from stochgp.learners import AbstractLearner
+from stochgp.learning import fit
 from stochgp.learning.placing import place, rows_in_time
+from stochgp.learning.run import Report
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import random_rows

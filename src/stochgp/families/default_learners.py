@@ -14,7 +14,6 @@ from stochgp.learners import (
     SVGP,
     AbstractLearner,
     ByLoss,
-    Chain,
     FullBatch,
     InverseRoot,
     Iterative,
@@ -25,6 +24,7 @@ from stochgp.learners import (
 )
 from stochgp.learners.conditionals import N_CENTRES
 from stochgp.learners.leave_one_out import ROW_BY_ROW
+from stochgp.learning import Chain
 from stochgp.names import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows of a kernel GP are used at every step

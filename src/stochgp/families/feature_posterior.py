@@ -18,11 +18,10 @@ from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation
 from stochgp.features.fourier import N_EXTRAPOLATION
-from stochgp.learning.base import AbstractLearner
-from stochgp.learning.evidence import ByEvidence
-from stochgp.learning.fit import fit, judge_of
-from stochgp.learning.going_on import DONE, unless_ended
-from stochgp.learning.step_plan import FEW_ROWS
+from stochgp.learners.base import AbstractLearner
+from stochgp.learners.evidence import ByEvidence
+from stochgp.learners.step_plan import FEW_ROWS
+from stochgp.learning.fit import DONE, evaluator_of, fit, unless_ended
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
@@ -153,9 +152,9 @@ def refit_on_all_rows(
     A third of few rows is held out, and which third that is, and rounding, moved the error by a half. Features of all rows vary little. Their own likelihood
     would say too small a noise, as they come near to interpolating; so both variances are those of `first`, chosen by rows that it had not seen.
     """
-    judge = judge_of(learner, first.gp)
+    evaluator = evaluator_of(learner, first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS
-    refits = isinstance(judge, ByEvidence) and judge.refit and learner.batch_size is not None
+    refits = isinstance(evaluator, ByEvidence) and evaluator.refit and learner.batch_size is not None
     if not (few and refits and first.result in DONE):
         return first
     again = _without_held_out_rows(first, gp, learner, source.size)
@@ -182,8 +181,11 @@ def _without_held_out_rows(
     first: FitResult, gp: FeatureGP, learner: AbstractLearner, n_rows: int
 ) -> AbstractLearner:
     """The learner with as many steps as `first` took, at its rate, that holds no rows out."""
-    B, judge = first.plan.batch_size, dataclasses.replace(judge_of(learner, gp), validation_fraction=0.0)
+    B, evaluator = (
+        first.plan.batch_size,
+        dataclasses.replace(evaluator_of(learner, gp), validation_fraction=0.0),
+    )
     options: dict[str, Any] = {"batch_size": B, "epochs": max(1, round(first.n_iter / max(1, n_rows // B)))}
     if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
-    return dataclasses.replace(learner, **options, judge=judge)
+    return dataclasses.replace(learner, **options, evaluator=evaluator)

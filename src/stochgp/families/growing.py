@@ -29,8 +29,8 @@ from stochgp.families.variational import (
     named_kernel,
     variational_posterior,
 )
-from stochgp.learners import Stream, begin_stream, continue_run, feed
-from stochgp.learning.growing import STEPS, AbstractGrowing
+from stochgp.learners.decoupled import STEPS, AbstractGrowing
+from stochgp.learning import Stream, begin_stream, continue_run, feed
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key

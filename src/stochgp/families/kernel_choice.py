@@ -17,9 +17,9 @@ from stochgp.data.streams import AbstractSource
 from stochgp.families.default_learners import FULL_BATCH_ROWS
 from stochgp.families.left_out import predicted_by_others, some_rows
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
-from stochgp.learners import fit
 from stochgp.learners.leave_one_out import ROW_BY_ROW
-from stochgp.learning.sampling import host_inputs
+from stochgp.learners.sampling import host_inputs
+from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import positive, value_of

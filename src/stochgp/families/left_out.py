@@ -19,7 +19,7 @@ from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
 from stochgp.learners.conditionals import N_NEIGHBOURS
-from stochgp.learning.sampling import host_inputs
+from stochgp.learners.sampling import host_inputs
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows

@@ -16,12 +16,11 @@ from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, Scores, besid
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
+from stochgp.learners.base import AbstractLearner
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learners.leave_one_out import ROW_BY_ROW
-from stochgp.learning.base import AbstractLearner
-from stochgp.learning.fit import fit
-from stochgp.learning.going_on import DONE, gone_on, unless_ended
-from stochgp.learning.log import Report
+from stochgp.learning.fit import DONE, continued, fit, unless_ended
+from stochgp.learning.run import Report
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import is_small
@@ -182,9 +181,9 @@ class _Rounds:
             learner = self.learner.closing()
         else:
             learner = dataclasses.replace(self.learner, warm_rows=None)
-        found = gone_on(
+        found = continued(
             first, rotated.gp, learner, self.source, key=self.context.learn_key, progress=self.report,
-            checkpoint=self.context.checkpoint_of("rotation"), devices=self.context.devices, closes=True,
+            checkpoint=self.context.checkpoint_of("rotation"), devices=self.context.devices,
         )  # fmt: skip
         if found.result not in DONE:
             return first._replace(result=unless_ended(first, found)), 0

@@ -1,18 +1,13 @@
-"""Leave-one-out: the density of every row given the rows nearest to it."""
+"""Leave-one-out and Vecchia: densities of rows given the rows nearest to them."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int32
 
-from stochgp.learners.conditionals import (
-    N_NEIGHBOURS,
-    AbstractConditionals,
-    Prepared,
-    kernel_of,
-)
+from stochgp.learners.conditionals import N_NEIGHBOURS, AbstractConditionals, Prepared, kernel_of
 from stochgp.models import AbstractGP
-from stochgp.neighbours import SLACK, Neighbours
+from stochgp.neighbours import SLACK, Neighbours, earlier_rows
 
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 
@@ -48,7 +43,7 @@ class LeaveOneOut(AbstractConditionals):
         decides what the rows leave open. None = no prior.
     searches : int
         Rounds of mini-batches, each after a search of neighbours; the last search is after them, and scoring steps follow. 0 where θ is near its optimum.
-    judge : AbstractJudge or None
+    evaluator : AbstractEvaluator or None
         How states are evaluated; None = `ByLoss()`.
     """
 
@@ -57,10 +52,6 @@ class LeaveOneOut(AbstractConditionals):
     n_neighbours: int = BESIDE_SCORED
     n_scored: int = N_SCORED
 
-    @property
-    def unread(self) -> dict[str, Any]:
-        return super().unread | {"n_scored": 1}
-
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
         search = Neighbours(prepared.X, kernel_of(self, gp), SLACK)
         return search.others(prepared.centres, k, prepared.group)
@@ -68,3 +59,26 @@ class LeaveOneOut(AbstractConditionals):
 
 # Each row from its nearest: of groups, and of few rows.
 ROW_BY_ROW = LeaveOneOut(n_neighbours=N_NEIGHBOURS, n_scored=1)
+
+
+class Vecchia(AbstractConditionals):
+    """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
+
+        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
+
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated without bias. Early
+    rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. `converged` as there.
+
+    Parameters
+    ----------
+    batch_size, epochs, learning_rate, optimizer, decay, n_neighbours, n_centres, spread, searches, evaluator
+        As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
+    """
+
+    joint: ClassVar[bool] = True
+    n_scored: ClassVar[int] = 1
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        positions = np.empty_like(prepared.order)
+        positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
+        return earlier_rows(kernel_of(self, gp), prepared.X, prepared.order, positions[prepared.centres], k)

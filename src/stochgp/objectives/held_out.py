@@ -13,7 +13,7 @@ ROWS = 4096  # at a time
 
 
 class HeldOut(NamedTuple):
-    """Held-out rows seen from the eigenbasis of the training moments."""
+    """Held-out rows in the eigenbasis of the training moments."""
 
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
@@ -28,38 +28,29 @@ class HeldOut(NamedTuple):
             yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
 
 
-class Densities(NamedTuple):
-    """−log N(y; m(x), var f(x) + σ²s) of each held-out row as one observation, and its derivatives by the two variances."""
-
-    value: np.ndarray  # [V]
-    by_variance: np.ndarray
-    by_noise: np.ndarray
-
-
 def densities_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
-) -> Densities:
-    """Of the rows one by one, given the training rows. O(VM)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(−log N(y; m(x), var f(x) + σ²s) of each held-out row [V] as one observation, given the training rows; its derivatives by the two variances). O(VM)."""
     parts = [_densities(s, block, variance, noise_variance) for block in held_out.blocks()]
-    return Densities(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    value, by_v, by_s2 = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return value, by_v, by_s2
 
 
-def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float) -> Densities:
-    v, s2 = variance, noise_variance
-    d = v * s.eigenvalues + s2
-    P2 = held_out.P**2
+def _densities(
+    s: Spectrum, held_out: HeldOut, v: float, s2: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    d, P2 = v * s.eigenvalues + s2, held_out.P**2
     residual, latent = _errors(s, held_out, v, s2)
     spread = latent + s2 * held_out.multiplier
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + held_out.multiplier
-    by_spread = (1 / spread - residual**2 / spread**2) / 2
-    by_mean = -residual / spread
+    by_spread, by_mean = (1 / spread - residual**2 / spread**2) / 2, -residual / spread
     value = (np.log(2 * math.pi * spread) + residual**2 / spread) / 2
-    return Densities(
-        value, by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2 + by_mean * mean_by_s2
-    )
+    by_v, by_s2 = by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2
+    return value, by_v, by_s2 + by_mean * mean_by_s2
 
 
 def errors_of_spectrum(
@@ -123,7 +114,7 @@ def joint_nlpd(
 
 
 def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
-    """What judges few rows: the mean of their density one by one, seen with pessimism, and their joint one."""
+    """The loss of few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
 
     def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
         one, together = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)

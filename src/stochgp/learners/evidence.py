@@ -1,7 +1,6 @@
-"""Evaluations that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
+"""Evaluations by the exact evidence, of models whose likelihood needs M × M numbers of all rows."""
 
-import typing
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import numpy as np
@@ -9,43 +8,14 @@ from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.streams import AbstractSource, Batch, SomeRows
-from stochgp.learning.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
-from stochgp.learning.step_plan import (
-    FEW_ROWS,
-    RATE_OF_FEW,
-    RATES,
-    StepPlan,
-    few_epochs,
-    held_out_rows,
-    in_cycles,
-    steps_by_epochs,
-)
+from stochgp.learners import step_plan
+from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
+from stochgp.learners.step_plan import FEW_ROWS, StepPlan
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
-from stochgp.objectives import (
-    Moments,
-    Spectrum,
-    add_up,
-    chunk_rows,
-    nlml_of_spectrum,
-    refit,
-    spectrum,
-)
-from stochgp.objectives.feature import (
-    NOISE_RANGE,
-    VARIANCE_RANGE,
-    Loss,
-    Range,
-    minimise_variances,
-    times_square,
-)
-from stochgp.objectives.held_out import (
-    HeldOut,
-    errors_of_spectrum,
-    nlpd_of_spectrum,
-    robust_nlpd,
-)
-from stochgp.objectives.moments import pass_rows, total_of
+from stochgp.objectives import feature, held_out
+from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import Moments, add_up, chunk_rows, pass_rows, total_of
 from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -67,24 +37,20 @@ class EvidenceEvaluation(NamedTuple):
     gp: FeatureGP
     moments: Moments
     spectrum: Spectrum
-    fitted: Variances  # lowest exact NLML of the training rows (θ's own where nothing is refitted)
+    fitted: Variances  # lowest exact NLML of the training rows (θ's own if nothing is refitted)
     chosen: Variances  # the same, or lowest held-out NLPD
     nlml: float
     nlpd: float | None
-    score: float | None = None  # of few held-out rows: the loss that judges them
+    score: float | None = None  # `robust_nlpd` of few held-out rows
+    error: float = 0.0  # evaluations are compared on the same rows
 
     @property
     def criterion(self) -> float:
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
-    @property
-    def error(self) -> float:
-        """0: evaluations are compared on the same rows."""
-        return 0.0
-
 
 class Evidence(NamedTuple):
-    """What is known of all rows at the model that a run returns.
+    """The exact evidence of all rows at the model that a run returns.
 
     Parameters
     ----------
@@ -106,23 +72,25 @@ class Evidence(NamedTuple):
     held_out: LeftOut | None = None
 
 
-class ByEvidence(AbstractJudge):
+class ByEvidence(AbstractEvaluator):
     """Every evaluation is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the state of the lowest criterion.
 
-    A run in cycles has settled where its last cycle gained less than 0.01 nats per datum. Any other run has settled where the lowest criterion
+    A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other run has settled if the lowest criterion
     fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
     start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
 
     Parameters
     ----------
     refit : bool
-        Whether the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
+        If True, the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
     validation_fraction : float
         Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
         NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
-        many as features, train, `robust_nlpd`, which is the "criterion" of the history.
+        many as features, train, `robust_nlpd`, the "criterion" of the history.
     """
 
+    returns_best: ClassVar[bool] = True
+    evaluations_are_free: ClassVar[bool] = False
     refit: bool = True
     validation_fraction: float = 0.1
 
@@ -131,62 +99,61 @@ class ByEvidence(AbstractJudge):
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
     def divide(self, source: AbstractSource, seed: Seed) -> Division:
-        n_held_out, rows = (
-            held_out_rows(source.size, self.validation_fraction),
-            np.arange(source.size, dtype=np.int32),
-        )
+        n_held_out = step_plan.held_out_rows(source.size, self.validation_fraction)
+        rows = np.arange(source.size, dtype=np.int32)
         if n_held_out == 0:
             return Division(source, None)
         if source.group is not None:
-            held_out = _some_groups(source.group, n_held_out, seed)
-            return Division(SomeRows(source, rows[~held_out]), SomeRows(source, rows[held_out]))
+            left = _some_groups(source.group, n_held_out, seed)
+            return Division(SomeRows(source, rows[~left]), SomeRows(source, rows[left]))
         order = np.random.default_rng(seed).permutation(rows)
-        train, held_out = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
-        return Division(SomeRows(source, train), SomeRows(source, held_out))
+        train, left = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
+        return Division(SomeRows(source, train), SomeRows(source, left))
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        few = few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
-        plan = steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
-        return plan if epochs is not None or few is not None else in_cycles(plan)
+        few = step_plan.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = step_plan.steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
+        return plan if epochs is not None or few is not None else step_plan.in_cycles(plan)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
-        return 8 * 8 * M**2 + chunks + of_held_out * held_out_rows(n_rows, self.validation_fraction)
+        return 8 * 8 * M**2 + chunks + of_held_out * step_plan.held_out_rows(n_rows, self.validation_fraction)
 
-    def at_start(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        return self.look(gp, {}, division)
+    def initial(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        return self.evaluate(gp, {}, division)
 
-    def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
-        """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
-        return division.devices.broadcast(self._look(gp, division))
+    def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
+        """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
 
-    def _look(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        """The spectrum of the training rows' moments; from it (v, σ²) of the highest likelihood; from there those of the lowest held-out NLPD."""
+        (v, σ²) of the highest likelihood are from the spectrum of the training rows' moments; those of the lowest held-out NLPD start there.
+        """
+        return division.devices.broadcast(self._evaluate(gp, division))
+
+    def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
         moments, own = self._moments(gp, division, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
-        limits = {
-            "variance_range": range_within(gp.variance, times_square(VARIANCE_RANGE, s)),
-            "noise_range": range_within(gp.noise_variance, times_square(NOISE_RANGE, s)),
-        }
-        fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
+        widest = feature.VARIANCE_RANGE, feature.NOISE_RANGE
+        parts = zip((gp.variance, gp.noise_variance), widest, strict=True)
+        ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in parts)
+        limits = {"variance_range": ranges[0], "noise_range": ranges[1]}
+        fitted = Variances(*feature.refit(s, *own, **limits)) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
             return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
-        held_out, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
-        loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
+        left, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
+        loss: Loss = lambda v, s2: held_out.nlpd_of_spectrum(s, left, v, s2)
         if few:
-            grouped = held_out._replace(group=_groups(division.held_out))
-            loss = robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
-        ranges = limits["variance_range"], limits["noise_range"]
+            grouped = left._replace(group=_groups(division.held_out))
+            loss = held_out.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
-        nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
+        nlpd = held_out.nlpd_of_spectrum(s, left, *chosen)[0]
         score = loss(*chosen)[0] if few else None
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
@@ -195,17 +162,10 @@ class ByEvidence(AbstractJudge):
         more = {"held_out_nlpd": evaluation.nlpd, "criterion": evaluation.score}
         return found | {name: value for name, value in more.items() if value is not None}
 
-    @property
-    def evaluations_are_free(self) -> bool:
-        return False
-
-    @property
-    def returns_best(self) -> bool:
-        return True
-
     def rates(self, n_rows: int) -> tuple[float, ...]:
         """Few held-out rows cannot tell rates apart."""
-        return RATES if n_rows >= FEW_ROWS or self.validation_fraction == 0 else (RATE_OF_FEW,)
+        many = n_rows >= FEW_ROWS or self.validation_fraction == 0
+        return step_plan.RATES if many else (step_plan.RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")
@@ -219,46 +179,40 @@ class ByEvidence(AbstractJudge):
         early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last evaluation of the first quarter
         return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
-    def conclude(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
+    def finalize(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
-        moments, s, held_out, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
+        moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
-            error, std = errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
-            held_out = _left_out(division.held_out, error / std)
+            error, std = held_out.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
+            left = _left_out(division.held_out, error / std)
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *at.chosen)[0]
-        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), held_out)
+        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), left)
         return gp, division.devices.broadcast(evidence)
 
-    def _moments(self, gp: FeatureGP, division: Division, *sources: AbstractSource) -> Moments:
-        devices, size = division.devices, pass_rows(gp.n_features, division.devices)
-        return add_up(gp, (rows for source in sources for rows in source.chunks(size)), devices)
+    def _moments(self, gp: FeatureGP, division: Division, source: AbstractSource) -> Moments:
+        return add_up(gp, source.chunks(pass_rows(gp.n_features, division.devices)), division.devices)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
-        """Of all rows, where `moments` are those of the training rows."""
-        held_out = typing.cast(AbstractSource, division.held_out)
-        return total_of((moments, self._moments(gp, division, held_out)))
+        """Of all rows, if `moments` are those of the training rows."""
+        return total_of((moments, self._moments(gp, division, cast(AbstractSource, division.held_out))))
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
-    """The model of an evaluation at the variances of the lowest exact NLML; itself where it has them already."""
+    """The model of an evaluation at the variances of the lowest exact NLML; itself if it has them already."""
     return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
 
 
 def _are_few(gp: FeatureGP, division: Division) -> bool:
-    """Whether few held-out rows decide, or features can come close to interpolating the rows."""
-    if division.held_out is None:
-        return False
-    return division.train.size < max(FEW_ROWS, 2 * gp.n_features)
+    """Return True if few held-out rows decide, or features can come close to interpolating the rows."""
+    return division.held_out is not None and division.train.size < max(FEW_ROWS, 2 * gp.n_features)
 
 
 def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
     """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
-    starts = (start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE)))
-    found = [
-        Variances(*minimise_variances(loss, begin, ranges)) for begin in (starts if again else starts[:1])
-    ]
+    starts = [start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE))][: 1 + again]
+    found = [Variances(*feature.minimise_variances(loss, begin, ranges)) for begin in starts]
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
@@ -266,16 +220,16 @@ def _constant_nlpd(division: Division) -> float | None:
     """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
         return None
-    train, held_out = (_targets(part) for part in (division.train, division.held_out))
+    train, left = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(train[0], weights=train[1])
     variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
-    y, rho = (part[held_out[1] > 0] for part in held_out)
+    y, rho = (part[left[1] > 0] for part in left)
     density = np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance
     return float(np.average(density, weights=rho)) / 2
 
 
 def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
-    """The rows that count, in their order, with these errors."""
+    """The rows of positive weight, in their order, with these errors."""
     parts = _read(source)
     X, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("X", "weight"))
     there = weight > 0
@@ -284,7 +238,7 @@ def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
 
 
 def _groups(source: AbstractSource) -> np.ndarray | None:
-    """Numbers of the groups of the rows that count; None where there are none, or so few that errors by them tell nothing."""
+    """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
     if source.group is None:
         return None
     group = source.group[_targets(source)[1] > 0]
@@ -294,7 +248,8 @@ def _groups(source: AbstractSource) -> np.ndarray | None:
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
     """(y, counts)."""
     parts = _read(source)
-    return np.concatenate([part.y for part in parts]), np.concatenate([part.weight for part in parts])
+    y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("y", "weight"))
+    return y, weight
 
 
 def _read(source: AbstractSource) -> list[Batch]:
@@ -310,18 +265,16 @@ def _own(gp: FeatureGP) -> Variances:
 
 def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
     """The evaluation of a model whose features are not finite."""
-    empty = np.full(gp.n_features, np.nan)
+    empty, nlpd = np.full(gp.n_features, np.nan), None if division.held_out is None else np.nan
     nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
-    nlpd = None if division.held_out is None else np.nan
-    return EvidenceEvaluation(
-        gp, moments, nothing, own, own, np.nan, nlpd, nlpd if _are_few(gp, division) else None
-    )
+    score = nlpd if _are_few(gp, division) else None
+    return EvidenceEvaluation(gp, moments, nothing, own, own, np.nan, nlpd, score)
 
 
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
-    """Which rows are in some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
+    """Mask of the rows of some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
 
-    Never more than half of all rows. Where every group is too large, the smallest one. Raises ValueError where there is one group only.
+    At most half of all rows; if every group is too large, the smallest one. Raises ValueError for a single group.
     """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(labels) == 1:
@@ -334,7 +287,7 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])
 
 
-def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
+def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> held_out.HeldOut:
     parts: list[tuple[Any, ...]] = []
     for rows in source.chunks(chunk_rows(gp.n_features)):
         Phi, multiplier = _features(gp, rows.X)
@@ -342,7 +295,7 @@ def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
         there = np.asarray(rows.weight) > 0
         parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
     P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return HeldOut(P, y, count, multiplier)
+    return held_out.HeldOut(P, y, count, multiplier)
 
 
 @eqx.filter_jit

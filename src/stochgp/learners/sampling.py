@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int32
 
 from stochgp.data.streams import AbstractSource, independent_batches, shuffled_batches
-from stochgp.learning.judge import Seed
+from stochgp.learners.evaluators import Seed
 from stochgp.neighbours import Neighbours, neighbours_bytes
 
 CHUNK_ROWS = 1 << 16

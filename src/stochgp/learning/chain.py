@@ -13,17 +13,16 @@ from jaxtyping import PRNGKeyArray
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import Pace, TimeIsUpError
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.descent import Optimizer
-from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers, Seed
-from stochgp.learning.schedules import Schedule, constant
-from stochgp.learning.step_plan import StepPlan
-from stochgp.learning.steps import take_stretch
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Optimizer, Schedule, constant
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning.run import take_stretch
 from stochgp.models import AbstractGP
 
 
 class ChainState(eqx.Module):
-    """The states of the learners, and which of them takes the next step."""
+    """The states of the learners, and the stage: the number of the learner that takes the next step."""
 
     stage: np.int64
     taken: np.int64  # steps of this stage
@@ -31,12 +30,18 @@ class ChainState(eqx.Module):
     offset: np.float64  # between this stage's loss and the chain's
     loss: np.float64
 
+    def at_stage(self, made: Any, **fields: Any) -> "ChainState":
+        """With another state of the learner of this stage."""
+        i = int(self.stage)
+        states = (*self.states[:i], made, *self.states[i + 1 :])
+        return dataclasses.replace(self, states=states, **fields)
+
 
 class Chain(AbstractLearner):
     """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
 
-    A learner that ends early gives way to the next at once. A step of the chain is all steps of the learner at work up to its next evaluation.
-    "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
+    A learner that ends early is followed by the next at once. A step of the chain is all steps of its current learner up to the next evaluation.
+    "loss" continues without a jump from one learner to the next, although their losses differ.
 
     `converged`: the last learner's.
 
@@ -46,7 +51,7 @@ class Chain(AbstractLearner):
         In the order in which they learn, at least one.
     batch_size, epochs, learning_rate, optimizer, decay
         Fields of every learner, not to be given to a chain but to its learners: ValueError for anything but the default.
-    judge : AbstractJudge or None
+    evaluator : AbstractEvaluator or None
         How the states of the chain are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
@@ -56,7 +61,7 @@ class Chain(AbstractLearner):
     learning_rate: None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = constant
-    judge: AbstractJudge | None = None
+    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         if len(self.learners) == 0:
@@ -68,23 +73,21 @@ class Chain(AbstractLearner):
 
     @property
     def loss_shift(self) -> float:
-        """The first learner's, whose loss the others carry on."""
+        """The first learner's, whose loss the others continue."""
         return self.learners[0].loss_shift
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
-        """The last learner's."""
         return self.learners[-1].exactness(entry)
 
     def seen_rows(self, n_rows: int) -> int:
-        """The last learner's, which has the last word on variances and lengthscales."""
         return self.learners[-1].seen_rows(n_rows)
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+        plans = [learner.plan(n_rows, n_inputs, evaluator) for learner in self.learners]
         return StepPlan(n_rows, 1, sum(plan.n_evaluations for plan in plans), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """What all of them take; what they prepare stays."""
+        """Of all of them; what they prepare stays."""
         return sum(learner.need_bytes(gp, n_rows, n_inputs) for learner in self.learners)
 
     def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "Chain":
@@ -98,12 +101,11 @@ class Chain(AbstractLearner):
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """A problem for each learner."""
-        judge = ByLoss() if self.judge is None else self.judge
-        plans = [learner.plan(source.size, source.n_inputs, judge) for learner in self.learners]
-        return tuple(
-            Problem(source, own, learner.prepare(gp, source, own, _seed(seed, i)))
-            for i, (learner, own) in enumerate(zip(self.learners, plans, strict=True))
-        )
+        evaluator, problems = ByLoss() if self.evaluator is None else self.evaluator, []
+        for i, learner in enumerate(self.learners):
+            own = learner.plan(source.size, source.n_inputs, evaluator)
+            problems.append(Problem(source, own, learner.prepare(gp, source, own, _seed(seed, i))))
+        return tuple(problems)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ChainState:
         """All learners' states have their place from the start, so that a checkpoint of any stage fits."""
@@ -123,9 +125,9 @@ class Chain(AbstractLearner):
         return self.learners[int(state.stage)].model(state.states[int(state.stage)])
 
     def slower(self, state: ChainState, factor: float) -> ChainState:
-        """Of the learner at work."""
+        """Of the current learner."""
         i = int(state.stage)
-        return _with_state(state, i, self.learners[i].slower(state.states[i], factor))
+        return state.at_stage(self.learners[i].slower(state.states[i], factor))
 
     def finished(self, entry: Numbers) -> bool:
         return entry["ended"] > 0
@@ -134,17 +136,20 @@ class Chain(AbstractLearner):
         return entry["spent"] > 0
 
     def _evaluation(self, state: ChainState, problem: Problem, seed: Seed) -> tuple[ChainState, Numbers]:
-        """One evaluation of the learner at work, and the change to the next one where it has ended."""
-        i, taken = int(state.stage), int(state.taken)
+        """One stretch of the current learner, and the change to the next one if it has ended. Raises TimeIsUpError if it would not end in time."""
+        i, step, pieces = int(state.stage), int(state.taken), Pace()
         learner, own = self.learners[i], problem.prepared[i]
-        made, n_steps, numbers = _whole_stretch(learner, state.states[i], own, taken, _seed(seed, i))
-        joins = i > 0 and taken == 0
-        offset = float(state.loss) - numbers["loss"] if joins else float(state.offset)
-        loss, taken, over = numbers["loss"] + offset, taken + n_steps, learner.finished(numbers)
-        state = ChainState(state.stage, np.int64(taken), state.states, np.float64(offset), np.float64(loss))
-        state = _with_state(state, i, made)
-        is_last = i == len(self.learners) - 1
-        spent = taken >= own.plan.total_steps
+        wanted = min(own.plan.steps_per_evaluation, own.plan.total_steps - step)
+        is_over = lambda: deadline.left() < pieces.expected
+        args = (learner, state.states[i], own, step, _seed(seed, i))
+        made, n_steps, numbers = take_stretch(*args, pieces=pieces, is_over=is_over)
+        if n_steps < wanted:
+            raise TimeIsUpError(f"a stretch of {wanted} steps does not end in time")
+        offset = float(state.loss) - numbers["loss"] if i > 0 and step == 0 else float(state.offset)
+        loss, taken, over = numbers["loss"] + offset, step + n_steps, learner.finished(numbers)
+        counts = {"taken": np.int64(taken), "offset": np.float64(offset), "loss": np.float64(loss)}
+        state = state.at_stage(made, **counts)
+        is_last, spent = i == len(self.learners) - 1, taken >= own.plan.total_steps
         if not is_last and (over or spent):
             state = self._next(state, problem, seed)
         ends = {"ended": float(is_last and over), "spent": float(is_last and spent)}
@@ -156,24 +161,7 @@ class Chain(AbstractLearner):
         key = jax.random.wrap_key_data(jnp.asarray(_seed(seed, i), jnp.uint32))
         begun = self.learners[i].init(gp, problem.prepared[i], key=key)
         state = ChainState(np.int64(i), np.int64(0), state.states, np.float64(0), state.loss)
-        return _with_state(state, i, begun)
-
-
-def _whole_stretch(
-    learner: AbstractLearner, state: Any, problem: Problem, step: int, seed: Seed
-) -> tuple[Any, int, Numbers]:
-    """A stretch up to the next evaluation. Raises TimeIsUpError where it would not end in time."""
-    pieces, wanted = Pace(), min(problem.plan.steps_per_evaluation, problem.plan.total_steps - step)
-    is_over = lambda: deadline.left() < pieces.expected
-    found = take_stretch(learner, state, problem, step, seed, pieces=pieces, is_over=is_over)
-    if found[1] < wanted:
-        raise TimeIsUpError(f"a stretch of {wanted} steps does not end in time")
-    return found
-
-
-def _with_state(state: ChainState, i: int, made: Any) -> ChainState:
-    states = (*state.states[:i], made, *state.states[i + 1 :])
-    return ChainState(state.stage, state.taken, states, state.offset, state.loss)
+        return state.at_stage(begun)
 
 
 def _seed(seed: Seed, i: int) -> Seed:
