@@ -311,7 +311,7 @@ class SVDGP(AbstractGrowing):
                 state.n_rows / batch.y.shape[0] * precision,
                 at_step(self.mirror_rate, state.descent.step),
             )
-            root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L
+            root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter)[2]
             gp, old = _at_root(gp, root), q.beta
             new: Any = gp.approximation
             moving = lambda moved: _at_root(

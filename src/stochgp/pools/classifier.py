@@ -93,7 +93,8 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         check_is_fitted(self)
         X = self._read(X)
         self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
-        return self._fitted.distribution(X).log_probabilities
+        found: Any = self._fitted.distribution(X)
+        return found.log_probabilities
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
