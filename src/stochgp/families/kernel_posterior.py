@@ -93,13 +93,13 @@ def _global_posterior(
     if data.n_rows > SMALL:
         deadline.require()
     plan, typical = plan_solve(gp, data, estimator.solver, int(estimator.n_samples), context), None
-    near = None if plan.solver.exact_variances else some_left_out(gp, data, context.budget)
+    near = some_left_out(gp, data, context.budget)
     if near is not None:
-        typical = typical_error(near)
+        typical = None if plan.solver.exact_variances else typical_error(near)
         if is_learned and estimator.noise_variance is None:
             raised, growth, reason = noise_floor(gp, data, near)
             if growth > MAX_GROWTH and estimator.prediction == "auto":
-                why = f"an iterative solve needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
+                why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
                 return _local_posterior(gp, data, context, why), None
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
@@ -120,7 +120,7 @@ def _global_posterior(
 
 
 def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[KernelGP, float, str]:
-    """The model with a σ² for which iterative solvers can solve, by which share typical variances of observations grow, and the reason.
+    """The model with a σ² for which systems can be solved, by which share typical variances of observations grow, and the reason.
 
     If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
     iterative solvers take more steps. σ² is therefore raised to the larger of two values, if it is smaller than that:

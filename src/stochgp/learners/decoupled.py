@@ -23,8 +23,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
 from stochgp.parameters import cast, trainable_mask, value_of
 from stochgp.variational import Decoupled
-from stochgp.variational.functions import TILE
-from stochgp.variational.functions import carried, check_mirror_rate, gram, mirror_covariance
+from stochgp.variational.functions import TILE, carried, check_mirror_rate, gram, mirror_covariance
 
 STEPS = 2048
 RATE = 0.01
