@@ -16,7 +16,7 @@ from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.diagnostics import Seen
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions

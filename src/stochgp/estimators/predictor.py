@@ -13,7 +13,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import Decisions
 from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.diagnostics import warn_of_far, warn_of_moved
+from stochgp.estimators.checks import warn_of_far, warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.saving import pack, save, unpack

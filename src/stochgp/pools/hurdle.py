@@ -16,7 +16,7 @@ from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
 from stochgp.distributions import Categorical, PointMass
 from stochgp.distributions.mixture import recorded_width
-from stochgp.estimators.diagnostics import Seen
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members
 from stochgp.pools.mixed import Draws, Pool

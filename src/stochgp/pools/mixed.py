@@ -15,7 +15,7 @@ from stochgp.budget import Budget
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
-from stochgp.estimators.diagnostics import Seen
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
