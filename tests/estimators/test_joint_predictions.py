@@ -16,7 +16,7 @@ from stochgp import (
     solvers,
 )
 from stochgp.distributions import PITRecalibration
-from stochgp.estimators.function_draws import JointPredictions
+from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
 

@@ -16,7 +16,7 @@ from stochgp.budget import Budget
 from stochgp.contrib.onnx import to_onnx
 from stochgp.data.rows import Rows
 from stochgp.deadline import within
-from stochgp.estimators.function_draws import JointPredictions
+from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.likelihoods import Gaussian
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import as_key

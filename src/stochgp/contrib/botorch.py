@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
-from stochgp.estimators.function_draws import JointPredictions
+from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.arrays import by_blocks
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice

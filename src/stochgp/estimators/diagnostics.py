@@ -193,7 +193,3 @@ def warned(said: list[str], context: FitContext, stacklevel: int) -> None:
         warn(text, ConvergenceWarning, stacklevel=stacklevel)
     if said:
         context.record("caution", "; ".join(said), "of rows of the stream")
-
-
-# Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
-# 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.

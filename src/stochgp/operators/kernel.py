@@ -141,7 +141,9 @@ class KernelOperator(AbstractOperator):
 
     def _tiles(self, V: PyTree) -> PyTree:
         """The prepared rows and V with the axes [tiles, T] in the place of [P]."""
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, self.tile, *leaf.shape[1:]), (self.rows, V))
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(len(leaf) // self.tile, self.tile, *leaf.shape[1:]), (self.rows, V)
+        )
 
     def _is_fused(self, V: PyTree, read: Read) -> bool:
         """Whether `times` uses `fused`: not on several devices, and only if JAX can compile it."""
