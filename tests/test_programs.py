@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from programs import compiled, counts
 
-from measuring.programs import compiled, counts
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
