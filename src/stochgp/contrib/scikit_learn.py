@@ -13,6 +13,7 @@ from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from stochgp.parameters import Frozen, frozen, value_of
 
+__all__ = ["from_sklearn"]
 MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52, np.inf: RBF}  # by ν
 
 

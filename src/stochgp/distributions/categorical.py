@@ -54,7 +54,10 @@ class Categorical(AbstractDistribution):
     def _tails(self, y: Points) -> tuple[Points, Points]:
         reached = self._classes <= y[..., None]  # [N, Q, C]
         log_p = np.broadcast_to(self.log_probabilities[:, None], reached.shape)
-        return _total(log_p, reached), _total(log_p, ~reached)
+        with np.errstate(divide="ignore"):
+            masked = (np.where(where, log_p, -np.inf) for where in (reached, ~reached))
+            below, above = (np.exp(np.asarray(logsumexp(part, axis=-1))) for part in masked)
+        return below, above
 
     def _quantile(self, p: Points) -> Points:
         reached = np.cumsum(self.probabilities, axis=1)[:, None, :-1] < p[..., None]
@@ -64,9 +67,3 @@ class Categorical(AbstractDistribution):
         """Σ_c (F(c) − 1[c ≥ y])² for classes y."""
         F = np.cumsum(self.probabilities, axis=1)[:, None, :-1]
         return np.sum((F - (self._classes[:-1] >= y[..., None])) ** 2, axis=-1)
-
-
-def _total(log_p: np.ndarray, where: np.ndarray) -> np.ndarray:
-    masked = np.where(where, log_p, -np.inf)
-    with np.errstate(divide="ignore"):
-        return np.exp(logsumexp(masked, axis=-1))

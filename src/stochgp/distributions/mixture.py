@@ -137,7 +137,7 @@ def _log_density(weighted: list[tuple[Any, AbstractDistribution]], y: Points) ->
     """log Σ_j w_j p_j(y), −inf of no parts."""
     with np.errstate(divide="ignore"):
         each = [part._logpdf(y) + np.log(w)[..., None] for w, part in weighted]
-    return logsumexp(np.stack(each), axis=0) if each else np.full_like(y, -np.inf)
+    return np.asarray(logsumexp(np.stack(each), axis=0)) if each else np.full_like(y, -np.inf)
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:

@@ -201,7 +201,7 @@ class ScaleMixture(AbstractDistribution):
     def _logpdf(self, y: Points) -> Points:
         t = self._stds()[:, None]  # [N, 1, K]
         z = (y - self.center[:, None])[..., None] / t
-        return logsumexp(self.log_weights - 0.5 * z**2 - np.log(t), axis=-1) - 0.5 * math.log(2 * math.pi)
+        return np.asarray(logsumexp(self.log_weights - 0.5 * z**2 - np.log(t), axis=-1)) - 0.5 * LOG_2PI
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         z = np.abs(y - self.center[:, None])[..., None] / self._stds()[:, None]

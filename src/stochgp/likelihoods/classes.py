@@ -44,10 +44,8 @@ class Logit(eqx.Module):
     def log_expected(self, mean: Float64[np.ndarray, " N"], std: Float64[np.ndarray, " N"]) -> np.ndarray:
         z = np.arange(-REACH, REACH + STEP / 2, STEP)
         log_w = -0.5 * z**2 + math.log(STEP) - 0.5 * math.log(2 * math.pi)
-        parts = [
-            logsumexp(log_expit(mean[i : i + ROWS, None] + std[i : i + ROWS, None] * z) + log_w, axis=1)
-            for i in range(0, len(mean), ROWS)
-        ]
+        terms = lambda i: log_expit(mean[i : i + ROWS, None] + std[i : i + ROWS, None] * z) + log_w
+        parts = [np.asarray(logsumexp(terms(i), axis=1)) for i in range(0, len(mean), ROWS)]
         return np.concatenate([*parts, np.zeros(0)])
 
 

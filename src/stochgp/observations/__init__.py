@@ -1,9 +1,10 @@
 """All that lies between the latent f and what is observed."""
 
-from .error_distribution import Dispersion, LeftOut
+from .error_distribution import Dispersion
+from .error_distribution import LeftOut as LeftOut
 from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 
 __all__ = [
-    "LINEAR_MEAN", "MEANS", "TREES", "AbstractMeanFunction", "Dispersion", "LeftOut", "LinearMean", "Observation", "TreeMean",
+    "LINEAR_MEAN", "MEANS", "TREES", "AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean",
 ]  # fmt: skip

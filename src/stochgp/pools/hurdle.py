@@ -1,7 +1,6 @@
 """Targets with one frequent value, continuous elsewhere: a classifier for the value, a regressor for the other rows."""
 
 import dataclasses
-import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
-from stochgp.distributions import Categorical, PointMass
+from stochgp.distributions import PointMass
 from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -66,7 +65,7 @@ class Hurdle:
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """(π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
-        return typing.cast(Categorical, self.classifier.distribution(X)).probabilities[:, ::-1]
+        return self.classifier.distribution(X).probabilities[:, ::-1]
 
     @property
     def encoder(self) -> Encoder | None:

@@ -1,6 +1,5 @@
 """Several fitted members as one: mixtures of their predictions, row by row."""
 
-import typing
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +70,7 @@ class Pool:
             return mean, self.distribution(X).std
         return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
-    def distribution(self, X: Inputs) -> AbstractDistribution:
+    def distribution(self, X: Inputs) -> Any:
         """The distribution of an observation at each row, in target units."""
         if self.known:
             found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
@@ -79,7 +78,7 @@ class Pool:
             found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
         if isinstance(self.correction, PITRecalibration):
             return self.correction(found, self.pooling.strength(X))
-        return found if self.correction is None else self.correction(typing.cast(Categorical, found))
+        return found if self.correction is None else self.correction(found)
 
     def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
         """The logarithms of the probabilities of classes by each member."""

@@ -21,9 +21,7 @@ Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
-SURE = (
-    1.0  # standard errors by which a pool is better than its best member: with 2, used cars lost 17 % of CRPS
-)
+SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
 
 
