@@ -4,8 +4,7 @@ from stochgp.neighbours import Neighbours
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import SUFFIXES, read_table, table_writer, write_table
-from stochgp.tables.fingerprints import Fingerprints
-from stochgp.tables.molecules import Morgan
+from stochgp.tables.molecules import Fingerprints, Morgan
 from stochgp.tables.rules import MAX_LEVELS, ColumnRule
 from stochgp.tables.targets import holds_classes, label_column, target_column
 

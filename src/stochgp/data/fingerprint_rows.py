@@ -10,8 +10,14 @@ import scipy.sparse
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
 from stochgp.tables.columns import is_array
-from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints, checked_counts, holds_fractions
-from stochgp.tables.molecules import MoleculeEncoder, Morgan
+from stochgp.tables.molecules import (
+    FingerprintEncoder,
+    Fingerprints,
+    MoleculeEncoder,
+    Morgan,
+    checked_counts,
+    holds_fractions,
+)
 from stochgp.warning import warn
 
 MOST_NAMED = 8  # rows in a warning

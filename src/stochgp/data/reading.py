@@ -36,9 +36,8 @@ from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, unmasked
 from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
-from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.molecules import MoleculeEncoder
+from stochgp.tables.molecules import FingerprintEncoder, Fingerprints, MoleculeEncoder
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
