@@ -1,9 +1,6 @@
-"""Parameters: what they are worth, the range they stay in, and whether they train.
+"""Parameters: small modules with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw` that learners move; `Frozen` does not train.
 
-A parameter is a small module with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw`,
-which is what a learner moves; `Frozen` holds something that no learner moves. One rule says what trains:
-every floating array of a model that is not inside a `Frozen`. So the weights of a network, plain arrays,
-train too.
+Every floating array of a model that is not inside a `Frozen` trains, so plain arrays such as weights of a network do too.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -40,7 +37,7 @@ class AbstractParameter(eqx.Module):
 
     @property
     def stored(self) -> Any:
-        """What is stored, of the shape and dtype of the value; where a leaf does not say it, the value."""
+        """The stored array, of the shape and dtype of the value."""
         return self.value
 
     @property
@@ -53,8 +50,8 @@ class AbstractParameter(eqx.Module):
 
     @property
     def known(self) -> np.ndarray:
-        """The value on the host: what is not being traced has one."""
-        with jax.enable_x64(True):  # whatever holds outside, float64 stays float64
+        """The value on the host, of a parameter that is not traced."""
+        with jax.enable_x64(True):  # float64 stays float64
             return np.asarray(self.value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -64,7 +61,7 @@ class AbstractParameter(eqx.Module):
         return float(self.known)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
-        """What Equinox prints: a short constrained value where it is known, otherwise (None) the fields."""
+        """For Equinox's printer: a short constrained value if it is known, otherwise (None) the fields."""
         with jax.enable_x64(True):
             value = self.value if _is_known(self) else None
         if value is None or not eqx.is_array(value) or value.ndim > 1 or value.size > 32:
@@ -74,12 +71,12 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """value = lower + exp(raw): above `lower`, and on the log scale for whatever moves `raw`.
+    """value = lower + exp(raw), above `lower`. `positive` makes the parameter from its value.
 
     Parameters
     ----------
     raw : array
-        log(value − lower), of the shape and dtype of the value. `positive` makes the parameter from its value.
+        log(value − lower), of the shape and dtype of the value.
     lower : float
         In the units of the value.
     """
@@ -101,12 +98,12 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """value = lower + (upper − lower) / (1 + exp(−raw)): strictly inside (lower, upper).
+    """value = lower + (upper − lower) / (1 + exp(−raw)), inside (lower, upper). `bounded` makes the parameter from its value.
 
     Parameters
     ----------
     raw : array
-        log((value − lower)/(upper − value)), of the shape and dtype of the value. `bounded` makes the parameter from its value.
+        log((value − lower)/(upper − value)), of the shape and dtype of the value.
     lower, upper : float
         In the units of the value.
     """
@@ -125,11 +122,9 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """Holds an array, or a whole module, that is never trained.
+    """An array or a whole module that does not train: gradients stop here, and `partition` leaves it in the rest.
 
-    Gradients stop here and `partition` leaves it in the rest.
-
-    A frozen callable is called as it was before: `frozen(network)(x)`.
+    A frozen callable is called as before: `frozen(network)(x)`.
 
     Parameters
     ----------
@@ -156,9 +151,7 @@ class Frozen(AbstractParameter):
 def positive(
     value: ArrayLike | Sequence[float], lower: float = 0.0, dtype: DTypeLike | None = None
 ) -> Positive:
-    """The `Positive` parameter that is worth `value`.
-
-    Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
+    """The `Positive` parameter of this value. Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
 
     Parameters
     ----------
@@ -183,9 +176,7 @@ def positive(
 def bounded(
     value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
 ) -> Bounded:
-    """The `Bounded` parameter that is worth `value`.
-
-    Raises ValueError unless lower < value < upper, all finite.
+    """The `Bounded` parameter of this value. Raises ValueError unless lower < value < upper, all finite.
 
     Parameters
     ----------
@@ -207,12 +198,12 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Keeps `value` out of training: a number, an array, a parameter, a network, a kernel, any module.
+    """The value without training: a number, an array, a parameter, a network, a kernel, any module.
 
     Parameters
     ----------
     value : Any
-        Numbers and lists become arrays, of float32; a floating array keeps its dtype. Of a parameter the value is held, anything else as it is.
+        Numbers and lists become arrays, of float32; a floating array keeps its dtype. A parameter is replaced by its value.
     """
     if isinstance(value, Frozen):
         return value
@@ -222,9 +213,7 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """A parameter as it is; a number or an array as a trainable `Positive`.
-
-    Raises ValueError for values that are not positive.
+    """A parameter as it is; a number or an array as a trainable `Positive`. Raises ValueError for values that are not positive.
 
     Parameters
     ----------
@@ -237,12 +226,12 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """A parameter worth `factor` > 0 times as much, with the lower bound scaled alike; frozen where it was.
+    """A parameter of `factor` > 0 times the value, with the lower bound scaled alike; frozen if it was.
 
     Parameters
     ----------
     parameter : parameter
-        With a value that is known, not traced. What comes of a `Bounded` one is `Positive`.
+        Not traced. A `Bounded` one becomes `Positive`.
     factor : float
         Without unit.
     """
@@ -254,7 +243,7 @@ def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
 
 
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
-    """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype.
+    """The value of a parameter; anything else as it is. With `dtype`, as an array of that dtype.
 
     Parameters
     ----------
@@ -268,7 +257,7 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains: floating arrays that are not inside a `Frozen`.
+    """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others.
 
     Parameters
     ----------
@@ -283,9 +272,7 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 def partition(tree: T) -> tuple[T, T]:
-    """(trainable, rest): two copies of the tree, None where the other has the leaf.
-
-    `equinox.combine` puts them together.
+    """(trainable, rest): two copies of the tree, None where the other has the leaf; `equinox.combine` joins them.
 
     Parameters
     ----------
@@ -296,7 +283,7 @@ def partition(tree: T) -> tuple[T, T]:
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains and is in a parameter, not a plain array such as weights of a network.
+    """The tree with True for every leaf that trains and is in a parameter, not a plain array such as weights of a network.
 
     Parameters
     ----------
@@ -316,7 +303,7 @@ def cast(tree: T, dtype: DTypeLike) -> T:
     Parameters
     ----------
     tree : pytree
-        A model, a parameter or whatever holds arrays.
+        A model, a parameter or another tree of arrays.
     dtype : dtype
         A floating one.
     """
@@ -337,11 +324,7 @@ def _is_known(parameter: AbstractParameter) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-    return (
-        isinstance(value, bool | int | float | list | tuple | np.generic)
-        or eqx.is_array(value)
-        or isinstance(value, np.ndarray)
-    )
+    return isinstance(value, bool | int | float | list | tuple | np.generic | np.ndarray | jax.Array)
 
 
 def _as_array(value: Any, dtype: DTypeLike | None) -> Array:

@@ -153,8 +153,8 @@ class DecoupledProcess(AbstractProcess):
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
         shape, beta = (self.L.shape[0], n_samples), self.beta
-        plain = beta.log_scales is None
-        values = prior(beta.points) if plain else spread_values(prior, beta.points, beta.log_scales)
+        widths = beta.log_scales
+        values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
         seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
         half = solve_triangular(self.C, seen, lower=True)
