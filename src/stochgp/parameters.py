@@ -22,6 +22,8 @@ from jaxtyping import Array, Float, PyTree
 
 from stochgp.numerics.arrays import on_device
 
+__all__ = ["AbstractParameter", "as_positive", "bounded", "frozen", "partition", "positive", "value_of"]
+
 T = TypeVar("T")
 
 SMALL = 1 << 16  # numbers that are converted on the host
@@ -71,17 +73,9 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """value = lower + exp(raw), above `lower`. `positive` makes the parameter from its value.
+    """value = lower + exp(raw), above `lower`. `positive` makes the parameter from its value."""
 
-    Parameters
-    ----------
-    raw : array
-        log(value − lower), of the shape and dtype of the value.
-    lower : float
-        In the units of the value.
-    """
-
-    raw: Float[Array, "..."]
+    raw: Float[Array, "..."]  # log(value − lower), of the shape and dtype of the value
     lower: float = eqx.field(static=True, default=0.0)
 
     @property
@@ -98,17 +92,9 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """value = lower + (upper − lower) / (1 + exp(−raw)), inside (lower, upper). `bounded` makes the parameter from its value.
+    """value = lower + (upper − lower) / (1 + exp(−raw)), inside (lower, upper). `bounded` makes the parameter from its value."""
 
-    Parameters
-    ----------
-    raw : array
-        log((value − lower)/(upper − value)), of the shape and dtype of the value.
-    lower, upper : float
-        In the units of the value.
-    """
-
-    raw: Float[Array, "..."]
+    raw: Float[Array, "..."]  # log((value − lower)/(upper − value)), of the shape and dtype of the value
     lower: float = eqx.field(static=True)
     upper: float = eqx.field(static=True)
 
@@ -125,11 +111,6 @@ class Frozen(AbstractParameter):
     """An array or a whole module that does not train: gradients stop here, and `partition` leaves it in the rest.
 
     A frozen callable is called as before: `frozen(network)(x)`.
-
-    Parameters
-    ----------
-    content : Any
-        An array or a module, which `value` returns.
     """
 
     content: Any
@@ -226,15 +207,7 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """A parameter of `factor` > 0 times the value, with the lower bound scaled alike; frozen if it was.
-
-    Parameters
-    ----------
-    parameter : parameter
-        Not traced. A `Bounded` one becomes `Positive`.
-    factor : float
-        Without unit.
-    """
+    """A parameter of `factor` > 0 times the value, with the lower bound scaled alike; frozen if it was. `Bounded` becomes `Positive`."""
     value = np.asarray(parameter, np.float64) * factor
     if isinstance(parameter, Frozen):
         return Frozen(on_device(value, parameter.dtype))
@@ -257,13 +230,7 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, or a part of one.
-    """
+    """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others."""
 
     def mark(node: Any) -> Any:
         return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
@@ -283,13 +250,7 @@ def partition(tree: T) -> tuple[T, T]:
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """The tree with True for every leaf that trains and is in a parameter, not a plain array such as weights of a network.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, or a part of one.
-    """
+    """The tree with True for every leaf that trains and is in a parameter, not a plain array such as weights of a network."""
 
     def mark(node: Any) -> Any:
         return trainable_mask(node) if isinstance(node, AbstractParameter) else False
@@ -298,15 +259,7 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """The tree with every floating array, frozen ones included, in `dtype`.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, a parameter or another tree of arrays.
-    dtype : dtype
-        A floating one.
-    """
+    """The tree with every floating array, frozen ones included, in `dtype`."""
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:

@@ -10,6 +10,10 @@ from matplotlib.figure import Figure
 
 from stochgp.metrics import calibration_error, coverage, coverages, pit, rmse
 
+__all__ = [
+    "draw_calibration", "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report", "relevances",
+]  # fmt: skip
+
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
 _DENSE = 2000  # most rows that are drawn as points; counts of more
 _DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
@@ -294,13 +298,7 @@ def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title and names of the axes, in the style of all pictures.
-
-    Parameters
-    ----------
-    axes, title, x, y : matplotlib Axes, str, str, str
-        The axes, the title, and the names of the horizontal and of the vertical axis.
-    """
+    """Title and names of the axes, in the style of all pictures."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)

@@ -100,13 +100,7 @@ def resolve(
 
 
 def is_network(spec: Any) -> bool:
-    """Whether `resolve` makes a network of this spec by name; it bounds that network's inputs if it knows their limits.
-
-    Parameters
-    ----------
-    spec : Any
-        As of `resolve`.
-    """
+    """Whether `resolve` makes a network of this spec by name; it bounds that network's inputs if it knows their limits."""
     return isinstance(spec, str) and spec in NETWORKS
 
 

@@ -67,17 +67,7 @@ class Nystrom(AbstractFeatureMap):
 
 
 def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Draw rows of X uniformly, without replacement. Raises ValueError if X has fewer rows.
-
-    Parameters
-    ----------
-    X : array [N, D]
-        The rows.
-    n_landmarks : int
-        M, from 1 to N.
-    key : PRNG key
-        Of the draw.
-    """
+    """Draw rows of X uniformly, without replacement. Raises ValueError if X has fewer rows."""
     _check_enough(X, n_landmarks)
     return X[jax.random.choice(key, X.shape[0], (n_landmarks,), replace=False)]
 

@@ -108,15 +108,7 @@ class Periodic(eqx.Module):
 
 
 class Embedded(eqx.Module):
-    """z = network(embedding(x)): both map one row to one axis.
-
-    Parameters
-    ----------
-    embedding : module
-        Applied first; it has `n_inputs`.
-    network : module
-        Applied to the embedded row; it has `n_outputs`.
-    """
+    """z = network(embedding(x)): both map one row to one axis."""
 
     embedding: Any
     network: Any
