@@ -152,12 +152,8 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
 
     Parameters
     ----------
-    y : array [N]
-        The labels, of any kind.
-    log_probabilities : array [N, C]
-        Logarithms of the predicted probability of each class at each row.
-    classes : array [C]
-        The labels of the classes, in the order of the columns of `log_probabilities`.
+    y, log_probabilities, classes : array [N], array [N, C], array [C]
+        Labels of any kind; logarithms of the predicted probability of each class at each row; the classes in the order of these columns.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)

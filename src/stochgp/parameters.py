@@ -136,12 +136,8 @@ def positive(
 
     Parameters
     ----------
-    value : number, list or array
-        The constrained value, of any shape.
-    lower : float
-        In the units of the value.
-    dtype : dtype or None
-        None keeps the dtype of a floating array; numbers, lists and integers become float32.
+    value, lower, dtype : number, list or array; float; dtype or None
+        The value, of any shape, its lower bound, and its dtype. None keeps that of a floating array; numbers, lists and integers become float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -161,11 +157,7 @@ def bounded(
 
     Parameters
     ----------
-    value : number, list or array
-        The constrained value, of any shape.
-    lower, upper : float
-        In the units of the value.
-    dtype : dtype or None
+    value, lower, upper, dtype : number, list or array; float; float; dtype or None
         As in `positive`.
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
@@ -198,10 +190,8 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
 
     Parameters
     ----------
-    value : number, array or parameter
-        Its value, or the parameter itself.
-    dtype : dtype or None
-        Of a new parameter, as in `positive`.
+    value, dtype : number, array or parameter; dtype or None
+        The value or the parameter; the dtype of a new parameter, as in `positive`.
     """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
@@ -220,10 +210,8 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
     Parameters
     ----------
-    value : Any
-        A parameter, a number, an array, a module.
-    dtype : dtype or None
-        None: nothing is converted.
+    value, dtype : Any; dtype or None
+        A parameter, a number, an array, a module. Without a dtype nothing is converted.
     """
     value = value.value if isinstance(value, AbstractParameter) else value
     return value if dtype is None else jnp.asarray(value, dtype=dtype)

@@ -107,18 +107,12 @@ def random_features(
 
     Parameters
     ----------
-    kernel : kernel
-        k, one of the package or another kind of `kernels.AbstractStationary`; it may be frozen.
-    n_inputs : int
-        D, the number of inputs.
+    kernel, n_inputs, dtype : kernel, int, dtype
+        k, one of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
     n_features : int
         The most. The terms of a sum share them equally; terms with exact features leave the remainder to the others.
-    key : PRNG key
-        Of all draws.
-    orthogonal : bool
-        True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
-    dtype : dtype
-        Of the draws.
+    key, orthogonal : PRNG key, bool
+        Of all draws. True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
     """
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
@@ -142,20 +136,12 @@ def prior_functions(
 
     Parameters
     ----------
-    kernel : kernel
-        k, of those that `random_features` takes.
-    n_inputs : int
-        D, the number of inputs.
-    n_samples : int
-        S, the number of functions.
-    n_features : int
-        Of each group of functions, at most; also the cost of one function at one row.
-    group : int
-        The most functions that share their features. The errors of functions that do are alike.
-    key : PRNG key
+    kernel, n_inputs, n_samples : kernel, int, int
+        k, as in `random_features`; D; S, the number of functions.
+    n_features, group : int
+        Most features of a group of functions, which are the cost of one function at one row; most functions in a group, whose errors are similar.
+    key, dtype : PRNG key, dtype
         Of features and weights.
-    dtype : dtype
-        Of the draws and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")

@@ -77,12 +77,8 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
     Parameters
     ----------
-    X : array [N, D]
-        The rows.
-    n_landmarks : int
-        M, from 1 to N: the number of clusters.
-    key : PRNG key
-        Of the centres at which k-means begins.
+    X, n_landmarks, key : array [N, D], int, PRNG key
+        The rows; M, from 1 to N; the key of the starting centres.
     """
     from sklearn.cluster import KMeans  # half a second to load, for this alone
 

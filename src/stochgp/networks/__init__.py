@@ -83,18 +83,12 @@ def mlp(
 
     Parameters
     ----------
-    n_inputs : int
-        D, the length of a row.
-    widths : sequence of int
-        Outputs of each layer, the last of which are those of the network.
-    key : JAX key
+    n_inputs, widths : int, sequence of int
+        D, the length of a row, and the outputs of each layer, the last of which are those of the network.
+    key, dtype : JAX key, dtype
         Of the weights and the biases.
-    activation : function
-        Array ↦ array of the same shape; a plain function keeps the network picklable.
-    final_activation : bool
-        Whether the activation follows the last layer too.
-    dtype : dtype
-        Of the weights and the biases.
+    activation, final_activation : function, bool
+        Array ↦ array of the same shape, a plain function so that the network can be pickled; whether it follows the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -176,20 +170,12 @@ def attention(
 
     Parameters
     ----------
-    n_inputs : int
-        D, the length of a row, at least 2.
-    width : int
-        The length of a token and of z, a multiple of `n_heads`.
-    n_heads : int
-        Heads of the attention in each encoder layer.
-    n_layers : int
-        Encoder layers.
-    feedforward : int
-        Hidden units of the feed-forward network in each encoder layer.
-    key : JAX key
+    n_inputs, width : int
+        D, the length of a row, at least 2; the length of a token and of z, a multiple of `n_heads`.
+    n_heads, n_layers, feedforward : int
+        Heads of the attention in each encoder layer, the number of layers, and hidden units of the feed-forward network in each.
+    key, dtype : JAX key, dtype
         Of w, [CLS] and the weights of the encoder.
-    dtype : dtype
-        Of all weights and biases.
     """
     if n_inputs < 2:
         raise ValueError(

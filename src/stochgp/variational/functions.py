@@ -133,12 +133,8 @@ def functions_at(
 
     Parameters
     ----------
-    X : array [M, D]
-        The points of the functions, in the units of the inputs.
-    spread : bool
-        True: with `log_scales`, so that the widths can train; for the RBF kernel only.
-    dtype : dtype or None
-        Of the points and of `log_scales`; None = that of X, or float32 for float64 where x64 is not enabled.
+    X, spread, dtype : array [M, D], bool, dtype or None
+        The points, in the units of the inputs; True: with `log_scales`, for the RBF kernel only; None: the dtype of X.
     """
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)

@@ -314,14 +314,8 @@ def choose_points(
 
     Parameters
     ----------
-    X : array [N, D]
-        The rows.
-    n_points : int
-        M.
-    how : "kmeans" or "data"
-        "kmeans": centres of clusters of up to 5,000 random rows (M rows if M is larger). "data": random rows.
-    key : PRNG key
-        Of the random order of the rows and of the centres at which k-means begins.
+    X, n_points, how, key : array [N, D], int, "kmeans" or "data", PRNG key
+        The rows; M; centres of clusters of up to 5,000 random rows (M if that is more), or random rows; the key.
     """
     if how not in ("kmeans", "data"):
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
