@@ -10,10 +10,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp import kernels, networks
-from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Scaled, output_size
+from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, output_size
 from stochgp.features.fourier import RandomFourier
 from stochgp.features.hashing import TanimotoHashes
-from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
 from stochgp.numerics.seeds import split_key
 from stochgp.parameters import value_of

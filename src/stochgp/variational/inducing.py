@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.features.nystrom import kmeans_landmarks
+from stochgp.features.base import kmeans_landmarks
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import (
     cholesky,
