@@ -7,7 +7,7 @@ and products are by tiles.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,22 +24,16 @@ DIRECT = 4  # most coordinates whose differences are squared one by one; of more
 MOST = 128  # coordinates of a row: each costs time here, and hardly any in XLA's tiles
 DEPTH = 16  # of a product of matrices, the least in Triton: coordinates and wide right-hand sides are padded to it
 NARROW, WIDEST = 2, 128  # most right-hand sides that are summed one by one, and in one call
+WARPS = 4
 PROGRAMS = 4096  # aimed at: dozens for each of a GPU's hundred multiprocessors
 
+Block = tuple[int, int]  # rows and columns of one step of a program: powers of two
 Parts = dict[str, Any]
 """Of prepared rows: "apart" [Q, N], differences taken one by one; "coordinates" [A, N], A a multiple of `DEPTH`, and their "norms" [N].
 
 Of right-hand sides, or of sums of them: "wide" [P, W], W a power of two from `DEPTH` to `WIDEST`, and "narrow" [C, P], C at most `NARROW`. A kind without
 entries is missing.
 """
-
-
-class Block(NamedTuple):
-    """Rows and columns of one step of a program: powers of two."""
-
-    rows: int
-    columns: int
-    warps: int = 4
 
 
 def serves(kernel: Any, rows: Any, V: Float[Array, "P S"]) -> bool:
@@ -74,13 +68,13 @@ def product(
     B, P = rows.norms.shape[0], columns.norms.shape[0]
     if block is None:  # the fastest on an H200
         wide = sides["wide"].shape[1] if "wide" in sides else 0
-        direct = Block(64, 16) if wide else Block(32, 64)
-        block = direct if "norms" not in X else Block(64, 32) if wide <= 32 else Block(64, 16)
-    n_blocks, n_steps = -(-B // block.rows), -(-P // block.columns)
+        direct = (64, 16) if wide else (32, 64)
+        block = direct if "norms" not in X else (64, 32) if wide <= 32 else (64, 16)
+    n_blocks, n_steps = -(-B // block[0]), -(-P // block[1])
     n_parts = min(max(1, PROGRAMS // n_blocks), n_steps)
     n_steps = -(-n_steps // n_parts)
-    missing = n_parts * n_steps * block.columns - P
-    X, Z, sides = _extended(X, n_blocks * block.rows - B), _extended(Z, missing), _extended(sides, missing)
+    missing = n_parts * n_steps * block[1] - P
+    X, Z, sides = _extended(X, n_blocks * block[0] - B), _extended(Z, missing), _extended(sides, missing)
     sums = _sums(kernel, (X, Z, sides), block, (n_blocks, n_parts, n_steps), interpret)
     n_narrow = len(sides["narrow"]) if "narrow" in sides else 0
     joined = [jnp.sum(sums["wide"], axis=0)[:, : S - n_narrow]] if "wide" in sums else []
@@ -139,15 +133,15 @@ def _sums(
     by_value = jax.tree.map(lambda leaf: value_of(leaf, jnp.float32), kernel, is_leaf=is_parameter)
     leaves, tree = jax.tree.flatten(by_value)
     numbers = {i: leaf[None] for i, leaf in enumerate(leaves) if leaf.ndim == 0}  # the parameters of f
-    B, n_columns, arrays, specs = n_blocks * block.rows, n_steps * block.columns, {}, {}
+    B, n_columns, arrays, specs = n_blocks * block[0], n_steps * block[1], {}, {}
     if "wide" in sides:
         W = sides["wide"].shape[1]
         arrays["wide"] = jax.ShapeDtypeStruct((n_parts, B, W), jnp.float32)
-        specs["wide"] = pl.BlockSpec((None, block.rows, W), lambda i, p: (p, i, 0))
+        specs["wide"] = pl.BlockSpec((None, block[0], W), lambda i, p: (p, i, 0))
     if "narrow" in sides:
         C = len(sides["narrow"])
         arrays["narrow"] = jax.ShapeDtypeStruct((n_parts, C, B), jnp.float32)
-        specs["narrow"] = pl.BlockSpec((None, C, block.rows), lambda i, p: (p, 0, i))
+        specs["narrow"] = pl.BlockSpec((None, C, block[0]), lambda i, p: (p, 0, i))
 
     def program(number_refs: dict, x: Parts, z: Parts, sides: Parts, out: Parts) -> None:
         own = tree.unflatten([number_refs[i][0] if i in number_refs else None for i in range(len(leaves))])
@@ -159,12 +153,12 @@ def _sums(
         grid=(n_blocks, n_parts),
         in_specs=(
             {i: pl.BlockSpec((1,), lambda i, p: (0,)) for i in numbers},
-            _specs(X, block.rows, lambda i, p: i),
+            _specs(X, block[0], lambda i, p: i),
             _specs(Z, n_columns, lambda i, p: p),
             _specs(sides, n_columns, lambda i, p: p),
         ),
         out_specs=specs,
-        compiler_params=triton.CompilerParams(num_warps=block.warps, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=2),
         interpret=interpret,
         name="kernel_product",
     )(numbers, X, Z, sides)
@@ -175,11 +169,11 @@ def _program(
 ) -> None:  # fmt: skip
     """The sums of one program, from references to its blocks."""
     x, z, sides = parts
-    shape = (block.rows, block.columns)
+    shape = block
     apart = [x["apart"][q, :] for q in range(x["apart"].shape[0])] if "apart" in x else []
 
     def step(j: Array, total: Parts) -> Parts:
-        at = pl.ds(j * block.columns, block.columns)
+        at = pl.ds(j * block[1], block[1])
         squares = _squares(x, z, at) if "norms" in x else jnp.zeros(shape, jnp.float32)
         for q, mine in enumerate(apart):
             squares += jnp.square(mine[:, None] - z["apart"][q, at][None, :])
@@ -193,7 +187,7 @@ def _program(
 
     start: Parts = {}
     if "wide" in sides:
-        start["wide"] = jnp.zeros((block.rows, sides["wide"].shape[1]), jnp.float32)
+        start["wide"] = jnp.zeros((block[0], sides["wide"].shape[1]), jnp.float32)
     if "narrow" in sides:
         start["narrow"] = (jnp.zeros(shape, jnp.float32),) * sides["narrow"].shape[0]
     total = jax.lax.fori_loop(0, n_steps, step, start)
