@@ -39,6 +39,8 @@ from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import Frozen, value_of
 
+__all__ = ["prior_functions", "random_features"]
+
 GROUP = 4  # functions that share their frequencies; in larger groups their errors are too similar
 BLOCK = 512  # rows whose features exist at a time
 
@@ -47,19 +49,10 @@ class RandomFeatures(AbstractFeatureMap):
     """φ with E φ(x)·φ(z) = k(x, z), for any kernel of the package. Build it with `random_features`.
 
     The draws are frozen. Lengthscales and variances are read at every call; the `alpha` of a rational quadratic kernel is fixed by the draws.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k; it may be frozen.
-    draws : frozen tuple
-        A `Draw` of each term of k, None where its features are exact.
-    n_inputs : int
-        D, the number of inputs.
     """
 
-    kernel: Any = eqx.field(converter=as_kernel)
-    draws: Frozen
+    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
+    draws: Frozen  # a `Draw` of each term of k, None if its features are exact
     n_inputs: int = eqx.field(static=True)
 
     @property
@@ -78,26 +71,13 @@ class PriorFunctions(eqx.Module):
 
     Each of G groups of functions has its own random features φ, so errors of the features average out over many functions. Memory: the features of
     `BLOCK` rows. Build it with `prior_functions`.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k; it may be frozen.
-    draws : frozen tuple
-        As in `RandomFeatures`, with an axis G in front.
-    weights : array [G, M, L]
-        w of L functions in each group.
-    n_inputs : int
-        D, the number of inputs.
-    n_samples : int
-        S, at most G · L.
     """
 
-    kernel: Any = eqx.field(converter=as_kernel)
-    draws: Frozen
-    weights: Float[Array, "G M L"]
+    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
+    draws: Frozen  # as in `RandomFeatures`, with an axis G in front
+    weights: Float[Array, "G M L"]  # w of L functions in each group
     n_inputs: int = eqx.field(static=True)
-    n_samples: int = eqx.field(static=True)
+    n_samples: int = eqx.field(static=True)  # at most G · L
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         check_rows(X, self.n_inputs)
@@ -127,18 +107,12 @@ def random_features(
 
     Parameters
     ----------
-    kernel : kernel
-        k, one of the package or another kind of `kernels.AbstractStationary`; it may be frozen.
-    n_inputs : int
-        D, the number of inputs.
+    kernel, n_inputs, dtype : kernel, int, dtype
+        k, one of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
     n_features : int
         The most. The terms of a sum share them equally; terms with exact features leave the remainder to the others.
-    key : PRNG key
-        Of all draws.
-    orthogonal : bool
-        True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
-    dtype : dtype
-        Of the draws.
+    key, orthogonal : PRNG key, bool
+        Of all draws. True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
     """
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
@@ -162,20 +136,12 @@ def prior_functions(
 
     Parameters
     ----------
-    kernel : kernel
-        k, of those that `random_features` takes.
-    n_inputs : int
-        D, the number of inputs.
-    n_samples : int
-        S, the number of functions.
-    n_features : int
-        Of each group of functions, at most; also the cost of one function at one row.
-    group : int
-        The most functions that share their features. The errors of functions that do are alike.
-    key : PRNG key
+    kernel, n_inputs, n_samples : kernel, int, int
+        k, as in `random_features`; D; S, the number of functions.
+    n_features, group : int
+        Most features of a group of functions, which are the cost of one function at one row; most functions in a group, whose errors are similar.
+    key, dtype : PRNG key, dtype
         Of features and weights.
-    dtype : dtype
-        Of the draws and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
@@ -190,15 +156,6 @@ def spread_values(
     """Inner products of the prior functions of an RBF kernel with inducing functions of widths ℓ_d c_d, ln c = `log_scales`, at the points X.
 
     A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the generalised SE-ARD kernel.
-
-    Parameters
-    ----------
-    functions : PriorFunctions
-        Of an RBF kernel.
-    X : array [N, D]
-        The points, in the units of the inputs.
-    log_scales : array [N, D]
-        ln c of each point and input, without unit.
     """
     kernel = value_of(functions.kernel)
     terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)

@@ -10,10 +10,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp import kernels, networks
-from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Scaled, output_size
+from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, output_size
 from stochgp.features.fourier import RandomFourier
 from stochgp.features.hashing import TanimotoHashes
-from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
 from stochgp.numerics.seeds import split_key
 from stochgp.parameters import value_of
@@ -62,21 +61,14 @@ def resolve(
     ----------
     spec : str, feature map or callable
         As in the table, or a name of `stochgp.register`; a network maps one row [D] to one axis [M].
-    kernel : str, kernel or None
-        The kernel that the features approximate, by name or as a value: a kernel of the rows, or of the network's output z.
-    n_features : int or None
-        M; None = as in the table. A network with a linear kernel has as many features as outputs.
-    n_inputs : int
-        D, the number of inputs.
-    key : PRNG key
-        Of the weights, frequencies, hashes and landmarks drawn here.
+    kernel, n_features : str, kernel or None; int or None
+        The approximated kernel of the rows, or of the network's output z, and M. A network with a linear kernel has as many features as outputs.
+    n_inputs, key, dtype : int, PRNG key, dtype
+        D; the key of weights, frequencies, hashes and landmarks; the dtype of the parameters and draws made here.
     X_sample : array [N, D] or None
         Rows for the landmarks of "nystrom" and the embeddings of "robust-mlp", "piecewise-mlp" and "periodic-mlp": ValueError if it is None there.
     limits : array [2, D] or None
-        The smallest and the largest value of each input in all rows. With `X_sample` they bound the inputs of "mlp" and "attention" (`networks.within`).
-        None: these inputs are not bounded. The embeddings of the other names are bounded in any case.
-    dtype : dtype
-        Of the parameters and draws made here.
+        The smallest and the largest value of each input in all rows, which with `X_sample` bound the inputs of "mlp" and "attention" (`networks.within`).
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
@@ -100,13 +92,7 @@ def resolve(
 
 
 def is_network(spec: Any) -> bool:
-    """Whether `resolve` makes a network of this spec by name; it bounds that network's inputs if it knows their limits.
-
-    Parameters
-    ----------
-    spec : Any
-        As of `resolve`.
-    """
+    """Whether `resolve` makes a network of this spec by name; it bounds that network's inputs if it knows their limits."""
     return isinstance(spec, str) and spec in NETWORKS
 
 

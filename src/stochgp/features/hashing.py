@@ -13,7 +13,7 @@ and h = (d*, t_d*) with d* = argmin a_d. Signs are kept for eight values of t, t
 A row without elements has a value of its own, as T(0, 0) = 1 wants it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -31,15 +31,10 @@ from stochgp.parameters import Frozen, value_of
 N_SIGNS = 8  # values of t that have signs of their own
 
 
-class CountDraws(NamedTuple):
-    """r, ln c and u of every input; eight signs in a byte; the signs of the row of zeros."""
-
-    r: Float[Array, "D M"]
-    log_c: Float[Array, "D M"]
-    u: Float[Array, "D M"]
-    signs: UInt8[Array, "D M"]
-    of_zero: UInt8[Array, " M"]
-
+CountDraws = tuple[
+    Float[Array, "D M"], Float[Array, "D M"], Float[Array, "D M"], UInt8[Array, "D M"], UInt8[Array, " M"]
+]
+"""r, ln c and u of every input; eight signs in a byte; the signs of the row of zeros."""
 
 Draws = UInt32[Array, "M 2"] | CountDraws
 """Of sets two words of every hash, which turn an element into its random number (`_mixed`)."""
@@ -85,7 +80,7 @@ class TanimotoHashes(AbstractFeatureMap):
     @property
     def n_features(self) -> int:
         draws = self.draws.value
-        return (draws.of_zero if isinstance(draws, CountDraws) else draws).shape[0]
+        return (draws[-1] if isinstance(draws, tuple) else draws).shape[0]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)
@@ -111,13 +106,13 @@ def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Count
     signs, of_zero = (
         jax.random.bits(k, n, jnp.uint8) for k, n in zip(keys[2:4], ((n_inputs,), ()), strict=True)
     )
-    return CountDraws(r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero)
+    return r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero
 
 
 def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:
     """ξ_j(h_j(x)), 1 or −1, of every row and hash."""
     X = jax.lax.stop_gradient(X)
-    negative = _of_counts(X, draws) if isinstance(draws, CountDraws) else _of_sets(X, draws)
+    negative = _of_counts(X, draws) if isinstance(draws, tuple) else _of_sets(X, draws)
     return jnp.where(negative, -jnp.ones((), X.dtype), jnp.ones((), X.dtype))
 
 
@@ -162,10 +157,9 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 
 def _of_counts(X: Array, draws: CountDraws) -> Array:
     """Input after input of all rows."""
-    start = (
-        jnp.full((X.shape[0], draws.u.shape[1]), jnp.inf, X.dtype),
-        jnp.broadcast_to((draws.of_zero & 1) == 1, (X.shape[0], draws.u.shape[1])),
-    )
+    *of_inputs, of_zero = draws
+    shape = X.shape[0], of_zero.shape[0]
+    start = jnp.full(shape, jnp.inf, X.dtype), jnp.broadcast_to((of_zero & 1) == 1, shape)
 
     def look(state: tuple[Array, Array], item: tuple) -> tuple[tuple[Array, Array], None]:
         least, negative = state
@@ -179,5 +173,4 @@ def _of_counts(X: Array, draws: CountDraws) -> Array:
         sign = (jnp.right_shift(signs[None], which) & 1) == 1
         return (jnp.where(better, log_a, least), jnp.where(better, sign, negative)), None
 
-    items = (X.T, draws.r, draws.log_c, draws.u, draws.signs)
-    return jax.lax.scan(look, start, items)[0][1]
+    return jax.lax.scan(look, start, (X.T, *of_inputs))[0][1]

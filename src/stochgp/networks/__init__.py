@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.networks.embeddings import Embedded, periodic, piecewise_linear, smooth_clip, within
+from stochgp.networks.embeddings import Embedded as Embedded
+from stochgp.networks.embeddings import periodic, piecewise_linear, smooth_clip, within
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.seeds import normal, split_key, uniform
 
-__all__ = [
-    "MLP", "Attention", "Dense", "Embedded", "attention", "mlp", "periodic", "piecewise_linear", "relu", "smooth_clip", "within",
-]  # fmt: skip
+__all__ = ["attention", "mlp", "periodic", "piecewise_linear", "relu", "smooth_clip", "within"]
 
 Activation = Callable[[Array], Array]
 
@@ -35,17 +34,9 @@ def relu(x: Array) -> Array:
 
 
 class Dense(eqx.Module):
-    """z = Wᵀx + b.
+    """z = Wᵀx + b."""
 
-    Parameters
-    ----------
-    weight : array [D, P]
-        W, one column for each output.
-    bias : array [P]
-        b, added to the outputs.
-    """
-
-    weight: Float[Array, "D P"]
+    weight: Float[Array, "D P"]  # W, one column for each output
     bias: Float[Array, " P"]
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... P"]:
@@ -54,17 +45,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers, an activation after each; after the last one only if `final_activation`.
-
-    Parameters
-    ----------
-    layers : tuple of Dense
-        From the inputs to the outputs, each with as many inputs as the one before has outputs.
-    activation : function
-        Array ↦ array of the same shape.
-    final_activation : bool
-        Whether the activation follows the last layer too.
-    """
+    """Fully connected layers, an activation after each; after the last one only if `final_activation`."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -102,18 +83,12 @@ def mlp(
 
     Parameters
     ----------
-    n_inputs : int
-        D, the length of a row.
-    widths : sequence of int
-        Outputs of each layer, the last of which are those of the network.
-    key : JAX key
+    n_inputs, widths : int, sequence of int
+        D, the length of a row, and the outputs of each layer, the last of which are those of the network.
+    key, dtype : JAX key, dtype
         Of the weights and the biases.
-    activation : function
-        Array ↦ array of the same shape; a plain function keeps the network picklable.
-    final_activation : bool
-        Whether the activation follows the last layer too.
-    dtype : dtype
-        Of the weights and the biases.
+    activation, final_activation : function, bool
+        Array ↦ array of the same shape, a plain function so that the network can be pickled; whether it follows the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -149,26 +124,12 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The attention map of `attention`.
-
-    Parameters
-    ----------
-    input_norm : LayerNorm
-        Of a row, over its D inputs.
-    token_weight, token_bias : array [D, W]
-        w_j and b_j of each input j, whose token is x_j w_j + b_j.
-    summary : array [W]
-        The [CLS] token.
-    layers : tuple of EncoderLayer
-        From the tokens on; of the last one only the [CLS] token is computed.
-    output_norm : LayerNorm
-        Of the final [CLS] token, over its W entries.
-    """
+    """The network of `attention`; of the last layer only the [CLS] token is computed."""
 
     input_norm: eqx.nn.LayerNorm
-    token_weight: Float[Array, "D W"]
+    token_weight: Float[Array, "D W"]  # w_j and b_j of each input j, whose token is x_j w_j + b_j
     token_bias: Float[Array, "D W"]
-    summary: Float[Array, " W"]
+    summary: Float[Array, " W"]  # the [CLS] token
     layers: tuple[EncoderLayer, ...]
     output_norm: eqx.nn.LayerNorm
 
@@ -209,20 +170,12 @@ def attention(
 
     Parameters
     ----------
-    n_inputs : int
-        D, the length of a row, at least 2.
-    width : int
-        The length of a token and of z, a multiple of `n_heads`.
-    n_heads : int
-        Heads of the attention in each encoder layer.
-    n_layers : int
-        Encoder layers.
-    feedforward : int
-        Hidden units of the feed-forward network in each encoder layer.
-    key : JAX key
+    n_inputs, width : int
+        D, the length of a row, at least 2; the length of a token and of z, a multiple of `n_heads`.
+    n_heads, n_layers, feedforward : int
+        Heads of the attention in each encoder layer, the number of layers, and hidden units of the feed-forward network in each.
+    key, dtype : JAX key, dtype
         Of w, [CLS] and the weights of the encoder.
-    dtype : dtype
-        Of all weights and biases.
     """
     if n_inputs < 2:
         raise ValueError(

@@ -108,15 +108,7 @@ class Periodic(eqx.Module):
 
 
 class Embedded(eqx.Module):
-    """z = network(embedding(x)): both map one row to one axis.
-
-    Parameters
-    ----------
-    embedding : module
-        Applied first; it has `n_inputs`.
-    network : module
-        Applied to the embedded row; it has `n_outputs`.
-    """
+    """z = network(embedding(x)): both map one row to one axis."""
 
     embedding: Any
     network: Any
@@ -140,10 +132,8 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
 
     Parameters
     ----------
-    X : array [N, D]
-        Some rows of the data, from which centres, slopes, means and scales are computed in float64.
-    dtype : dtype
-        Of the arrays that the clip holds.
+    X, dtype : array [N, D], dtype
+        Some rows of the data, and the dtype of the clip's arrays, which are computed in float64.
     """
     X = np.asarray(X, np.float64)
     low, center, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0)
@@ -162,12 +152,8 @@ def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike 
 
     Parameters
     ----------
-    X : array [N, D]
-        Some rows of the data, for the standard deviations, divisor N.
-    limits : array [2, D]
-        The smallest and the largest value of each input that stay as they are, in the units of X.
-    dtype : dtype
-        Of the arrays that the embedding holds.
+    X, limits, dtype : array [N, D], array [2, D], dtype
+        Some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the embedding's arrays.
     """
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
@@ -183,12 +169,8 @@ def piecewise_linear(
 
     Parameters
     ----------
-    X : array [N, D]
-        Some rows of the data, for the quantiles and the clip.
-    n_bins : int
-        T, for each input.
-    dtype : dtype
-        Of the arrays that the embedding holds.
+    X, n_bins, dtype : array [N, D], int, dtype
+        Some rows of the data, for the quantiles and the clip; T, for each input; the dtype of the embedding's arrays.
     """
     if n_bins < 1:
         raise ValueError(f"n_bins is {n_bins}; it must be at least 1")
@@ -213,18 +195,10 @@ def periodic(
 
     Parameters
     ----------
-    X : array [N, D]
-        Some rows of the data, for the clip.
-    n_frequencies : int
-        H, cosines of each input.
-    n_components : int
-        K, outputs for each input besides the clipped input itself.
-    key : JAX key
-        Of ω, β and W.
-    frequency : float
-        The standard deviation of ω.
-    dtype : dtype
-        Of the arrays that the embedding holds.
+    X, n_frequencies, n_components : array [N, D], int, int
+        Some rows of the data, for the clip; H, cosines of each input; K, outputs for each input besides the clipped input itself.
+    key, frequency, dtype : JAX key, float, dtype
+        Of ω, β and W; the standard deviation of ω; the dtype of the embedding's arrays.
     """
     clip, H, K = smooth_clip(X, dtype=dtype), n_frequencies, n_components
     D, reach = clip.n_inputs, H**-0.5

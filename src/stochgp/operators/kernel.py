@@ -25,26 +25,16 @@ class KernelOperator(AbstractOperator):
 
     Parameters
     ----------
-    kernel : AbstractKernel
-        k, with its hyperparameters.
-    centre : array [D]
-        The mean of the rows, for the kernel's `prepare`.
-    rows : tree of arrays [P, ...]
-        X as `kernel.prepare` returns it; rows after N repeat the last one.
-    noise : array [P]
-        diag(Σ), a variance for every row, in the units of K; 1 after N.
-    kept : array [C, P], optional
-        The first rows of K: products with blocks inside them read instead of evaluating the kernel. None = no rows.
-    size : int
-        N.
-    tile : int
-        T, the columns of a tile; it divides P.
-    keep_rows : int
-        How many rows of K a solver may keep, in its own order.
+    kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
+        k, the mean of the rows, and X as `kernel.prepare` returns it; rows after N repeat the last one.
+    noise, kept : array [P], array [C, P] or None
+        diag(Σ), 1 after N, and the first rows of K, which products with blocks inside them read instead of evaluating the kernel.
+    size, tile, keep_rows : int
+        N; T, the columns of a tile, which divides P; how many rows of K a solver may keep, in its own order.
     inputs : array [N, D], optional
         X, for products with features of it; None once the rows are reordered.
     axis : str, optional
-        Inside `jax.shard_map` the mesh axis along which sums vary: the operator is one device's share of the columns. None elsewhere.
+        Inside `jax.shard_map` the mesh axis along which sums vary: the operator is one device's share of the columns.
     """
 
     kernel: AbstractKernel
@@ -141,9 +131,8 @@ class KernelOperator(AbstractOperator):
 
     def _tiles(self, V: PyTree) -> PyTree:
         """The prepared rows and V with the axes [tiles, T] in the place of [P]."""
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(len(leaf) // self.tile, self.tile, *leaf.shape[1:]), (self.rows, V)
-        )
+        shape = self.padded // self.tile, self.tile
+        return jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), (self.rows, V))
 
     def _is_fused(self, V: PyTree, read: Read) -> bool:
         """Whether `times` uses `fused`: not on several devices, and only if JAX can compile it."""

@@ -91,24 +91,12 @@ class ShardedOperator(AbstractOperator):
 
     Parameters
     ----------
-    kernel, centre : AbstractKernel, array [D]
-        As of `KernelOperator`, on every device.
-    rows, noise : tree of arrays [P, ...], array [P]
-        As of `KernelOperator`, spread over the devices.
-    kept : None
-        No rows of K are kept.
-    size : int
-        N.
-    tile : int
-        The columns of a tile; it divides P/G.
-    keep_rows : int
-        As of `KernelOperator`; without effect here.
+    kernel, centre, rows, noise, kept, size, tile, keep_rows : as of `KernelOperator`
+        The first two on every device, the next two spread; no rows of K are kept, and `tile` divides P/G.
     inputs : array [P, D], optional
         X and repetitions of its last row, spread over the devices; None once the rows are reordered.
-    devices : Devices
-        The G devices, with their mesh.
-    product : callable
-        The product with all of A: `gather` or `ring`.
+    devices, product : Devices, callable
+        The G devices, with their mesh, and the product with all of A: `gather` or `ring`.
     """
 
     kernel: AbstractKernel

@@ -96,21 +96,12 @@ class Anchored(AbstractTransform):
     """T(y) = out_scale · inner((y − center)/scale) + out_shift.
 
     `anchored` fixes location and scale of T by two targets: the model's mean and variance are the same parameters.
-
-    Parameters
-    ----------
-    inner : transform
-        Of the targets without unit, (y − center)/scale.
-    center, scale : float
-        In the units of y; scale > 0.
-    out_scale, out_shift : number
-        Without unit. `anchored` maps y = center ∓ 0.6745 scale to ∓0.6745; for a transform of positive numbers they are 1 and 0.
     """
 
-    inner: AbstractTransform
-    center: float
+    inner: AbstractTransform  # of targets without unit
+    center: float  # in the units of y
     scale: float
-    out_scale: Any = 1.0
+    out_scale: Any = 1.0  # without unit
     out_shift: Any = 0.0
 
     @property
@@ -149,13 +140,6 @@ def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
     """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745.
 
     For a transform of positive numbers targets are divided by their median. A transform without parameters stays as it is.
-
-    Parameters
-    ----------
-    inner : transform
-        Of targets without unit, with the parameters that a fit starts from.
-    y : array [N]
-        The training targets.
     """
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
     if math.isfinite(inner.lower):

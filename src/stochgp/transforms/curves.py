@@ -199,20 +199,11 @@ class Spline(AbstractTransform):
     In the bin [x_k, x_(k+1)], ξ = (y − x_k)/Δx, s = Δz/Δx, knot slopes d_0, d_1, D = s + (d_0 + d_1 − 2s) ξ(1 − ξ):
 
         T = z_k + Δz (s ξ² + d_0 ξ(1 − ξ))/D,   T' = s² (d_1 ξ² + 2s ξ(1 − ξ) + d_0 (1 − ξ)²)/D².
-
-    Parameters
-    ----------
-    knots : array [K + 1] or None
-        x, increasing, in the units of y; None: a fit starts from `spline_of(y)`.
-    values : array [K + 1] or None
-        z, increasing.
-    slopes : array [K + 1] or None
-        d, positive: T' at the knots and in the tails.
     """
 
-    knots: Any = None
-    values: Any = None
-    slopes: Any = None
+    knots: Any = None  # x [K + 1], increasing, in the units of y; None: a fit starts from `spline_of(y)`
+    values: Any = None  # z, increasing
+    slopes: Any = None  # d, positive: T' at the knots and in the tails
 
     def started(self, y: np.ndarray) -> "Spline":
         return spline_of(y) if self.knots is None else self
@@ -277,13 +268,7 @@ class Spline(AbstractTransform):
 
 
 def spline_of(y: np.ndarray) -> Spline:
-    """The identity, with knots at distinct quantiles of y.
-
-    Parameters
-    ----------
-    y : array [N]
-        Targets, in their units or those of an `Anchored` transform. Knots are nine quantiles from 0.01 to 0.99, without those close together.
-    """
+    """The identity, with knots at nine quantiles of y from 0.01 to 0.99, without those close together."""
     found = np.unique(np.quantile(y, np.linspace(0.01, 0.99, BINS + 1)))
     apart = 1e-3 * (found[-1] - found[0])
     knots = np.concatenate([found[:1], found[1:][np.diff(found) > apart]])

@@ -1,12 +1,15 @@
 """Variational approximations of GP posteriors: q(f) with few parameters."""
 
 from .decoupled import Decoupled, from_coupled, to_coupled
-from .decoupled_mean import DecoupledMean, NormalEquations
-from .functions import InducingFunctions, functions_at, no_functions
-from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, Naturals, choose_points, optimum
+from .decoupled_mean import DecoupledMean as DecoupledMean
+from .decoupled_mean import NormalEquations as NormalEquations
+from .functions import functions_at
+from .functions import no_functions as no_functions
+from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, choose_points
 from .inducing import InducingProcess as InducingProcess
+from .inducing import Naturals as Naturals
+from .inducing import optimum as optimum
 
 __all__ = [
-    "AbstractApproximation", "AbstractProcess", "Decoupled", "DecoupledMean", "InducingFunctions", "InducingPoints", "Naturals", "NormalEquations",
-    "choose_points", "from_coupled", "functions_at", "no_functions", "optimum", "to_coupled",
+    "AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points", "from_coupled", "functions_at", "to_coupled",
 ]  # fmt: skip

@@ -92,8 +92,7 @@ class Decoupled(AbstractApproximation):
         beta, L = cast(self.beta, wide), self.L.astype(wide)
         K = beta.among(cast(kernel, wide), beta)
         H = jnp.eye(L.shape[0], dtype=wide) + matmul(L.T, matmul(K, L))
-        own_beta = None if self.covariance_functions is None else self.beta
-        return DecoupledProcess(kernel, self.mean_functions, self.a, own_beta, L, jnp.linalg.cholesky(H))
+        return DecoupledProcess(kernel, self.mean_functions, self.a, self.beta, L, jnp.linalg.cholesky(H))
 
 
 class DecoupledProcess(AbstractProcess):
@@ -102,14 +101,9 @@ class DecoupledProcess(AbstractProcess):
     kernel: Any  # k, not frozen
     alpha: InducingFunctions  # α, of the mean
     a: Float[Array, " M"]  # their weights, 0 for missing functions
-    own_beta: InducingFunctions | None  # β, of the covariance. None: β = α
+    beta: InducingFunctions  # β, of the covariance
     L: Float[Array, "P P"]  # B = LLᵀ, 0 for missing functions; in float64 if x64 is enabled
     C: Float[Array, "P P"]  # lower, in the dtype of L
-
-    @property
-    def beta(self) -> InducingFunctions:
-        """β."""
-        return self.alpha if self.own_beta is None else self.own_beta
 
     def explained(self, X: Float[Array, "N D"]) -> Float[Array, "P N"]:
         """E."""
@@ -153,8 +147,8 @@ class DecoupledProcess(AbstractProcess):
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
         shape, beta = (self.L.shape[0], n_samples), self.beta
-        plain = beta.log_scales is None
-        values = prior(beta.points) if plain else spread_values(prior, beta.points, beta.log_scales)
+        widths = beta.log_scales
+        values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
         seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
         half = solve_triangular(self.C, seen, lower=True)
@@ -184,14 +178,8 @@ def from_coupled(
 
     Parameters
     ----------
-    kernel : kernel
-        k, for K = k(z, z); it may be frozen.
-    points : array [M, D]
-        z, in the units of the inputs.
-    mean : array [M]
-        m̃, the mean of f(z).
-    covariance : array [M, M]
-        S̃, the covariance of f(z), of full rank.
+    kernel, points, mean, covariance : kernel, array [M, D], array [M], array [M, M]
+        k, for K = k(z, z), which may be frozen; z; m̃ and S̃, the mean and the covariance of f(z), of full rank.
     """
     with jax.enable_x64(True):
         functions = functions_at(points, dtype=jnp.float64)
@@ -213,10 +201,8 @@ def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Floa
 
     Parameters
     ----------
-    q : Decoupled
-        A coupled one: its `covariance_functions` are None.
-    kernel : kernel
-        k, for K = k(z, z) of its functions; it may be frozen.
+    q, kernel : Decoupled, kernel
+        A coupled one, whose `covariance_functions` are None; k, which may be frozen.
     """
     if q.covariance_functions is not None:
         raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")

@@ -25,23 +25,14 @@ class DecoupledMean(AbstractProcess):
 
     The mean is that of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
     Deisenroth 2018, arXiv 1809.08820). Its divergence from the prior has the term ½aᵀk(G, G)a; `NormalEquations` has the optimal a under Gaussian noise.
-
-    Parameters
-    ----------
-    base : InducingProcess
-        Of Z, with the covariance.
-    points : array [P, D]
-        G, in the units of the inputs.
-    weights : array [P]
-        a.
-    noise : array []
-        The noise variance of an observation, from left-out rows: the learned one includes the variance that Z does not explain.
     """
 
-    base: InducingProcess
-    points: Float[Array, "P D"]
-    weights: Float[Array, " P"]
-    noise: Float[Array, ""]
+    base: InducingProcess  # of Z, with the covariance
+    points: Float[Array, "P D"]  # G, in the units of the inputs
+    weights: Float[Array, " P"]  # a
+    noise: Float[
+        Array, ""
+    ]  # σ² from left-out rows: the learned one includes the variance that Z does not explain
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         kernel, centre = self.base.kernel, centre_of(self.points)
@@ -80,26 +71,13 @@ class NormalEquations:
     """A a = Σ_i ρ_i y_i k(G, x_i), A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), for any noise variance σ²; in float64, on the host.
 
     The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior. Made by `NormalEquations.of`.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k, of any kind.
-    points : array [P, D]
-        G, in the units of the inputs.
-    among : array [P, P]
-        k(G, G) with 1e-8 of the mean of its diagonal on it.
-    gram : array [P, P]
-        Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it.
-    right : array [P]
-        Σ_i ρ_i y_i k(G, x_i).
     """
 
     kernel: Any
-    points: Float[np.ndarray, "P D"]
-    among: Float[np.ndarray, "P P"]
-    gram: Float[np.ndarray, "P P"]
-    right: Float[np.ndarray, " P"]
+    points: Float[np.ndarray, "P D"]  # G
+    among: Float[np.ndarray, "P P"]  # k(G, G) with 1e-8 of the mean of its diagonal on it
+    gram: Float[np.ndarray, "P P"]  # Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it
+    right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
 
     @classmethod
     def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Batch]) -> "NormalEquations":

@@ -30,20 +30,11 @@ class InducingFunctions(eqx.Module):
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
 
     So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel itself.
-
-    Parameters
-    ----------
-    points : array [M, D]
-        z, in the units of the inputs; rows from the index `used` on are missing functions.
-    log_scales : array [M, D] or None
-        ln c, c the width over the lengthscale ℓ_d, without unit. None: plain functions.
-    used : integer array []
-        How many functions are there, from 0 to M.
     """
 
-    points: Float[Array, "M D"]
-    log_scales: Float[Array, "M D"] | None
-    used: Int[Array, ""]
+    points: Float[Array, "M D"]  # z, in the units of the inputs
+    log_scales: Float[Array, "M D"] | None  # ln c, without unit. None: plain functions
+    used: Int[Array, ""]  # from 0 to M
 
     @property
     def capacity(self) -> int:
@@ -129,19 +120,7 @@ class InducingFunctions(eqx.Module):
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own.
-
-    Parameters
-    ----------
-    capacity : int
-        M, the largest number of functions.
-    n_inputs : int
-        D.
-    spread : bool
-        True: with `log_scales`, 0 at first, that is width 1; for the RBF kernel only.
-    dtype : dtype
-        Of the points and of `log_scales`.
-    """
+    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -154,12 +133,8 @@ def functions_at(
 
     Parameters
     ----------
-    X : array [M, D]
-        The points of the functions, in the units of the inputs.
-    spread : bool
-        True: with `log_scales`, so that the widths can train; for the RBF kernel only.
-    dtype : dtype or None
-        Of the points and of `log_scales`; None = that of X, or float32 for float64 where x64 is not enabled.
+    X, spread, dtype : array [M, D], bool, dtype or None
+        The points, in the units of the inputs; True: with `log_scales`, for the RBF kernel only; None: the dtype of X.
     """
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)

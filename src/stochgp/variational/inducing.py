@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.features.nystrom import kmeans_landmarks
+from stochgp.features.base import kmeans_landmarks
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import (
     cholesky,
@@ -77,17 +77,10 @@ class Naturals(eqx.Module):
     """Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), for each latent function. With the prior N(0, I), Λ ⪰ I.
 
     They are in float64 if x64 is enabled: the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
-
-    Parameters
-    ----------
-    precision : array [L, M, M]
-        Λ, symmetric, without unit, as v is.
-    linear : array [L, M]
-        h, without unit.
     """
 
-    precision: Float[Array, "L M M"]
-    linear: Float[Array, "L M"]
+    precision: Float[Array, "L M M"]  # Λ, without unit, as v is
+    linear: Float[Array, "L M"]  # h
 
     @classmethod
     def of_gaussian(cls, mean: Float[Array, "L M"], root: Float[Array, "L M M"]) -> "Naturals":
@@ -120,18 +113,9 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): the prior times the sites β and r of rows, each `scale` c times.
+    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): the prior times the sites of rows, of precision β and linear parameter r, each `scale` c times.
 
-    Parameters
-    ----------
-    W : array [M, N]
-        The columns w_i = L⁻¹k(Z, x_i) of the rows (`InducingProcess.whitened`).
-    precision : array [N, L]
-        β of each row and latent function, the precision of its site, at least 0.
-    linear : array [N, L]
-        r of each row and latent function: β times the mean of its site.
-    scale : number
-        c: for a mini-batch, the number of all rows over that of its rows.
+    W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
@@ -330,14 +314,8 @@ def choose_points(
 
     Parameters
     ----------
-    X : array [N, D]
-        The rows.
-    n_points : int
-        M.
-    how : "kmeans" or "data"
-        "kmeans": centres of clusters of up to 5,000 random rows (M rows if M is larger). "data": random rows.
-    key : PRNG key
-        Of the random order of the rows and of the centres at which k-means begins.
+    X, n_points, how, key : array [N, D], int, "kmeans" or "data", PRNG key
+        The rows; M; centres of clusters of up to 5,000 random rows (M if that is more), or random rows; the key.
     """
     if how not in ("kmeans", "data"):
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
