@@ -18,7 +18,7 @@ from stochgp.learners.descent import Optimizer
 from stochgp.learning.run import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
-from stochgp.objectives import add_up, chunk_rows
+from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.parameters import frozen, positive
 
 RATES = {"adam": 1e-3, "adadelta": 1.0}

@@ -18,7 +18,8 @@ from stochgp.kernels import Linear, Warped
 from stochgp.learners import AbstractLearner
 from stochgp.learning import fit
 from stochgp.models import FeatureGP, SparseGP
-from stochgp.objectives import add_up, bound_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives import bound_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.variational import InducingPoints, choose_points

@@ -13,7 +13,8 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import HostRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.models import FeatureGP
-from stochgp.objectives import Moments, add_up, nlml_of_spectrum, spectrum
+from stochgp.objectives import Moments, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 

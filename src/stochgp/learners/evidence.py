@@ -54,14 +54,10 @@ class Evidence(NamedTuple):
 
     Parameters
     ----------
-    moments, spectrum : Moments, Spectrum
-        Of all rows; the same in the eigenbasis of the Gram matrix.
-    nlml : float
-        Exact, per datum.
-    held_out_nlpd, constant_nlpd : float or None
-        NLPD of the held-out rows, before they joined; theirs under the mean and the variance of the training targets.
-    held_out : LeftOut or None
-        Their standardised errors, before they joined.
+    moments, spectrum, nlml : Moments, Spectrum, float
+        Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
+    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, LeftOut or None
+        Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
     """
 
     moments: Moments

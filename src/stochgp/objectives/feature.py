@@ -39,10 +39,8 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 
     Parameters
     ----------
-    moments : Moments
-        Of all rows; their dtype is that of the result.
-    variance, noise_variance : scalar array
-        v and σ², both variances.
+    moments, variance, noise_variance : Moments, scalar array, scalar array
+        Of all rows, in the dtype of the result; v and σ².
     """
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
@@ -59,10 +57,8 @@ def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
 
     Parameters
     ----------
-    gp : FeatureGP
-        The model at θ.
-    rows : Batch
-        All of the data: inputs [N, D], targets [N] and weights ρ [N].
+    gp, rows : FeatureGP, Batch
+        The model at θ; all of the data.
     """
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
     n_chunks, left = divmod(rows.X.shape[0], size)
@@ -152,10 +148,8 @@ def nlml_of_spectrum(
 
     Parameters
     ----------
-    s : Spectrum
-        Of all rows.
-    variance, noise_variance : float
-        v and σ², both variances.
+    s, variance, noise_variance : Spectrum, float, float
+        Of all rows; v and σ².
     """
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
@@ -182,10 +176,8 @@ def refit(
 
     Parameters
     ----------
-    s : Spectrum
-        Of all rows.
-    variance, noise_variance : float
-        v and σ² at the start.
+    s, variance, noise_variance : Spectrum, float, float
+        Of all rows; v and σ² at the start.
     variance_range, noise_range : (float, float)
         The smallest and the largest variance of each; a range of one point fixes it.
     """

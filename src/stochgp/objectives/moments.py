@@ -46,10 +46,8 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
 
     Parameters
     ----------
-    gp : FeatureGP
-        Its features φ and the multipliers s(x) of its noise; neither of its two variances enters.
-    rows : Batch
-        Inputs [N, D], targets [N] and weights ρ [N].
+    gp, rows : FeatureGP, Batch
+        The model, whose two variances do not enter; inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
@@ -65,15 +63,6 @@ def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Mo
 
     On several devices each chunk is cut into L virtual shards, whose sums are added in their order at the end: the same bits for any number of
     devices that divides L, in any number of processes.
-
-    Parameters
-    ----------
-    gp : FeatureGP
-        As in `moments_of_rows`.
-    chunks : iterable of Batch
-        The rows; on several devices every process gives all of them.
-    devices : Devices
-        Those that share each chunk; without a mesh, one device.
     """
     return sum_over_rows(moments_of_rows, gp, chunks, devices)
 
@@ -166,13 +155,7 @@ def pass_rows(n_features: int, devices: Devices = ONE) -> int:
 
 
 def chunk_rows(n_features: int) -> int:
-    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192.
-
-    Parameters
-    ----------
-    n_features : int
-        M.
-    """
+    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 
