@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.steps import take_stretch
 
 from measuring import machine, store
 from measuring.tables import table
@@ -24,8 +26,6 @@ from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
 from stochgp.learners import Problem as Run
-from stochgp.learning.descent import Optimizer
-from stochgp.learning.steps import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
 from stochgp.objectives import add_up, chunk_rows

@@ -19,7 +19,8 @@ from stochgp.context import FitContext
 from stochgp.data import file_rows
 from stochgp.data.streams import DeviceRows
 from stochgp.models import FeatureGP
-from stochgp.objectives import add_up, spectrum
+from stochgp.objectives import spectrum
+from stochgp.objectives.moments import add_up
 from stochgp.posteriors import FeaturePosterior
 
 N = 600

@@ -72,9 +72,8 @@ def test_the_report_says_what_is_exact(learner, what):
     [
         (SCGD(), "unbiased"),
         (SCGD(tracking=0.9, anchored=False), "biased"),
-        (SCGD(tracking=0.5, corrected=True), "estimated"),
     ],
-    ids=["anchored", "tracked", "corrected"],
+    ids=["anchored", "tracked"],
 )
 def test_the_variant_of_scgd_is_in_the_report(learner, what):
     model = FeatureGPRegressor(

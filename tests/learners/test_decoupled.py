@@ -81,7 +81,7 @@ def test_the_rate_falls_with_the_root_of_the_step_as_in_the_paper():
     learner, ruled = SVDGP(learning_rate=0.01), SVDGP(learning_rate=InverseRoot(0.01))
     for step in (0.0, 1.0, 100.0, 1999.0):
         sizes = [
-            one.size(eqx.tree_at(lambda d: d.step, begun(one, empty(3, 2)).descent, jnp.float32(step)))
+            one.step_size(eqx.tree_at(lambda d: d.step, begun(one, empty(3, 2)).descent, jnp.float32(step)))
             for one in (learner, ruled)
         ]
         assert_allclose(sizes, 0.01 / (1 + 0.1 * np.sqrt(step)), rtol=1e-6)

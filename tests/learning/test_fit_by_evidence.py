@@ -57,9 +57,7 @@ LEARNERS = {
     ),
     "minimax": Minimax(**ALONE),
     "bsgd": BSGD(**HALF),
-    "full batch": FullBatch(
-        epochs=60, learning_rate=1e-2, optimizer=optax.adam, evaluator=ByEvidence(validation_fraction=0.0)
-    ),
+    "full batch": FullBatch(epochs=60, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0)),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -178,9 +176,7 @@ def test_row_weights_are_repeated_rows():
     times = np.random.default_rng(0).integers(1, 4, 60)
     weighted = DeviceRows(toy.X, toy.y, times)
     repeated = DeviceRows(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
-    learner = FullBatch(
-        epochs=5, optimizer=optax.sgd, learning_rate=0.1, evaluator=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=5, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0))
     a, b = (fit(learner, make_gp(M=5, dtype=jnp.float32), rows, key=KEY) for rows in (weighted, repeated))
     np.testing.assert_allclose(a.nlml, b.nlml, rtol=1e-5)
     np.testing.assert_allclose(a.gp.features.W, b.gp.features.W, rtol=1e-3, atol=1e-4)
@@ -299,9 +295,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
 
 
 def test_a_finished_run_stays_finished(tmp_path):
-    learner = FullBatch(
-        epochs=100, tolerance=1e9, optimizer=optax.sgd, evaluator=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=100, tolerance=1e9, evaluator=ByEvidence(validation_fraction=0.0))
     gp = make_gp(M=5, dtype=jnp.float32)
     first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
     assert first.result is RESULTS.successful

@@ -23,8 +23,7 @@ from stochgp.learners import SCGD, ByEvidence, Minimax, Problem
 from stochgp.learners.base import _scan
 from stochgp.models import FeatureGP, split
 from stochgp.numerics.arrays import packed
-from stochgp.objectives import add_up
-from stochgp.objectives.moments import pass_rows
+from stochgp.objectives.moments import add_up, pass_rows
 from stochgp.parameters import cast
 
 

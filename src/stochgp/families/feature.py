@@ -51,8 +51,8 @@ from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.seeds import fold_in, split_key, words_of
-from stochgp.objectives import add_up, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import pass_rows, with_idle
+from stochgp.objectives import nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up, pass_rows, with_idle
 from stochgp.observations import LINEAR_MEAN, Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive

@@ -25,7 +25,8 @@ from stochgp.learning.fit import DONE, evaluator_of, fit, unless_ended
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
-from stochgp.objectives import Moments, add_up, nlml_of_spectrum, spectrum
+from stochgp.objectives import nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import Moments, add_up
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import FitResult

@@ -39,16 +39,12 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    source : AbstractSource
-        The training rows, on the device or on the host.
-    plan : StepPlan
-        Batch size, number of steps, and steps between two evaluations of the state.
+    source, plan : AbstractSource, StepPlan
+        The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
     prepared : any
         What the learner's `prepare` computed once before the first step.
-    rate : float or None
-        The learning rate that short trials chose; None = the learner's own.
-    devices : Devices
-        They share the rows of a batch if `devices.steps` is True.
+    rate, devices : float or None, Devices
+        The learning rate that short trials chose, None = the learner's own; devices share the rows of a batch if `devices.steps` is True.
     """
 
     source: AbstractSource

@@ -248,7 +248,7 @@ class SVDGP(AbstractGrowing):
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
 
     Everything follows the gradient: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are estimated from
-    `n_columns` of the M_α columns of K_α (`objectives.decoupled`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and memory
+    `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and memory
     for a tile of them. The model has room for M_α and M_β functions; until it is full, each step adds the first `growth` rows of its
     batch as functions with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise: what a row seen once says of the covariance. Nothing is compiled again.
 

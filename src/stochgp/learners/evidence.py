@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
-from stochgp.data.streams import AbstractSource, Batch, SomeRows
+from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners import step_plan
 from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
 from stochgp.learners.step_plan import FEW_ROWS, StepPlan
@@ -54,14 +54,10 @@ class Evidence(NamedTuple):
 
     Parameters
     ----------
-    moments, spectrum : Moments, Spectrum
-        Of all rows; the same in the eigenbasis of the Gram matrix.
-    nlml : float
-        Exact, per datum.
-    held_out_nlpd, constant_nlpd : float or None
-        NLPD of the held-out rows, before they joined; theirs under the mean and the variance of the training targets.
-    held_out : LeftOut or None
-        Their standardised errors, before they joined.
+    moments, spectrum, nlml : Moments, Spectrum, float
+        Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
+    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, LeftOut or None
+        Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
     """
 
     moments: Moments
@@ -220,18 +216,16 @@ def _constant_nlpd(division: Division) -> float | None:
     """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
         return None
-    train, left = (_targets(part) for part in (division.train, division.held_out))
-    mean = np.average(train[0], weights=train[1])
-    variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
-    y, rho = (part[left[1] > 0] for part in left)
-    density = np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance
-    return float(np.average(density, weights=rho)) / 2
+    (target, count), (y, rho) = (_read(part, "y", "weight") for part in (division.train, division.held_out))
+    mean = np.average(target, weights=count)
+    variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
+    density = np.log(2 * np.pi * variance) + (y[rho > 0] - mean) ** 2 / variance
+    return float(np.average(density, weights=rho[rho > 0])) / 2
 
 
 def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
     """The rows of positive weight, in their order, with these errors."""
-    parts = _read(source)
-    X, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("X", "weight"))
+    X, weight = _read(source, "X", "weight")
     there = weight > 0
     group = None if source.group is None else source.group[there]
     return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
@@ -241,22 +235,15 @@ def _groups(source: AbstractSource) -> np.ndarray | None:
     """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
     if source.group is None:
         return None
-    group = source.group[_targets(source)[1] > 0]
+    group = source.group[_read(source, "weight")[0] > 0]
     return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
-def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
-    """(y, counts)."""
-    parts = _read(source)
-    y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("y", "weight"))
-    return y, weight
-
-
-def _read(source: AbstractSource) -> list[Batch]:
-    return [
-        source.on_host(np.arange(start, min(start + TARGET_ROWS, source.size)))
-        for start in range(0, source.size, TARGET_ROWS)
-    ]
+def _read(source: AbstractSource, *names: str) -> list[np.ndarray]:
+    """These arrays of all rows, on the host."""
+    starts = range(0, source.size, TARGET_ROWS)
+    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))) for i in starts]
+    return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
 
 
 def _own(gp: FeatureGP) -> Variances:

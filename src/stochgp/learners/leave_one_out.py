@@ -20,10 +20,9 @@ class LeaveOneOut(AbstractConditionals):
     With `n_scored` R above 1 (block leave-one-out) a neighbourhood, a centre and the m rows nearest to it, scores the centre and the R − 1 rows nearest to it, each given all others:
     one factor scores all of them, and c(i) are then near rows, not always the nearest.
 
-    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
-    the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
-    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows
-    than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
+    It is no joint density, but the true θ minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
+    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. It is too optimistic if test rows are farther from the
+    training rows than these from each other (repeated measurements, later days), unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
     a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
@@ -31,10 +30,9 @@ class LeaveOneOut(AbstractConditionals):
 
     Parameters
     ----------
-    batch_size, epochs : None; int or None
-        A step is a pass over the centres. Passes; None = 12 rounds, fewer where the run converges.
-    learning_rate, optimizer, decay : float, rule or None; optax rule; function
-        Of the mini-batches of 128 centres: the rate, None = 0.1; the rule as a function of it; a factor on a numeric rate over them, a cosine to 0.
+    batch_size, epochs, learning_rate, optimizer, decay, evaluator
+        As of `AbstractLearner`; a step is a pass over the centres, epochs None = 12 rounds, fewer if the run converges. Rate (None = 0.1) and rules are of the
+        mini-batches of 128 centres.
     n_neighbours, n_centres, n_scored : int
         m + 1 − R, the rows of a neighbourhood that are given to all that it scores; C, how many rows are scored, by C/R neighbourhoods whose centres are drawn once
         without replacement, all rows where there are fewer; R, 1 where groups have several rows.
@@ -43,8 +41,6 @@ class LeaveOneOut(AbstractConditionals):
         decides what the rows leave open. None = no prior.
     searches : int
         Rounds of mini-batches, each after a search of neighbours; the last search is after them, and scoring steps follow. 0 where θ is near its optimum.
-    evaluator : AbstractEvaluator or None
-        How states are evaluated; None = `ByLoss()`.
     """
 
     joint: ClassVar[bool] = False

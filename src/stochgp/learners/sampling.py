@@ -34,12 +34,12 @@ class AbstractSampling(eqx.Module):
         """The rows of the batches of steps first_step … first_step + n_steps − 1."""
 
     def factors(self, prepared: Any, batch_size: int) -> Float[np.ndarray, " B"] | None:
-        """What counts at the places of a batch are multiplied by, for N/B times its sum to be unbiased of that of all rows; None = 1."""
+        """Factors of the weights of a batch, with which N/B times its sum is unbiased of that of all rows; None = 1."""
         return None
 
     @abc.abstractmethod
     def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """The memory that `prepare` takes, and what it keeps."""
+        """The memory that `prepare` takes, and that of its result."""
 
 
 class Uniform(AbstractSampling):
@@ -48,7 +48,7 @@ class Uniform(AbstractSampling):
     Parameters
     ----------
     replace : bool
-        Whether rows are drawn independently, with replacement.
+        True: rows are drawn independently, with replacement.
     """
 
     replace: bool = False
@@ -70,12 +70,11 @@ class Uniform(AbstractSampling):
 
 
 class HeavyInAll(AbstractSampling):
-    """Uniform, without replacement in shuffled epochs, but for rows that uniform batches of their weight could not hold: these are in every batch.
+    """Uniform, without replacement in shuffled epochs, but heavy rows are in every batch, which lowers the variance of its sum.
 
-    Row i is one if B draws in proportion to the weights would have it more than HEAVY times, those heavier left out of both. A batch of H of
-    them and B − H of the N − H others has N/B Σ c_i ρ_i g_i as an unbiased estimate of Σ ρ_i g_i, c = B/N for the H and
-    (B/N)(N − H)/(B − H) for the others. Uniform batches are unbiased too, but one row of weight 10⁴ among a million ones is nothing in most
-    of them, and all there is in the others. Where no row is heavy it is `Uniform`, bit for bit.
+    Row i is heavy if B draws in proportion to the weights would have it more than HEAVY times, heavier rows excluded. A batch of all H heavy
+    rows and B − H of the N − H others has N/B Σ c_i ρ_i g_i as an unbiased estimate of Σ ρ_i g_i, c = B/N for the H and
+    (B/N)(N − H)/(B − H) for the others. Without heavy rows it is `Uniform`, bit for bit.
     """
 
     def prepare(
@@ -83,9 +82,7 @@ class HeavyInAll(AbstractSampling):
     ) -> tuple[Int32[np.ndarray, " H"], Int32[np.ndarray, " rest"]]:
         """(Numbers of the rows that every batch has, and of the others, of which it takes some)."""
         rows = np.arange(source.size, dtype=np.int32)
-        heavy = (
-            np.zeros(0, np.int32) if batch_size >= source.size else heavy_rows(source.weights(), batch_size)
-        )
+        heavy = rows[:0] if batch_size >= source.size else heavy_rows(source.weights(), batch_size)
         return heavy, np.delete(rows, heavy)
 
     def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
@@ -118,8 +115,7 @@ def heavy_rows(count: Float[np.ndarray, " N"], batch_size: int) -> Int32[np.ndar
 class NearestNeighbours(AbstractSampling):
     """A centre and its B − 1 nearest rows, in Euclidean distance of the inputs as the source gives them: standardise them.
 
-    Centres are drawn without replacement, shuffle after shuffle of all rows. Neighbours are searched once, before the first step, and
-    of the drawn centres only. O(N log N) where the inputs are few; see `data.Neighbours`.
+    Centres are drawn without replacement, in shuffles of all rows. Neighbours of the drawn centres are searched once, before the first step.
     """
 
     def prepare(
@@ -148,14 +144,12 @@ class NearestNeighbours(AbstractSampling):
 
 
 def host_inputs(source: AbstractSource, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-    """The inputs of all rows, as precise as the source gives them unless another dtype is wanted."""
-    X = np.empty((0, source.n_inputs), dtype)
+    """The inputs of all rows, in the dtype of the source, or in `dtype`."""
+    first = np.asarray(source.take(np.arange(min(1, source.size))).X)
+    X = np.empty((source.size, source.n_inputs), first.dtype if dtype is None else dtype)
     for start in range(0, source.size, CHUNK_ROWS):
         rows = np.arange(start, min(start + CHUNK_ROWS, source.size))
-        part = np.asarray(source.take(rows).X)
-        if start == 0:
-            X = np.empty((source.size, source.n_inputs), part.dtype if dtype is None else dtype)
-        X[rows] = part
+        X[rows] = np.asarray(source.take(rows).X)
     return X
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-FEWEST_CELLS, MOST_CELLS = 32, 128
+MIN_CELLS, MAX_CELLS = 32, 128
 FLAT = 1e-3  # of the squared length of a parameter, in directions in which the loss does not bend
 CELL = 4  # times the neighbours of a row, at least that many centres in a cell where there are enough
 
@@ -17,10 +17,8 @@ class StandardErrors(NamedTuple):
 
     Parameters
     ----------
-    parameters : tree
-        e of the unconstrained parameters, as a tree like those that train.
-    loss : float
-        That of the loss as an estimate of the loss of new rows.
+    parameters, loss : tree, float
+        e of the unconstrained parameters that train; that of the loss as an estimate of the loss of new rows.
     degrees_of_freedom : int
         G − 1.
     """
@@ -39,7 +37,7 @@ def cells_of(
     """
     if group is not None:
         return np.unique(group, return_inverse=True)[1]
-    wanted = np.clip(len(X) // (CELL * max(n_neighbours, 1)), FEWEST_CELLS, MOST_CELLS)
+    wanted = np.clip(len(X) // (CELL * max(n_neighbours, 1)), MIN_CELLS, MAX_CELLS)
     boxes = [np.arange(len(X))]
     while len(boxes) < wanted:
         boxes = [half for box in boxes for half in _halves(X, box)]
@@ -52,8 +50,8 @@ def cells_of(
 def godambe(hessian: Float[np.ndarray, "P P"], spread: Float[np.ndarray, "P P"]) -> Float[np.ndarray, " P"]:
     """√diag(H⁻¹ J H⁻¹): standard errors of θ̂, J the covariance of the mean gradient (Godambe 1960).
 
-    Infinite where the loss does not bend, as of a noise variance that went to 0: the rows say nothing of such a parameter.
-    For a likelihood of independent rows J is H/N, and H⁻¹ J H⁻¹ the inverse information. For leave-one-out densities, and for few neighbours, it is not.
+    Infinite where the loss is flat, as of a noise variance that went to 0. Only for a likelihood of independent rows J is H/N, and H⁻¹ J H⁻¹ the inverse
+    information.
     """
     values, vectors = np.linalg.eigh(hessian)
     known = values > len(values) * np.finfo(float).eps * max(values[-1], 0.0)

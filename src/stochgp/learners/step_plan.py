@@ -1,4 +1,4 @@
-"""How many steps a learner takes, how many between two evaluations, how many rows are held out, which rates are tried.
+"""Numbers of steps, of steps between evaluations and of held-out rows; the learning rates that are tried.
 
 Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
 """
@@ -8,14 +8,13 @@ from typing import NamedTuple
 CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_EVALUATION = 100
 LONGEST_CHUNK = 512
-FEWEST_CHUNKS = 16  # in a run: asked steps are rounded to whole chunks
+FEWEST_CHUNKS = 16  # in a run: steps are rounded to whole chunks
 FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
-FEWEST_HELD_OUT = 5
-ENOUGH_HELD_OUT = 100
-FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and judged with more care
-STEPS_PER_FEW_ROW = 3
-HARDLY_ANY_ROWS = 20  # fewer training rows say something of the two variances, and nothing of features
+FEWEST_HELD_OUT, ENOUGH_HELD_OUT = 5, 100
 MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
+FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and evaluated with more care
+STEPS_PER_FEW_ROW = 3
+HARDLY_ANY_ROWS = 20  # fewer training rows determine the two variances at most, and no features
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # the middle one is tried first
 MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
 LONGER, CYCLES = 3, 13  # a cycle is so much longer than the one before; 1 + 3 + 9 first cycles in all
@@ -86,8 +85,7 @@ def size_of_few(n: int) -> int:
 def default_epochs(steps_per_epoch: int) -> int:
     """40; fewer where that is above 80,000 steps, but at least 5; more where that is too few for small sets.
 
-    Small sets get 100 steps for each step of an epoch, between 1,500 and 3,000: on subsets of 500 and 2,000 rows of six UCI sets 1,500 steps
-    predicted as well as 3,000.
+    Small sets get 100 steps for each step of an epoch, between 1,500 and 3,000.
     """
     fewest = min(max(1_500, 100 * steps_per_epoch), 3_000)
     if steps_per_epoch * 40 < fewest:
@@ -96,10 +94,9 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Epochs that give few rows about 3 steps each, and hardly any rows one pass; None where rows are not few.
+    """Epochs that give few rows about 3 steps each, and hardly any rows one pass; None if rows are not few.
 
-    On 60 to 300 rows of three simulated functions and four UCI sets longer runs predicted no better, and their standard deviations were
-    too small.
+    Longer runs on 60 to 300 rows predicted no better, with standard deviations that were too small.
     """
     if n_rows < HARDLY_ANY_ROWS:
         return 1

@@ -44,7 +44,7 @@ class SGPR(AbstractQuasiNewton):
     Parameters
     ----------
     batch_size, learning_rate, optimizer, decay
-        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for anything but the default.
+        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for another batch size, rate or optimizer.
     epochs : int or None
         Steps at most; None = 200.
     tolerance : float
@@ -61,6 +61,10 @@ class SGPR(AbstractQuasiNewton):
     decay: Schedule = constant
     tolerance: float = 1e-4
     evaluator: AbstractEvaluator | None = None
+
+    def __check_init__(self) -> None:
+        if self.learning_rate is not None:
+            raise ValueError(f"learning_rate is {self.learning_rate}; L-BFGS has no rate: leave it None")
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch."""

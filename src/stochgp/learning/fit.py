@@ -54,10 +54,8 @@ def fit(
 
     Parameters
     ----------
-    learner : AbstractLearner
-        How θ is learned.
-    gp : AbstractGP
-        The model, with the θ at which the run starts.
+    learner, gp : AbstractLearner, AbstractGP
+        How θ is learned; the model, with the θ at which the run starts.
     source : AbstractSource
         All rows, of which the evaluator may hold some out.
     key : JAX key
@@ -66,11 +64,9 @@ def fit(
         Called with every entry of the history; if it returns True, the run ends as by Ctrl-C.
     checkpoint : path or None
         A file: if it exists, the run resumes from it and gives the same result as an unbroken one.
-    time_limit : float or None
-        Seconds. It, a deadline around this call (`deadline.within`) and Ctrl-C end the run with the state that it would return. No step and no
-        evaluation is begun that is expected to end later.
-    max_steps : int or None
-        After so many steps the run ends, as by a time limit; 0 = the model is evaluated as it is.
+    time_limit, max_steps : float or None, int or None
+        Seconds, and steps; 0 steps = the model is evaluated as it is. They, a deadline around this call (`deadline.within`) and Ctrl-C end the run
+        with the state that it would return. No step and no evaluation is begun that is expected to end later.
     devices : Devices
         They share the passes over the rows, and mini-batches if `devices.steps` is True.
     """

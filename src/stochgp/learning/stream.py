@@ -29,20 +29,14 @@ class Stream(eqx.Module):
     ----------
     gp : SparseGP
         The model of the full batches so far.
-    optimizer_leaves : tuple of arrays
-        Those of the optimiser's state: its classes are not for files.
-    rate : array []
-        The learning rate; 1 where a rule of the step sets it.
+    optimizer_leaves, rate : tuple of arrays, array []
+        The arrays of the optimiser's state, and its learning rate; 1 if a rule of the step sets it.
     seen, count : array []
-        How many rows were learned from, and Σρ of these; those that wait do not count.
-    waiting : Batch
+        How many rows were learned from, and Σρ of these; waiting rows excluded.
+    waiting, n_waiting : Batch, int
         Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
-    n_waiting : int
-        How many rows wait.
-    n_steps : int
-        Steps taken.
-    seed : array of words
-        Of the random draws of the steps.
+    n_steps, seed : int, array of words
+        Steps taken; the seed of their random draws.
     """
 
     gp: SparseGP
@@ -77,16 +71,12 @@ def begin_stream(
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        `IVSGPR` or `SVDGP`, which learns from the batches; its `batch_size` is B.
-    gp : SparseGP
-        The model before the first row.
-    n_inputs : int
-        D, inputs of a row.
+    learner, gp : AbstractGrowing, SparseGP
+        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row.
+    n_inputs, dtype : int, dtype
+        D, inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Of the first state and of the steps.
-    dtype : dtype
-        Of the rows that wait, in which steps take them.
     """
     none: Any = SimpleNamespace(size=0, count=0.0)
     problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None)
@@ -108,18 +98,12 @@ def continue_run(
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        `IVSGPR` or `SVDGP`, that of the run.
-    state : GrowingState
-        `FitResult.to_go_on`.
-    n_steps : int
-        Steps that the run took.
-    n_inputs : int
-        D, inputs of a row.
+    learner, state, n_steps : AbstractGrowing, GrowingState, int
+        Those of the run: `IVSGPR` or `SVDGP`, `FitResult.to_go_on`, the steps taken.
+    n_inputs, dtype : int, dtype
+        D, inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Of the steps to come.
-    dtype : dtype
-        Of the rows that wait, in which steps take them.
     """
     waiting = Batch(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
     leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
@@ -145,14 +129,10 @@ def feed(
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        The one that the stream was begun with.
-    stream : Stream
-        Before these rows; it stays as it is.
-    X, y : array [N, D], array [N]
-        The rows and their targets.
-    count : array [N] or None
-        Their weights ρ; None = 1.
+    learner, stream : AbstractGrowing, Stream
+        The learner that the stream was begun with; the stream before these rows, which stays as it is.
+    X, y, count : array [N, D], array [N], array [N] or None
+        The rows, their targets and their weights ρ; None = 1.
     passes : int or function
         Steps taken on each full batch: a number, or a function of the number of steps so far.
     """

@@ -8,20 +8,17 @@ from stochgp.models import FeatureGP, KernelGP
 from stochgp.results import ExactNLML
 
 from . import feature, kernel
-from .collapsed import lower_bound, lower_bound_and_gradient, upper_bound
+from .collapsed import lower_bound, upper_bound
 from .elbo import bound_of_all, elbo
 from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
-from .moments import Moments, add_up, chunk_rows, moments_of_rows
+from .moments import Moments, moments_of_rows
 
 __all__ = [
     "Moments",
     "Spectrum",
-    "add_up",
     "bound_of_all",
-    "chunk_rows",
     "elbo",
     "lower_bound",
-    "lower_bound_and_gradient",
     "moments_of_rows",
     "nlml",
     "nlml_and_gradient",
@@ -39,12 +36,8 @@ def nlml_and_gradient(gp: Any, rows: Batch, *, dtype: str | None = None) -> Exac
 
     Parameters
     ----------
-    gp : FeatureGP or KernelGP
-        The model at θ.
-    rows : Batch
-        All of the data, on the host in float64.
-    dtype : "float32", "float64" or None
-        Of what the family factorises; None = as small as is safe.
+    gp, rows, dtype : FeatureGP or KernelGP, Batch, "float32", "float64" or None
+        The model at θ; all of the data, on the host in float64; the dtype of the factor, None = as small as is safe.
     """
     raise TypeError(f"{type(gp).__name__} has no exact marginal likelihood")
 

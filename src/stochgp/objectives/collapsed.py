@@ -52,12 +52,10 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, of Gaussian noise and inducing points; its own q(v) does not enter.
-    source : AbstractPasses
-        All rows, read once in their order.
+    gp, source : SparseGP, AbstractPasses
+        The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
     devices : Devices
-        Those that share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
+        They share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -69,10 +67,8 @@ def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
 
     Parameters
     ----------
-    gp : SparseGP
-        As in `lower_bound`.
-    source : AbstractSource
-        All rows, read twice.
+    gp, source : SparseGP, AbstractSource
+        As in `lower_bound`; the rows are read twice.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -101,16 +97,7 @@ def lower_bound_and_gradient(
 
     so that the second pass has one product of O(N M²). Those by the noise are of E log p(y_i | f) at the optimal q(f).
 
-    Parameters
-    ----------
-    gp : SparseGP
-        As in `lower_bound`.
-    source : AbstractSource
-        All rows, read twice.
-    split : callable
-        The model ↦ (its parts by which the gradient is taken, the rest), as `eqx.partition` divides it; by default what trains.
-    devices : Devices
-        Those that share both passes; without a mesh, one device.
+    `split` is (the parts by which the gradient is taken, the rest) of the model, as by `eqx.partition`.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)

@@ -61,12 +61,8 @@ def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, its q(f) included.
-    rows : Batch
-        The B rows: inputs [B, D], targets [B] and weights ρ [B].
-    n_rows : number
-        N, which counts rows and not their weights.
+    gp, rows, n_rows : SparseGP, Batch, number
+        The model at θ, its q(f) included; the B rows; N, which counts rows and not their weights.
     """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -80,12 +76,10 @@ def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, its q(f) included.
-    source : AbstractPasses
-        All rows, read once in their order.
+    gp, source : SparseGP, AbstractPasses
+        The model at θ, its q(f) included; all rows, read once in their order.
     devices : Devices
-        Those that share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
+        They share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)

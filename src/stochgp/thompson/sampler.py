@@ -15,7 +15,7 @@ from stochgp.data.rows import Rows
 from stochgp.data.target_rows import read_targets
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
-from stochgp.families.fingerprints import inputs_of
+from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
