@@ -137,7 +137,7 @@ def test_ctrl_c_while_small_models_are_compared_is_passed_on():
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
     monkeypatch.setattr(error_distribution, "_left_out", interrupts(9))
-    settings = {"learner": "bsgd", "epochs": 2, "metric": "inputs", "random_state": 0}
+    settings = {"learner": "bsgd", "epochs": 2, "rotate_inputs": False, "random_state": 0}
     model = KernelGPRegressor("rbf", **settings).fit(X[:200], Y[:200])
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
 
