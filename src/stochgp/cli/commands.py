@@ -37,8 +37,9 @@ _IN_ONE_PROCESS = ("auto", "kernel")
 
 Flag = Annotated[bool, Parameter(negative="")]
 Texts = list[str] | None
-Json = Annotated[bool, Parameter(name="--json", negative="")]
-Code = Annotated[Texts, Parameter(name="--with", negative="")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
+CODE = "A Python file or a module in which `stochgp.register` names parts of your own, run first. May be repeated."
+Code = Annotated[Texts, Parameter(name="--with", negative="", help=CODE)]
 Data = Annotated[str, Parameter(name="DATA")]
 Model = Annotated[str, Parameter(name="MODEL")]
 
@@ -124,8 +125,6 @@ def fit(
         Of the division into training and test rows, and of the learning.
     quiet
         No progress on stderr.
-    as_json
-        One JSON object on stdout.
     distributed
         One of several processes that share the passes over the rows of a feature or sparse model: JAX finds the others if Slurm, Open MPI 4 or
         Kubernetes started them. All run the same command; process 0 alone writes and prints.
@@ -135,8 +134,6 @@ def fit(
         How many there are.
     process
         Which one this is, from 0.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be repeated.
     """
     load_code(code)
     from stochgp.cli.rows import naming
@@ -264,8 +261,6 @@ def predict(
         A .csv, .tsv, .parquet or .feather file, or -: CSV text on the standard output.
     quantiles
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be repeated.
     """
     load_code(code)
     from stochgp import data
@@ -307,10 +302,6 @@ def evaluate(
     report
         A picture (.png, .pdf or .svg) of how far the predictions can be trusted: PIT values, coverage, errors against standard deviations, and how they
         depend on the two most relevant inputs.
-    as_json
-        One JSON object on stdout.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be repeated.
     """
     load_code(code)
     from stochgp.cli.rows import is_large, labelled_parts, mean_scores

@@ -17,6 +17,7 @@ from stochgp.cli import reports
 from stochgp.data.blocks import Block, TooNarrowError, are_bad
 from stochgp.data.splits import hash_keys
 from stochgp.names import did_you_mean, quoted
+from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.targets import LABELS, ClassTargets
@@ -253,20 +254,11 @@ def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
     return table.drop_columns([name for name in names if name in table.column_names])
 
 
-@contextlib.contextmanager
-def naming(source: str) -> Iterator[None]:
-    """Add the name of the data to what is wrong with them."""
-    try:
-        yield
-    except data.TableError as error:
-        named = str(error).startswith(source)  # rows of blocks know their file
-        raise data.TableError(str(error) if named else f"{source}: {error}") from error
+def naming(source: str) -> contextlib.AbstractContextManager:
+    """Add the name of the data to what is wrong with them; rows of blocks know their file."""
+    return rewording(lambda text: text if text.startswith(source) else f"{source}: {text}")
 
 
-@contextlib.contextmanager
-def placing(block: Block, source: str = "the table") -> Iterator[None]:
+def placing(block: Block, source: str = "the table") -> contextlib.AbstractContextManager:
     """Add the file, and the rows' numbers in it, to what is wrong with a block."""
-    try:
-        yield
-    except data.TableError as error:
-        raise block.placed(data.TableError(str(error).removeprefix(f"{source}, "))) from error
+    return rewording(lambda text: str(block.placed(data.TableError(text.removeprefix(f"{source}, ")))))

@@ -3,9 +3,11 @@
 Row numbers in messages are data rows counted from 1, without the header.
 """
 
+import contextlib
 import datetime
 import decimal
 import numbers
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -75,6 +77,15 @@ class Column:
         """The place of the first of these rows, with its value."""
         value = self.values[int(np.argmax(bad))]
         return first_of(repr(value.as_py()) if self.kind == "text" else f"{value:g}", bad)
+
+
+@contextlib.contextmanager
+def rewording(change: Callable[[str], str]) -> Iterator[None]:
+    """Change the text of a TableError of the block, such as by the name of a file."""
+    try:
+        yield
+    except TableError as error:
+        raise TableError(change(str(error))) from error
 
 
 def table_columns(table: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
-import contextlib
 import hashlib
 import logging
 from collections.abc import Iterator
@@ -15,7 +14,18 @@ from jaxtyping import Bool, Float, Float64
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
-from .columns import Caution, Column, TableError, both, is_array, read_any, read_column, table_columns, whole
+from .columns import (
+    Caution,
+    Column,
+    TableError,
+    both,
+    is_array,
+    read_any,
+    read_column,
+    rewording,
+    table_columns,
+    whole,
+)
 from .files import notes_of
 from .levels import LevelTargets, codes_of, out_of_fold
 from .readings import day_first_of, decimal_mark_of
@@ -23,6 +33,7 @@ from .rules import MAX_LEVELS, ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
+OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
 MISSING = ("auto", "impute", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
 UNNAMED = "Unnamed: "
@@ -83,10 +94,11 @@ class TableEncoder:
                 targets = LevelTargets.of(column.values, 0)
         imputes, named, day_first = missing != "refuse", not is_array(table), None
         mark, notes = decimal_mark_of(table), notes_of(table)
+        of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
         alike: dict[bytes, str] = {}
-        with _naming_columns_of(table):
+        with rewording(lambda text: text + of_array):
             if named:
                 texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
                 day_first = day_first_of(read_any(*item) for item in texts)
@@ -143,8 +155,8 @@ class TableEncoder:
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
         X = np.zeros((n_rows, len(self.output_names)), np.float64)
-        notes, start = [], 0
-        with _naming_columns_of(table):
+        notes, start, of_array = [], 0, OF_ARRAY if is_array(table) else ""
+        with rewording(lambda text: text + of_array):
             for rule in self.columns:
                 stop = start + len(rule.output_names)
                 if rule.name in inputs:
@@ -251,17 +263,6 @@ def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None
         return rule
     leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
     return replace(rule, caution=both(rule.caution, leak))
-
-
-@contextlib.contextmanager
-def _naming_columns_of(table: Any) -> Iterator[None]:
-    """Explain the names of an array's columns in errors."""
-    try:
-        yield
-    except TableError as error:
-        if not is_array(table):
-            raise
-        raise TableError(f"{error}; the columns of an array are called x0, x1, … in their order") from error
 
 
 def rows_without_values(table: Any) -> np.ndarray:

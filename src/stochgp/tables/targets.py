@@ -1,9 +1,7 @@
 """How the target's column becomes numbers or labels: of a table, and of files block by block."""
 
 import abc
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +11,17 @@ from jaxtyping import Bool, Float, Float64, Shaped
 from stochgp.names import did_you_mean
 from stochgp.warning import warn
 
-from .columns import DURATIONS, OF_DAY, Column, TableError, both, read_column, row_of_first, table_columns
+from .columns import (
+    DURATIONS,
+    OF_DAY,
+    Column,
+    TableError,
+    both,
+    read_column,
+    rewording,
+    row_of_first,
+    table_columns,
+)
 from .readings import Reading, as_read, decimal_mark_of, doubts, reading_of
 from .rules import MAX_LEVELS
 
@@ -118,7 +126,7 @@ def target_column(
         False refuses text of any kind.
     """
     column = _named_column(table, name, source, allow_missing)
-    with _naming_target(source):
+    with rewording(lambda text: f"{source}, target {text}"):
         return target_numbers(column, reads_text, decimal_mark_of(table) if column.kind == "text" else "")
 
 
@@ -169,7 +177,7 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     reading, _ = reading_of(column, strict=True)
     if reading is not None and reading.kind == "number":
         return False
-    with _naming_target(source, LABELS):
+    with rewording(lambda text: f"{source}, target {text}{LABELS}"):
         if reading is not None and reading.kind != "boolean":
             raise TableError(f"column {name!r} holds dates or times as text")
         stray = _no_number(column)
@@ -208,16 +216,8 @@ def _named_column(table: Any, name: str, source: str, allow_missing: bool = Fals
     columns = table_columns(table)
     if name not in columns:
         raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
-    with _naming_target(source):
+    with rewording(lambda text: f"{source}, target {text}"):
         return read_column(name, columns[name], allow_missing)
-
-
-@contextlib.contextmanager
-def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
-    try:
-        yield
-    except TableError as error:
-        raise TableError(f"{source}, target {error}{remedy}") from error
 
 
 def refuse_no_counts(y: np.ndarray) -> None:
