@@ -35,10 +35,16 @@ JITTERS = {4: (0.0, 1e-6, 1e-4, 1e-2), 8: (0.0, 1e-12, 1e-9, 1e-6, 1e-3)}  # by 
 
 
 class Factor(NamedTuple):
-    """A + jitter·I = LLᵀ."""
+    """A + jitter·I = LLᵀ.
 
-    L: Float[np.ndarray, "N N"]  # the lower triangle; entries above the diagonal are arbitrary
-    jitter: float  # added to the diagonal of A, in its units
+    Parameters
+    ----------
+    L, jitter : array [N, N], float
+        The lower triangle (entries above the diagonal are arbitrary); the number added to the diagonal of A, in its units.
+    """
+
+    L: Float[np.ndarray, "N N"]
+    jitter: float
 
     def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:
         """(A + jitter·I)⁻¹b, in the dtype of L."""
