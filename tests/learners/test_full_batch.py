@@ -78,7 +78,9 @@ def _stretched():
 
 def test_line_search_reaches_the_optimum_and_stops_there():
     model, rows, best = _stretched()
-    learner = FullBatch(epochs=200, tolerance=1e-12, evaluator=ByEvidence(refit=False, validation_fraction=0.0))
+    learner = FullBatch(
+        epochs=200, tolerance=1e-12, evaluator=ByEvidence(refit=False, validation_fraction=0.0)
+    )
     found = fit(learner, cast(model, jnp.float64), DeviceRows(*rows, dtype=jnp.float64), key=KEY)
     values = [entry["nlml"] for entry in found.history]
     assert values[0] > best + 0.05

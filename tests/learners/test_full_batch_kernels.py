@@ -210,7 +210,6 @@ def test_networks_can_be_held(hold):
     assert len(jax.tree.leaves(partition(held.gp)[0])) == len(jax.tree.leaves(partition(make(network))[0]))
 
 
-
 # Cutting a run
 
 

@@ -69,13 +69,17 @@ class Every(Iterative):
 def test_all_probes_together_give_the_exact_gradient(weighted):
     source = make_source(weighted=weighted)
     exact = vector(nlml_and_gradient(make_gp(), rows_of(source)).gradient)
-    np.testing.assert_allclose(estimate(Every(n_probes=N, solver=Cholesky()), source, KEY), exact, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        estimate(Every(n_probes=N, solver=Cholesky()), source, KEY), exact, rtol=1e-8, atol=1e-12
+    )
 
 
 def test_the_estimated_gradient_is_right_on_average():
     source = make_source(weighted=True)
     exact = vector(nlml_and_gradient(make_gp(), rows_of(source)).gradient)
-    found = np.array([estimate(Iterative(n_probes=50, solver=Cholesky()), source, jax.random.key(i)) for i in range(30)])
+    found = np.array(
+        [estimate(Iterative(n_probes=50, solver=Cholesky()), source, jax.random.key(i)) for i in range(30)]
+    )
     stderr = found.std(axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(stderr > 0)
     assert np.all(np.abs(found.mean(axis=0) - exact) < N_SE * stderr)
@@ -142,9 +146,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     assert resumed.loss == whole.loss
 
 
-@pytest.mark.parametrize(
-    "options", [{"batch_size": 8}, {"tolerance": 0.0}, {"n_probes": 0}, {"epochs": 0}]
-)
+@pytest.mark.parametrize("options", [{"batch_size": 8}, {"tolerance": 0.0}, {"n_probes": 0}, {"epochs": 0}])
 def test_impossible_settings_are_refused(options):
     with pytest.raises((ValueError, TypeError)):
         Iterative(**options)

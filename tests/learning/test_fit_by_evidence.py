@@ -41,7 +41,10 @@ COMMON = {
     "optimizer": optax.adam,
 }  # 3 evaluations of 100 steps
 ALONE = COMMON | {"evaluator": ByEvidence(validation_fraction=0.0)}
-HALF = COMMON | {"batch_size": 10, "evaluator": ByEvidence(validation_fraction=0.5)}  # 100 of 200 rows held out
+HALF = COMMON | {
+    "batch_size": 10,
+    "evaluator": ByEvidence(validation_fraction=0.5),
+}  # 100 of 200 rows held out
 LEARNERS = {
     "scgd": SCGD(**ALONE),
     "scgd, held out": SCGD(**HALF),
@@ -54,9 +57,7 @@ LEARNERS = {
     ),
     "minimax": Minimax(**ALONE),
     "bsgd": BSGD(**HALF),
-    "full batch": FullBatch(
-        epochs=60, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0)
-    ),
+    "full batch": FullBatch(epochs=60, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0)),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -109,7 +110,10 @@ def test_the_nlml_is_the_dense_one_of_the_model_returned(name):
 
 @sweep
 def test_the_best_evaluation_is_returned(name):
-    found, criterion = _fit(name), "held_out_nlpd" if LEARNERS[name].evaluator.validation_fraction > 0 else "nlml"
+    found, criterion = (
+        _fit(name),
+        "held_out_nlpd" if LEARNERS[name].evaluator.validation_fraction > 0 else "nlml",
+    )
     best = min((e for e in found.history if "step" in e), key=lambda e: e.get("criterion", e[criterion]))
     np.testing.assert_allclose(float(found.gp.noise_variance), best["noise_variance"], rtol=1e-5)
     np.testing.assert_allclose(float(found.gp.variance), best["variance"], rtol=1e-5)
@@ -172,9 +176,7 @@ def test_row_weights_are_repeated_rows():
     times = np.random.default_rng(0).integers(1, 4, 60)
     weighted = DeviceRows(toy.X, toy.y, times)
     repeated = DeviceRows(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
-    learner = FullBatch(
-        epochs=5, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=5, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0))
     a, b = (fit(learner, make_gp(M=5, dtype=jnp.float32), rows, key=KEY) for rows in (weighted, repeated))
     np.testing.assert_allclose(a.nlml, b.nlml, rtol=1e-5)
     np.testing.assert_allclose(a.gp.features.W, b.gp.features.W, rtol=1e-3, atol=1e-4)
@@ -248,9 +250,7 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
 
 
 def test_kills_at_random_evaluations_resume_to_the_same_bits(tmp_path):
-    learner = SCGD(
-        batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1
-    )  # 8 evaluations
+    learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1)  # 8 evaluations
     gp = make_gp(M=5, dtype=jnp.float32)
     unbroken = fit(learner, gp, _data(), key=KEY)
     generator, found = np.random.default_rng(0), None
@@ -295,9 +295,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
 
 
 def test_a_finished_run_stays_finished(tmp_path):
-    learner = FullBatch(
-        epochs=100, tolerance=1e9, evaluator=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=100, tolerance=1e9, evaluator=ByEvidence(validation_fraction=0.0))
     gp = make_gp(M=5, dtype=jnp.float32)
     first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
     assert first.result is RESULTS.successful
