@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.stats
 from jaxtyping import Bool, Float, Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
@@ -258,7 +257,9 @@ def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None
     x, y = column.values[rows], targets.values[rows, 0]
     if len(np.unique(y)) < FEWEST_FOR_LEAK or np.ptp(x) == 0:
         return rule
-    found = float(np.corrcoef(*map(scipy.stats.rankdata, (x, y)))[0, 1])
+    from scipy.stats import rankdata  # takes long to load
+
+    found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
     if abs(found) <= LEAK:
         return rule
     leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
