@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from stochgp.numerics.threads import in_threads
+from stochgp.compiled import in_threads
 from threadpoolctl import threadpool_info
 
 from stochgp import FeatureGPRegressor, GPRegressor
