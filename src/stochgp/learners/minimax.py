@@ -83,6 +83,8 @@ class Minimax(AbstractBatchLearner):
     learning_rate: float | Schedule | None = None
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
+    growth: float = 1.0
+    stage_steps: int | None = None
     box: float = 1e4
     ceiling: float = 100.0
     optimizer: Optimizer = muon
@@ -92,11 +94,15 @@ class Minimax(AbstractBatchLearner):
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
-        self.check_common()
-        for name, least in (("penalty", 0), ("ceiling", 0), ("box", 1)):
+        self.check_common("stage_steps")
+        for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if self.penalty is None and self.growth != 1:
+            raise ValueError(
+                f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
+            )
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
@@ -163,8 +169,11 @@ class Minimax(AbstractBatchLearner):
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
         found = {"gp": gp, "weights": w, "A": A, "B": B, "descent": descent, "ascent": ascent}
-        share = state.penalty / state.threshold
-        return dataclasses.replace(state, **found), {
+        share, penalty = state.penalty / state.threshold, state.penalty
+        if self.stage_steps is not None and self.growth != 1:
+            ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
+            penalty = jnp.where(ends, self.growth * penalty, penalty)
+        return dataclasses.replace(state, penalty=penalty, **found), {
             "loss": loss,
             "penalty_share": share,
             "decomposed": decomposed,

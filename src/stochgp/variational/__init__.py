@@ -3,6 +3,7 @@
 from .decoupled import Decoupled, from_coupled, to_coupled
 from .decoupled_mean import DecoupledMean as DecoupledMean
 from .decoupled_mean import NormalEquations as NormalEquations
+from .functions import InducingFunctions as InducingFunctions
 from .functions import functions_at
 from .functions import no_functions as no_functions
 from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, choose_points
