@@ -67,6 +67,8 @@ class Minimax(AbstractBatchLearner):
     penalty : float or None
         μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is the penalty locally exact: a smaller μ,
         such as the papers' 1, has log|F| count by μ/μ* at most (`penalty_share` in the history).
+    growth, stage_steps : float; int or None
+        μ ← growth · μ after every stage of so many steps (None = one stage); for a μ that is given.
     box : float
         The bound of weights and of w, and the factor within which parameters stay of their start.
     ceiling : float
