@@ -9,10 +9,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from stochgp.compiled import in_threads
 from threadpoolctl import threadpool_info
 
 from stochgp import FeatureGPRegressor, GPRegressor
+from stochgp.compiled import in_threads
 from stochgp.data.rows import Rows
 from stochgp.pools.refit import takes_in
 from stochgp.warning import silent, warn

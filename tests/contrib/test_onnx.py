@@ -65,7 +65,9 @@ def fourier(kernel, n_inputs=D, **options):
 
 
 def beyond():
-    return features.Extrapolation.init(np.array([[-1.0] * D, [1.0] * D]), 2.0, np.ones(D), key=KEY, dtype="float64")
+    return features.Extrapolation.init(
+        np.array([[-1.0] * D, [1.0] * D]), 2.0, np.ones(D), key=KEY, dtype="float64"
+    )
 
 
 WIDE = "float64"
