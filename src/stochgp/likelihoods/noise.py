@@ -140,10 +140,11 @@ def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, " N"]:
     """σ² s(x) / ρ of each row, on the host."""
+    if isinstance(noise, ConstantNoise):  # without a program for each number of rows
+        return np.asarray(float(noise.level) / count)
     return np.asarray(noise_variances(noise, X, count))
 
 
-@eqx.filter_jit
 def gradient_of_noise(
     noise: AbstractNoise,
     X: Float[np.ndarray, "N D"],
@@ -151,5 +152,12 @@ def gradient_of_noise(
     weights: Float[np.ndarray, " N"],
 ) -> Any:
     """The gradient of Σ_i w_i · variance_i in the trainable parts of `noise` (None elsewhere)."""
+    if isinstance(noise, ConstantNoise):  # the same program for any number of rows
+        X, count, weights = X[:1], np.ones(1), np.array([np.sum(weights / count)])
+    return _gradient(noise, X, count, weights)
+
+
+@eqx.filter_jit
+def _gradient(noise: AbstractNoise, X: Any, count: Any, weights: Any) -> Any:
     theta, rest = partition(noise)
     return jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(jnp.asarray(X), count)))(theta)
