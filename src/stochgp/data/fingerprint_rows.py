@@ -13,7 +13,6 @@ from stochgp.tables.columns import is_array
 from stochgp.tables.molecules import (
     FingerprintEncoder,
     Fingerprints,
-    MoleculeEncoder,
     Morgan,
     checked_counts,
     holds_fractions,
@@ -63,7 +62,7 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
 
 def is_packed(encoder: Any) -> bool:
     """Whether an estimator's encoder packs fingerprints."""
-    return isinstance(encoder, FingerprintEncoder | MoleculeEncoder)
+    return isinstance(encoder, FingerprintEncoder)
 
 
 def refuse_further_counts(words: np.ndarray) -> None:
@@ -87,11 +86,11 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
     return there
 
 
-def _read_molecules(estimator: Any, X: Any) -> tuple[MoleculeEncoder, np.ndarray]:
+def _read_molecules(estimator: Any, X: Any) -> tuple[FingerprintEncoder, np.ndarray]:
     smiles = estimator.smiles
     if not isinstance(smiles, str | Morgan):
         raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
     morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
-    encoder, words = MoleculeEncoder.fit(X, morgan, estimator.missing == "skip")
+    encoder, words = FingerprintEncoder.fit_molecules(X, morgan, estimator.missing == "skip")
     name_inputs(estimator, 1, [morgan.column])
     return encoder, words

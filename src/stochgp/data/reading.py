@@ -37,12 +37,12 @@ from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, unmasked
 from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.molecules import FingerprintEncoder, Fingerprints, MoleculeEncoder
+from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
+Encoder = TableEncoder | FingerprintEncoder
 
 FIT = 6  # calls from here to that of `fit`
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
@@ -196,9 +196,9 @@ def read_inputs(
     estimator: BaseEstimator, encoder: Encoder | None, X: Any, budget: Budget
 ) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
-    if isinstance(encoder, FingerprintEncoder | MoleculeEncoder):
+    if isinstance(encoder, FingerprintEncoder):
         is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
-        if isinstance(encoder, FingerprintEncoder) and is_table:
+        if encoder.morgan is None and is_table:
             X = TableEncoder.fit(X).transform(X)
         return encoder.transform(X)
     X = unmasked(X)

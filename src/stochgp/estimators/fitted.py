@@ -23,7 +23,6 @@ from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFu
 from stochgp.posteriors.base import Request
 from stochgp.solvers.memory import most_columns
 from stochgp.tables.encoding import known_instead
-from stochgp.tables.molecules import MoleculeEncoder
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -199,7 +198,7 @@ class Fitted:
         return DispersedFunctions(self.posterior, inflation.scale, drawn)
 
     def _rows(self, X: np.ndarray) -> ModelRows:
-        return ModelRows(X, self.inputs, self.dtype, isinstance(self.encoder, MoleculeEncoder))
+        return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)
 
     def _latent(self, rows: ModelRows) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """(Means, variances) of the latent functions, standardised."""

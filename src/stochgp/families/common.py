@@ -54,7 +54,7 @@ from stochgp.observations import Dispersion, Observation
 from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
-from stochgp.tables.molecules import MoleculeEncoder
+from stochgp.tables.molecules import FingerprintEncoder
 from stochgp.tables.targets import CountTargets
 from stochgp.warning import say, warn
 
@@ -125,7 +125,7 @@ def read_regression_data(
     else:
         data = transformed(rows, wanted, estimator, leaves, context)
     if leaves:
-        what = f"{encoder.described}, " if isinstance(encoder, MoleculeEncoder) else ""
+        what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.morgan else ""
         context.record("inputs", "as given", what + inputs.value)
     return dataclasses.replace(data, left_out=left_out, encoder=encoder)
 

@@ -152,45 +152,24 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Fingerprints given to an estimator as packed words, the same way at fit and at predict: arrays, sparse matrices, `Fingerprints`."""
+    """Rows as packed words, the same way at fit and at predict: of counts, or with `morgan` of the molecules of a table.
+
+    If it `skips`, an unreadable molecule becomes a row of NaN, else it is refused.
+    """
 
     levels: tuple[int, ...]
-    named: bool = False
+    morgan: Morgan | None = None
+    skips: bool = False
 
     @classmethod
     def fit(cls, X: Any) -> "FingerprintEncoder":
-        """The levels of training rows. Raises as `Fingerprints.pack`."""
+        """The levels of training rows: arrays, sparse matrices, `Fingerprints`. Raises as `Fingerprints.pack`."""
         return cls(X.levels if isinstance(X, Fingerprints) else Fingerprints.pack(X).levels)
 
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Of the numbers of a packed row."""
-        return (*(f"word {i}" for i in range(n_words(sum(self.levels)))), "further counts")
-
-    def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises ValueError for rows of another number of columns, and as `Fingerprints.pack`."""
-        if isinstance(X, Fingerprints) and X.levels == self.levels:
-            return X.words
-        return Fingerprints.pack(X.counts() if isinstance(X, Fingerprints) else X, self.levels).words
-
-    def unknown(self, X: Any) -> tuple[str, ...]:
-        """None: columns have no names."""
-        return ()
-
-
-@dataclass(frozen=True)
-class MoleculeEncoder:
-    """A table's molecules as packed fingerprints. If it `skips`, an unreadable molecule becomes a row of NaN, else it is refused."""
-
-    morgan: Morgan
-    packing: FingerprintEncoder
-    skips: bool = False
-    named: bool = True
-
     @classmethod
-    def fit(
+    def fit_molecules(
         cls, table: Any, morgan: Morgan, skips: bool = False
-    ) -> tuple["MoleculeEncoder", Float32[np.ndarray, "N W"]]:
+    ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
         """(The encoder, the packed rows of the table).
 
         Raises TableError for a table without the column, and as `transform`; ValueError if the extra is not installed.
@@ -198,32 +177,43 @@ class MoleculeEncoder:
         counts, bad = _read_molecules(table, morgan, skips)
         if bad.all():
             raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
-        encoder = cls(morgan, FingerprintEncoder.fit(counts), skips)
-        return encoder, encoder._words(counts, bad)
+        packed = Fingerprints.pack(counts)
+        packed.words[bad] = np.nan
+        return cls(packed.levels, morgan, skips), packed.words
+
+    @property
+    def named(self) -> bool:
+        """Whether rows are read from a column by name."""
+        return self.morgan is not None
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Of the numbers of a packed row."""
-        return self.packing.output_names
+        return (*(f"word {i}" for i in range(n_words(sum(self.levels)))), "further counts")
 
     @property
     def described(self) -> str:
         """For the summary of a model."""
-        kind = "counts" if self.morgan.counts else "bits"
-        chiral = " with chirality" if self.morgan.chirality else ""
-        return f"Morgan {kind} of radius {self.morgan.radius}{chiral} in {self.morgan.n_bits} columns, of column {self.morgan.column!r}"
+        if self.morgan is None:
+            kind = "bits" if max(self.levels, default=0) <= 1 else "counts"
+            return f"fingerprints of {len(self.levels)} {kind}"
+        kind, of = "counts" if self.morgan.counts else "bits", self.morgan
+        chiral = " with chirality" if of.chirality else ""
+        return f"Morgan {kind} of radius {of.radius}{chiral} in {of.n_bits} columns, of column {of.column!r}"
 
-    def transform(self, table: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises TableError, naming the row, for a molecule that is missing, empty or cannot be read, unless it `skips` these."""
-        return self._words(*_read_molecules(table, self.morgan, self.skips))
+    def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
+        """Packed rows. Raises as `Fingerprints.pack`; TableError, naming the row, for an unreadable molecule unless it `skips`."""
+        if self.morgan is not None:
+            counts, bad = _read_molecules(X, self.morgan, self.skips)
+            words = Fingerprints.pack(counts, self.levels).words
+            words[bad] = np.nan
+            return words
+        if isinstance(X, Fingerprints) and X.levels == self.levels:
+            return X.words
+        return Fingerprints.pack(X.counts() if isinstance(X, Fingerprints) else X, self.levels).words
 
-    def _words(self, counts: Any, bad: np.ndarray) -> np.ndarray:
-        words = self.packing.transform(counts)
-        words[bad] = np.nan
-        return words
-
-    def unknown(self, table: Any) -> tuple[str, ...]:
-        """None: the model reads one column and no other."""
+    def unknown(self, X: Any) -> tuple[str, ...]:
+        """None: one column is read, or columns have no names."""
         return ()
 
 
