@@ -17,8 +17,9 @@ from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import cells, clusters, folds, median, paired
-from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
+from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion, LeftOut, Observation
+from stochgp.observations.boosting import Boosting, binned, edges_of
 from stochgp.observations.error_distribution import (
     SCALED,
     STUDENT,

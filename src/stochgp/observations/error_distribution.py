@@ -15,7 +15,8 @@ from stochgp.distributions.normal import LOG_2PI, log_student
 from stochgp.likelihoods import AbstractNoise, TreeNoise
 from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
 from stochgp.numerics.clustered import clusters, folds, median
-from stochgp.numerics.trees import Boosting, Trees
+from stochgp.numerics.trees import Trees
+from stochgp.observations.boosting import Boosting
 from stochgp.parameters import frozen
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"

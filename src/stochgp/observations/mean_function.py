@@ -17,7 +17,8 @@ from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import random_rows
-from stochgp.numerics.trees import Boosting, Trees, joined
+from stochgp.numerics.trees import Trees, joined
+from stochgp.observations.boosting import Boosting
 
 MAX_ROWS = 50_000  # to which slopes, or the trees of a fold, are fitted
 PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inputs
