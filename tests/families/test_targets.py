@@ -387,7 +387,7 @@ def test_a_mean_is_one_of_the_targets_as_given():
 
 def test_names_that_only_regressors_know_are_refused_by_the_likelihood_itself():
     y = jnp.ones(2)
-    with pytest.raises(ValueError, match="only a fitted regressor knows"):
+    with pytest.raises(ValueError, match="only a fitted regressor has the transform"):
         likelihoods.Warped("gaussian", "auto").log_density(y, y[:, None], y[:, None])
     with pytest.raises(ValueError, match="unknown likelihood 'row-noise'"):
         likelihoods.Warped("row-noise", "log").log_density(y, y[:, None], y[:, None])

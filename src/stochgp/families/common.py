@@ -100,7 +100,7 @@ def read_regression_data(
         raise ValueError("calibration takes rows in memory, not files: read the table first")
     if counts and wanted is not None:
         raise ValueError(
-            "a likelihood of counts takes them as they are: leave the transform, or target=, out"
+            "the likelihood takes counts as they are: leave the transform, or target=, out"
         )
     if isinstance(mean, str):
         _check_mean(mean, are_files(X), inputs, counts)
