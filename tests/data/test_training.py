@@ -73,7 +73,7 @@ def test_losses_of_feature_learners_are_those_of_a_density(learner):
             rows = Batch(*(jnp.stack([part, part]) for part in rows))
         state = begin(learner, gp, toy)
         state = dataclasses.replace(state, weights=jnp.linspace(-1.0, 1.0, gp.n_features))
-        found.append(float(learner.step(state, rows, key=KEY)[1].loss))
+        found.append(float(learner.step(state, rows, key=KEY)[1]["loss"]))
     assert_allclose(found[1] - found[0], np.log(SCALE), rtol=1e-12)
 
 

@@ -83,7 +83,6 @@ def test_the_variant_of_scgd_is_in_the_report(learner, what):
     settings = report["learner"]
     assert model.plan_["learner"]["choice"] == "SCGD" and report["gradients"] == what
     assert settings["anchored"] == learner.anchored and settings["tracking"] == learner.tracking
-    assert settings["corrected"] == learner.corrected
 
 
 def test_nothing_learned_is_said_as_such():

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from stochgp import KernelGPRegressor
+from stochgp.context import FitContext
 from stochgp.devices import Devices
 from stochgp.estimators.report import MIN_SHARED_BATCH, shared_steps
 from stochgp.learners import BSGD, SCGD
@@ -29,10 +31,14 @@ def devices_of(count, platform="gpu", processes=1, steps=False):
     ],
 )
 def test_batches_are_spread_if_that_saves_time(devices, learner, batch_size, shares, why):
-    found, plan = shared_steps(devices, learner(batch_size=batch_size), 10**6)
-    assert found.steps == shares and why in plan["devices"]["why"]
-    assert plan["devices"]["choice"]["batches"] == ("spread" if shares else "whole")
+    context = FitContext(KernelGPRegressor(random_state=0))
+    context.devices = devices
+    found = shared_steps(learner(batch_size=batch_size), 10**6, context)
+    entry = context.plan_["devices"]
+    assert found.steps == shares and why in entry["why"]
+    assert entry["choice"]["batches"] == ("spread" if shares else "whole")
 
 
 def test_without_devices_nothing_is_said():
-    assert shared_steps(Devices(), SCGD(), 100) == (Devices(), {})
+    context = FitContext(KernelGPRegressor(random_state=0))
+    assert shared_steps(SCGD(), 100, context) == Devices() and not context.plan_

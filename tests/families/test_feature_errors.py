@@ -77,10 +77,10 @@ def test_few_rows_have_what_they_ask_for():
     X, y = rows(slope=0.0)
     student = fitted((X[:120], y[:120]), learner="scgd", likelihood="student-t")
     assert student.plan_["likelihood"]["choice"] == "student-t"
-    assert student.plan_["closing_steps"]["choice"] > 0
+    assert student.fit_report_["refit_steps"] > 0
     auto = fitted((X[:120], y[:120]), learner="scgd")
     assert auto.plan_["likelihood"]["choice"] == "gaussian"
-    assert "too few" in auto.plan_["likelihood"]["why"]
+    assert "too little" in auto.plan_["likelihood"]["why"]
 
 
 def test_a_student_t_needs_rows_that_are_held_out():

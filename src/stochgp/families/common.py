@@ -99,9 +99,7 @@ def read_regression_data(
     if are_files(X) and calibration is not None:
         raise ValueError("calibration takes rows in memory, not files: read the table first")
     if counts and wanted is not None:
-        raise ValueError(
-            "the likelihood takes counts as they are: leave the transform, or target=, out"
-        )
+        raise ValueError("the likelihood takes counts as they are: leave the transform, or target=, out")
     if isinstance(mean, str):
         _check_mean(mean, are_files(X), inputs, counts)
     if are_files(X):
@@ -252,7 +250,7 @@ def store(
     *,
     solution: Solution | None = None,
     nlml: float | None = None,
-    score: Callable[[Fitted, Rows], Scores] = scores,
+    score: Callable[[Fitted, Rows], Scores] | None = None,
 ) -> None:
     """Set the fitted attributes, in target units: the only place that does. `nlml` is exact, per datum, of standardised targets."""
     parts = [part for part in (learned, solution) if part is not None]
@@ -265,7 +263,7 @@ def store(
         rows = dataclasses.replace(
             data.rows, y=data.given_targets(getattr(estimator, "target", None) == "count")
         )
-        if caution := caution_after_fit(fitted, learned, rows, score, context.budget):
+        if caution := caution_after_fit(fitted, learned, rows, score or scores, context.budget):
             context.record("caution", caution, "according to predictions of rows that the fit has seen")
             warn(caution, ConvergenceWarning, stacklevel=4)
     estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
