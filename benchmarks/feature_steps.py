@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from stochgp.learning.descent import Optimizer
-from stochgp.learning.steps import take_stretch
 
 from measuring import machine, store
 from measuring.tables import table
@@ -26,9 +24,11 @@ from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
 from stochgp.learners import Problem as Run
+from stochgp.learners.descent import Optimizer
+from stochgp.learning.run import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
-from stochgp.objectives import add_up, chunk_rows
+from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.parameters import frozen, positive
 
 TRIAL_STEPS, SEED = 32, (0, 0)
@@ -138,7 +138,7 @@ def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearne
     """The method as its paper has it: plain tracker with b = 0.9, μ = 1, no anchor, no refit, a constant rate."""
     common: dict[str, Any] = {
         "batch_size": batch_size, "epochs": 10**6, "learning_rate": RATES[optimiser], "optimizer": OPTIMISERS[optimiser], "decay": constant,
-        "judge": JUDGE,
+        "evaluator": JUDGE,
     }  # fmt: skip
     if method == "scgd":
         return SCGD(tracking=0.9, anchored=False, **common)

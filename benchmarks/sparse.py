@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from stochgp.learning.base import Problem
-from stochgp.learning.step_plan import StepPlan
 
 from measuring import store
 from measuring.tables import table
@@ -21,6 +19,8 @@ from stochgp import kernels
 from stochgp.budget import peak_resident
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import SVDGP, SVGP
+from stochgp.learners.base import Problem
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.variational import Decoupled, InducingPoints, functions_at

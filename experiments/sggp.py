@@ -12,7 +12,7 @@ from benchmarks.datasets import Dataset, load_function
 from benchmarks.datasets import load as load_named
 from measuring import tables
 from measuring.store import Cell
-from stochgp import SparseGPRegressor, budget, data, learners, metrics
+from stochgp import SparseGPRegressor, budget, data, learning, metrics
 from stochgp.data.streams import HostRows
 from stochgp.kernels import resolve
 from stochgp.models import KernelGP
@@ -63,7 +63,7 @@ def fit(cell: Cell, split: Split) -> tuple[FitResult, dict]:
     """RBF with a lengthscale per input; the fit, and its figures: seconds with search and compilation, and of a step without."""
     learner = learners.BSGD(cell["batch"], cell["epochs"])
     gp = KernelGP(resolve("rbf", split.train.n_inputs))
-    found = learners.fit(learner, gp, split.train, key=jax.random.key(cell["trial"]))
+    found = learning.fit(learner, gp, split.train, key=jax.random.key(cell["trial"]))
     first, second, last = found.history[0], found.history[1], found.history[-1]
     return found, {
         "fit_seconds": found.seconds,

@@ -19,12 +19,13 @@ from jaxtyping import Array, Float
 from experiments.problems import SETS, Problem, curve, deep_gp, load, outcome, score
 from measuring import tables
 from measuring.store import Cell, Record, select
-from stochgp import learners
+from stochgp import learning
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels import Linear, Warped
 from stochgp.learners import BSGD, SCGD, SVGP, AbstractLearner, ByEvidence, ByLoss, Minimax, constant, muon
 from stochgp.models import FeatureGP, SparseGP
-from stochgp.objectives import add_up, bound_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives import bound_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up
 from stochgp.parameters import frozen
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
@@ -48,7 +49,7 @@ class Method(NamedTuple):
     sparse: bool = False
 
     def learner(self, batch: int, epochs: int, rate: float) -> AbstractLearner:
-        settings = {"judge": REFITTED} | self.settings
+        settings = {"evaluator": REFITTED} | self.settings
         return self.make(batch_size=batch, epochs=epochs, learning_rate=rate, **settings)
 
     def prepared(self, gp: FeatureGP) -> FeatureGP:
@@ -56,7 +57,7 @@ class Method(NamedTuple):
         return eqx.tree_at(lambda g: g.variance, gp, frozen(gp.variance)) if self.fixed_scale else gp
 
 
-_PUBLISHED = {"optimizer": optax.adadelta, "decay": constant, "anchored": False, "judge": NOT_REFITTED}
+_PUBLISHED = {"optimizer": optax.adadelta, "decay": constant, "anchored": False, "evaluator": NOT_REFITTED}
 
 METHODS = {
     "scgd-published": Method(SCGD, ADADELTA, True, {**_PUBLISHED, "tracking": 0.9}),
@@ -65,7 +66,7 @@ METHODS = {
     "minimax-published": Method(Minimax, ADADELTA, True, {**_PUBLISHED, "penalty": 1.0}),
     "minimax-muon": Method(Minimax, MUON, settings={"optimizer": muon}),
     "bsgd-adam": Method(BSGD, ADAM, settings={"optimizer": optax.adam}),
-    "svgp": Method(SVGP, ADAM, settings={"judge": ByLoss()}, sparse=True),
+    "svgp": Method(SVGP, ADAM, settings={"evaluator": ByLoss()}, sparse=True),
 }
 
 TUNED = "tuned"
@@ -110,7 +111,7 @@ def run(cell: Cell, kernel: str | None = None) -> dict:
     learner = method.learner(cell["batch"], cell["epochs"], cell["rate"])
     if method.sparse:
         return run_sparse(gp, problem, learner, cell["split"]) | {"rate": cell["rate"]}
-    result = learners.fit(learner, gp, problem.source, key=jax.random.key(cell["split"]))
+    result = learning.fit(learner, gp, problem.source, key=jax.random.key(cell["split"]))
     return score(result, problem) | {"rate": cell["rate"], "curve": curve(result, problem)}
 
 
@@ -216,7 +217,7 @@ def sparse_gp(gp: FeatureGP, problem: Problem, n_inducing: int, seed: int) -> Sp
 def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) -> dict:
     """One fit from the start `gp` and its scores: `nlml` is exact at its hyperparameters, predictions are of q(f)."""
     start = sparse_gp(gp, problem, learner.batch_size or CHUNK, seed)
-    result = learners.fit(learner, start, problem.source, key=jax.random.key(seed))
+    result = learning.fit(learner, start, problem.source, key=jax.random.key(seed))
     s, noise, variance = (
         problem.scale,
         float(result.gp.noise_variance),

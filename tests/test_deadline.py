@@ -148,7 +148,7 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
     gp = make_gp(M=5, dtype=np.float32)
     with monkeypatch.context() as patch:
         clock.costs(patch, SCGD, "advance", 1.0)
-        clock.costs(patch, ByEvidence, "look", 1.0)
+        clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, DeviceRows(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and clock.now <= limit + over
 

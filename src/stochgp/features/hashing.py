@@ -99,7 +99,7 @@ def draw_hashes(
     return jax.vmap(draw, out_axes=-1)(keys)
 
 
-def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> CountDraws:
+def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
     keys, tiny = jax.random.split(key, 5), jnp.finfo(dtype).tiny
     uniform = [jax.random.uniform(k, (2, n_inputs), dtype, minval=tiny) for k in keys[:2]]
     r, c = (-jnp.sum(jnp.log(u), axis=0) for u in uniform)  # Gamma(2, 1): the sum of two exponentials

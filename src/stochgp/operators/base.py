@@ -186,7 +186,7 @@ class AbstractOperator(eqx.Module):
 
     # Other forms of the same operator
 
-    def reordered(self, order: Int[Array, " N"]) -> Self:
+    def reordered(self, order: Int[Array, " N"]) -> "AbstractOperator":
         """The operator of the rows in another order, without kept rows: blocks of a random order are random sets of rows."""
         order = extended(order, self.padded - self.size)
         rows, noise = jax.tree.map(lambda leaf: self._constrained(leaf[order]), (self.rows, self.noise))
