@@ -12,7 +12,7 @@ from benchmarks.datasets import Dataset, load_function
 from benchmarks.datasets import load as load_named
 from measuring import tables
 from measuring.store import Cell
-from stochgp import SparseGPRegressor, budget, data, learning, metrics
+from stochgp import SparseGPRegressor, budget, data, learners, learning, metrics
 from stochgp.data.streams import HostRows
 from stochgp.kernels import resolve
 from stochgp.models import KernelGP
