@@ -168,6 +168,7 @@ def learn(
         itemsize = DTYPES[data.dtype]
         placed = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
         learner = placed.learner
+        logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         context.devices = shared_steps(learner, N, context)
         source = data.source(placed.on_device)
         rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
