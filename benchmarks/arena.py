@@ -1,68 +1,43 @@
 """`arena`: raw tables, our estimators as they come against boosting, forests and ridge regression, as they come and tuned.
 
-Each cell (a table, its division, a side, its variant) runs in a process of its own that finds nothing compiled on disk, on all cores. A tuned rival has as many
+Each cell (a table, its division, a side, its variant) runs on all cores. A tuned rival has as many
 seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. `GPRegressor(time_limit=20)` is a variant too. Our estimators are given the tables as they are, text, dates and gaps
 included; what they refuse is in the line. Rivals are given numbers made of the dates by their known format (`arena_inputs`). Scores are in units of the standard
-deviation of the training targets. Cells that are done are passed over, so that a run may be stopped at any time; `--only side=pool table=diamonds`
-chooses. All cells take about a day on two cores. Rivals and tables whose packages are missing (extra bench) are skipped.
+deviation of the training targets. `--only side=pool table=diamonds` chooses cells. All cells take about a day on two cores. Rivals and tables whose packages are missing (extra bench) are skipped.
 """
 
-import functools
+import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.arena_cell import IN_HASTE, OURS
-from benchmarks.arena_rivals import RIVALS
-from benchmarks.arena_summary import in_haste, ranks, shares, sides, table
-from benchmarks.arena_tables import TABLES, AbsentError, divided
-from benchmarks.resuming import apart
-from measuring import store
+import numpy as np
 
-__all__ = ["cells", "depends", "in_haste", "lacking", "measure", "ranks", "shares", "sides", "table"]
+from benchmarks import arena_tuning
+from benchmarks.arena_rivals import RIVALS, Predicted
+from benchmarks.arena_summary import in_haste, ranks, shares, sides
+from benchmarks.arena_tables import TABLES, Rows, divided
+from measuring import store, tables
+from measuring.harness import AbsentError
+
 ROWS, QUICK_ROWS = 40_000, 1_500
 QUICK_SECONDS = 5.0  # of tuning
 AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table
-CACHE = "JAX_COMPILATION_CACHE_DIR"  # empty: a process finds no compiled code
+IN_HASTE, SECONDS = "20 s", 20.0  # a variant of the pool: its `time_limit`
+OURS = {"pool": "GPRegressor", "kernel": "KernelGPRegressor", "feature": "FeatureGPRegressor"}
 
 
-def cells(quick: bool) -> list[store.Cell]:
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
     """All cells, table by table; the pool comes first, since tuning takes its seconds."""
     rows = QUICK_ROWS if quick else ROWS
-    sides = [(side, "default") for side in (*OURS, *RIVALS)] + [("pool", IN_HASTE)]
-    sides += [(side, "tuned") for side, rival in RIVALS.items() if rival.draw is not None]
+    every = [(side, "default") for side in (*OURS, *RIVALS)] + [("pool", IN_HASTE)]
+    every += [(side, "tuned") for side, rival in RIVALS.items() if rival.draw is not None]
     return [
         {"table": name, "split": split, "side": side, "variant": variant, "rows": rows}
         for name, found in TABLES.items()
         for split in found.splits
-        for side, variant in sides
+        for side, variant in every
     ]
-
-
-def lacking(cell: store.Cell) -> str | None:
-    """Why the cell cannot be run here; None where it can."""
-    rival = RIVALS.get(cell["side"])
-    if rival is not None and not rival.is_installed:
-        return f"{cell['side']}: the package {rival.package} is not installed: pip install 'stochgp[bench]'"
-    if (absent := _absent(cell["table"])) is not None:
-        return absent
-    if rival is None or rival.most_rows is None:
-        return None
-    n_rows = _n_rows(cell["table"], cell["split"], cell["rows"])
-    return f"{cell['side']}: {n_rows:,} rows are too many" if n_rows > rival.most_rows else None
-
-
-@functools.cache
-def _n_rows(name: str, split: str, most: int) -> int:
-    """Training rows."""
-    return len(divided(TABLES[name].load(), split, most)[0].y)
-
-
-@functools.cache
-def _absent(name: str) -> str | None:
-    try:
-        TABLES[name].read()
-    except AbsentError as absent:
-        return f"{name}: {absent}"
-    return None
 
 
 def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] | None:
@@ -76,6 +51,85 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
     return {"seconds": pool[0]["results"].get("fit_seconds", AFTER_REFUSAL)} if pool else None
 
 
-def measure(cell: store.Cell) -> dict[str, Any]:
-    """Of a process of its own; `RuntimeError` with its last line where it fails or is killed."""
-    return apart("benchmarks.arena_cell", cell, {CACHE: ""})
+def page(records: list[store.Record]) -> list[str]:
+    """Shares of the divisions, mean ranks, the pool in haste, all lines."""
+    return [tables.table(*part(store.rows(records))) for part in (shares, ranks, in_haste, sides)]
+
+
+def run(cell: store.Cell) -> dict[str, Any]:
+    """Scores, seconds and the peak of memory of a cell, or {"refused": what our estimator said}.
+
+    `cell` has table, split, side, variant and rows; of a tuned rival also the seconds that it may take.
+    """
+    from stochgp.budget import peak_resident
+
+    warnings.simplefilter("ignore")
+    table, rival = TABLES[cell["table"]], RIVALS.get(cell["side"])
+    train, test = divided(table.load(), cell["split"], cell["rows"])
+    if rival is not None and len(train.y) > (rival.most_rows or np.inf):
+        raise AbsentError(f"{cell['side']}: {len(train.y):,} rows are too many")
+    sizes = {"n_train": len(train.y), "n_test": len(test.y), "n_columns": train.X.shape[1]}
+    begun = time.perf_counter()
+    try:
+        predict, facts = _ours(cell, train) if cell["side"] in OURS else _rivals(cell, train, table.dates)
+        fitted = time.perf_counter()
+        found = predict(test.X)
+    except (TypeError, ValueError) as refused:
+        if cell["side"] not in OURS:
+            raise
+        return sizes | {"refused": f"{type(refused).__name__}: {refused}"}
+    seconds = {"fit_seconds": fitted - begun, "predict_seconds": time.perf_counter() - fitted}
+    return sizes | seconds | {"peak_bytes": peak_resident()} | facts() | scores(found, test.y, train.y)
+
+
+def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
+    """Of predictions, ours or a rival's, in units of the standard deviation of the training targets, `seen`.
+
+    `repeated` is the share of the most frequent training target: where it is large, a density says little, since it may be as great as one likes there.
+    """
+    from stochgp import metrics
+
+    scale = float(np.std(seen))
+    values, counts = np.unique(seen, return_counts=True)
+    predicted, mean = distribution_of(found, scale, float(np.diff(values).min(initial=np.inf)))
+    found = {
+        "rmse": metrics.rmse(y, mean) / scale,
+        "nlpd": metrics.nlpd(y, predicted)
+        - np.log(scale),  # of counts as of a density of 1/scale around each
+        "crps": metrics.crps(y, predicted) / scale,
+        "coverage50": metrics.coverage(y, predicted, level=0.5),
+        "coverage95": metrics.coverage(y, predicted, level=0.95),
+        "repeated": counts.max() / len(seen),
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+def distribution_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndarray]:
+    """(The distribution of each row, its mean): a rival's mean is the one that it predicts."""
+    if not isinstance(found, Predicted):
+        return found, found.mean
+    from benchmarks.quantiles import QuantileDistribution
+    from stochgp.distributions import Normal
+
+    mean = np.asarray(found.mean, np.float64)
+    if found.quantiles is not None:
+        return QuantileDistribution.through(found.quantiles, scale, step), mean
+    return Normal(mean, np.asarray(found.std, np.float64)), mean
+
+
+def _ours(cell: store.Cell, rows: Rows) -> tuple[Callable[[Any], Any], Callable[[], dict]]:
+    """(Predictions, what else a line says) of an estimator of defaults, its `time_limit` aside, given the table as it comes; loading it counts as fitting."""
+    import stochgp
+
+    limit = {"time_limit": SECONDS} if cell["variant"] == IN_HASTE else {}
+    model = getattr(stochgp, OURS[cell["side"]])(random_state=0, **limit)
+    model.fit(rows.X, rows.y, groups=rows.groups)
+    weights = getattr(model, "weights_", None)
+    return model.predict_distribution, lambda: {} if weights is None else {"weights": dict(weights)}
+
+
+def _rivals(
+    cell: store.Cell, rows: Rows, dates: Any
+) -> tuple[Callable[[Any], Predicted], Callable[[], dict]]:
+    found = arena_tuning.fit(RIVALS[cell["side"]], rows, cell["split"], dates, cell.get("seconds"))
+    return found.predict, lambda: arena_tuning.facts(found)

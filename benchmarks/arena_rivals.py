@@ -8,7 +8,6 @@ scikit-learn's GP, a Matérn-5/2 kernel of a lengthscale an input and white nois
 """
 
 import functools
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -53,21 +52,15 @@ Predict = Callable[[Any], Predicted]
 
 
 class Rival(NamedTuple):
-    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings; a `serial` one uses one core, so that tuning runs several at once.
+    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings.
 
     Without `draw` there is nothing to tune; `most_rows` is what it can learn from.
     """
 
-    package: str
     inputs: Any
     fit: Callable[[Any, np.ndarray, Settings], Predict]
     draw: Callable[[np.random.Generator], Settings] | None
-    serial: bool = False
     most_rows: int | None = None
-
-    @property
-    def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.package) is not None
 
     def fitted(self, X: Any, y: np.ndarray, dates: Mapping[str, str], settings: Settings) -> Predict:
         """Of a frame's rows, inputs made of these rows alone."""
@@ -151,34 +144,79 @@ def _ridge(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 def _svgp(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    import torch  # pyright: ignore[reportMissingImports]
+    """Batches of 1,024, Adam, at least 2,000 steps."""
+    import gpytorch
+    import torch
 
-    from benchmarks.rivals_gpytorch import learned_svgp
+    class SVGP(gpytorch.models.ApproximateGP):
+        def __init__(self, points: torch.Tensor):
+            q = gpytorch.variational.CholeskyVariationalDistribution(len(points))
+            super().__init__(gpytorch.variational.VariationalStrategy(self, points, q))
+            self.mean_module, self.likelihood = (
+                gpytorch.means.ZeroMean(),
+                gpytorch.likelihoods.GaussianLikelihood(),
+            )
+            matern = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=points.shape[1])
+            self.covar_module, self.likelihood.noise = gpytorch.kernels.ScaleKernel(matern), 0.1
 
+        def forward(self, x: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    torch.manual_seed(0)
+    settings = {"n_points": 512, "rate": 0.01, "epochs": 40} | settings
     inputs, targets = _Standardised.of(X), _Standardised.of(y)
-    moments = learned_svgp(torch.as_tensor(inputs(X)), torch.as_tensor(targets(y)), **settings)
+    rows, t, batch = torch.as_tensor(inputs(X)), torch.as_tensor(targets(y)), min(1024, len(y))
+    model = SVGP(rows[torch.randperm(len(y))[: settings["n_points"]]].clone())
+    loss = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings["rate"])
+    generator, whole = torch.Generator().manual_seed(0), len(y) // batch * batch
+    remaining = max(2_000, settings["epochs"] * (len(y) // batch))
+    while remaining > 0:
+        for some in torch.randperm(len(y), generator=generator)[:whole].split(batch)[:remaining]:
+            optimiser.zero_grad()
+            (-loss(model(rows[some]), t[some])).backward()
+            optimiser.step()
+            remaining -= 1
+    model.eval()
 
     def predict(X: Any) -> Predicted:
-        m, v = moments(torch.as_tensor(inputs(X)))
+        with torch.no_grad():
+            found = [model.likelihood(model(part)) for part in torch.as_tensor(inputs(X)).split(2048)]
+        m, v = (
+            torch.cat([getattr(of, name) for of in found]).numpy().astype(np.float64)
+            for name in ("mean", "variance")
+        )
         return Predicted(targets.back(m), targets.scale * np.sqrt(v))
 
     return predict
 
 
-def _gpboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+def vecchia(
+    X: np.ndarray, y: np.ndarray, neighbours: int
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Means and deviations of observations by GPBoost's Vecchia approximation, its defaults, a Matérn-3/2 kernel."""
     from gpboost import GPModel  # pyright: ignore[reportMissingImports]
 
+    fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
+    model = GPModel(gp_coords=X, gp_approx="vecchia", num_neighbors=neighbours, **fixed)
+    model.fit(y=y)
+
+    def predict(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = model.predict(gp_coords_pred=X, predict_var=True, predict_response=True)
+        return found["mu"], np.sqrt(found["var"])
+
+    return predict
+
+
+def _gpboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     inputs, targets = _Standardised.of(X), _Standardised.of(y)
     varies = np.ptp(inputs(X), axis=0) > 0  # it refuses constants
-    fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
-    near = {"gp_approx": "vecchia", "num_neighbors": VECCHIA_NEIGHBOURS}
-    model = GPModel(gp_coords=inputs(X)[:, varies].astype(np.float64), **fixed, **near)
-    model.fit(y=targets(y).astype(np.float64))
+    coordinates = lambda X: inputs(X)[:, varies].astype(np.float64)
+    moments = vecchia(coordinates(X), targets(y).astype(np.float64), VECCHIA_NEIGHBOURS)
 
     def predict(X: Any) -> Predicted:
-        coordinates = inputs(X)[:, varies].astype(np.float64)
-        found = model.predict(gp_coords_pred=coordinates, predict_var=True, predict_response=True)
-        return Predicted(targets.back(found["mu"]), targets.scale * np.sqrt(found["var"]))
+        mean, std = moments(coordinates(X))
+        return Predicted(targets.back(mean), targets.scale * std)
 
     return predict
 
@@ -188,8 +226,9 @@ def _exact(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     inputs = _Standardised.of(X)
-    kernel = ConstantKernel() * Matern(np.ones(np.shape(X)[1]), nu=2.5) + WhiteKernel(0.1)
-    model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    lengthscales: Any = np.ones(np.shape(X)[1])
+    kernel = ConstantKernel() * Matern(lengthscales, nu=2.5) + WhiteKernel(0.1)
+    model: Any = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     model.fit(inputs(X).astype(np.float64), y)
     return lambda X: Predicted(*model.predict(inputs(X).astype(np.float64), return_std=True))
 
@@ -304,14 +343,14 @@ def _of_ridge(g: np.random.Generator) -> Settings:
 
 
 RIVALS = {
-    "catboost": Rival("catboost", Levels, _catboost, _of_catboost),
-    "lightgbm": Rival("lightgbm", Categories, _lightgbm, _of_lightgbm),
-    "ngboost": Rival("ngboost", Numbers, _ngboost, _of_ngboost, serial=True),
-    "quantile forest": Rival("quantile_forest", Numbers, _quantile_forest, _of_quantile_forest),
-    "histograms": Rival("sklearn", Categories, _histograms, _of_histograms),
-    "svgp": Rival("gpytorch", Numbers, _svgp, _of_svgp),
-    "gpboost": Rival("gpboost", Numbers, _gpboost, None),
-    "exact": Rival("sklearn", Numbers, _exact, None, most_rows=MOST_OF_EXACT),
-    "xrfm": Rival("xrfm", Numbers, _xrfm, _of_xrfm),
-    "ridge": Rival("sklearn", Numbers, _ridge, _of_ridge),
+    "catboost": Rival(Levels, _catboost, _of_catboost),
+    "lightgbm": Rival(Categories, _lightgbm, _of_lightgbm),
+    "ngboost": Rival(Numbers, _ngboost, _of_ngboost),
+    "quantile forest": Rival(Numbers, _quantile_forest, _of_quantile_forest),
+    "histograms": Rival(Categories, _histograms, _of_histograms),
+    "svgp": Rival(Numbers, _svgp, _of_svgp),
+    "gpboost": Rival(Numbers, _gpboost, None),
+    "exact": Rival(Numbers, _exact, None, most_rows=MOST_OF_EXACT),
+    "xrfm": Rival(Numbers, _xrfm, _of_xrfm),
+    "ridge": Rival(Numbers, _ridge, _of_ridge),
 }

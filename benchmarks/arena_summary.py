@@ -1,4 +1,4 @@
-"""What the lines of the arena say: a table of ours beside the best rival, on which share of the tables ours is ahead, mean ranks, and all lines."""
+"""Summaries of the lines of the arena: on which share of the tables ours is ahead, mean ranks, and all lines."""
 
 import math
 import statistics
@@ -8,39 +8,14 @@ from typing import Any
 
 from scipy.stats import rankdata, studentized_range
 
-from benchmarks.arena_cell import IN_HASTE
-
 Row = dict[str, Any]
-OURS, RIDGE = "pool", "ridge"
+OURS, RIDGE, IN_HASTE = "pool", "ridge", "20 s"
 OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest", "svgp", "gpboost", "exact")
 SCORES = ("nlpd", "crps", "rmse")
 LEVEL = 0.05  # of Nemenyi's test
 
 
-def table(result: Row) -> tuple[list[str], list[list]]:
-    """A line for each division of a table: the pool's scores, and the best rival of each score, as it comes or tuned; empty where there is none."""
-    headings = ["table", "split", "rows"]
-    for score in SCORES:
-        headings += [f"{score.upper()}, pool", "best rival", "which"]
-    headings += ["50 %", "95 %", "fit s"]
-    return headings, [_line(cell, found) for cell, found in _divisions(result["rows"])]
-
-
-def _line(cell: tuple, found: list[Row]) -> list:
-    ours = _pool(found)
-    line = [cell[0], cell[1], found[0]["n_train"]]
-    for score in SCORES:
-        best = _best(found, score, None)
-        theirs = ["", ""] if best is None else [_number(best[score]), _named(best)]
-        line += [_number(ours.get(score)) if ours else "", *theirs]
-    if ours and "refused" in ours:
-        line[3] = "refused"
-    return line + [
-        _number(ours.get(name)) if ours else "" for name in ("coverage50", "coverage95", "fit_seconds")
-    ]
-
-
-def shares(result: Row) -> tuple[list[str], list[list]]:
+def shares(rows: list[Row]) -> tuple[list[str], list[list]]:
     """On how many divisions of how many the pool's score is below that of every rival that is meant, where both have lines; refusals are lost.
 
     NLPD and CRPS are compared with the rivals that give distributions, RMSE with all, each at its better variant for that score.
@@ -48,7 +23,7 @@ def shares(result: Row) -> tuple[list[str], list[list]]:
     by_split = {"all": None, "random": "random", "time": "time", "group": "group"}
     lines = []
     for name, split in by_split.items():
-        found = [rows for cell, rows in _divisions(result["rows"]) if split in (None, cell[1])]
+        found = [rows for cell, rows in _divisions(rows) if split in (None, cell[1])]
         found = [rows for rows in found if _pool(rows) is not None]
         if not found:
             continue
@@ -58,13 +33,13 @@ def shares(result: Row) -> tuple[list[str], list[list]]:
     return headings, lines
 
 
-def ranks(result: Row) -> tuple[list[str], list[list]]:
+def ranks(rows: list[Row]) -> tuple[list[str], list[list]]:
     """Mean rank of each side at its default, 1 the best, over the divisions on which all of them have lines; below them the critical difference.
 
     A side with lines on fewer than half of the divisions is not ranked: it would take the others from the comparison.
     That is q √(k(k + 1)/6N) for k sides and N divisions (Nemenyi; Demšar, JMLR 2006, section 3.2.2). A refusal is last.
     """
-    defaults = [row for row in result["rows"] if row["variant"] == "default"]
+    defaults = [row for row in rows if row["variant"] == "default"]
     found = [{row["side"]: row for row in rows} for _, rows in _divisions(defaults)]
     n_lines = Counter(row["side"] for row in defaults)
     sides = [side for side, n in n_lines.items() if 2 * n >= len(found)]
@@ -84,14 +59,14 @@ def ranks(result: Row) -> tuple[list[str], list[list]]:
     return headings, [*lines, ["critical difference", "", *[f"{least:.2f}"] * len(SCORES)]]
 
 
-def sides(result: Row) -> tuple[list[str], list[list]]:
+def sides(rows: list[Row]) -> tuple[list[str], list[list]]:
     """Every line: scores, coverages, seconds and memory of each side on each division, best NLPD first."""
     headings = ["table", "split", "rows", "side", *(score.upper() for score in SCORES)]
     headings += ["50 %", "95 %", "fit s", "predict s", "MB"]
     fields = (*SCORES, "coverage50", "coverage95")
     lines = []
-    for (name, split, _), rows in _divisions(result["rows"]):
-        for row in sorted(rows, key=lambda row: _value(row, "nlpd")):
+    for (name, split, _), found in _divisions(rows):
+        for row in sorted(found, key=lambda row: _value(row, "nlpd")):
             seconds = [
                 f"{row[part]:.1f}" if part in row else "" for part in ("fit_seconds", "predict_seconds")
             ]
@@ -101,9 +76,9 @@ def sides(result: Row) -> tuple[list[str], list[list]]:
     return headings, lines
 
 
-def in_haste(result: Row) -> tuple[list[str], list[list]]:
+def in_haste(rows: list[Row]) -> tuple[list[str], list[list]]:
     """On how many divisions the pool of 20 seconds is ahead of ridge regression, by the median of how much, and the most seconds that a fit took."""
-    both = [(_pool(rows, IN_HASTE), _of_side(rows, RIDGE)) for _, rows in _divisions(result["rows"])]
+    both = [(_pool(rows, IN_HASTE), _of_side(rows, RIDGE)) for _, rows in _divisions(rows)]
     pairs = [(ours, ridge) for ours, ridge in both if ours is not None and ridge is not None]
     headings = [
         "divisions",
@@ -123,12 +98,12 @@ def in_haste(result: Row) -> tuple[list[str], list[list]]:
 
 def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
     """`k of n` divisions where the pool is ahead by all of the scores."""
-    compared = [(_pool(rows), [_best(rows, score, _meant(score)) for score in scores]) for rows in divisions]
-    compared = [(ours, best) for ours, best in compared if None not in best]
-    ahead = [
-        all(_value(ours, score) < _value(rival, score) for score, rival in zip(scores, best, strict=True))
-        for ours, best in compared
-    ]
+    ahead = []
+    for rows in divisions:
+        ours, best = _pool(rows), [_best(rows, score, _meant(score)) for score in scores]
+        if ours is not None and None not in best:
+            pairs = zip(scores, best, strict=True)
+            ahead.append(all(_value(ours, score) < _value(rival or {}, score) for score, rival in pairs))
     return f"{sum(ahead)} of {len(ahead)}"
 
 

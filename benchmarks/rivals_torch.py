@@ -1,40 +1,27 @@
-"""SCGD, MINIMAX and BSGD in eager PyTorch, as a competent user would write them.
+"""SCGD, MINIMAX and BSGD in eager PyTorch, as a competent user would write them, for `feature_steps`.
 
 Features φ(x) = relu(relu(xW₁ + b₁)W₂ + b₂) [M], linear kernel, σ² = σ²_min + exp(β). Data resident as
 tensors, nothing read back inside the loop, small matrices factorised by the variants that do not check
 (`cholesky_ex`), inverses by `cholesky_inverse` (faster here than a triangular solve against the identity,
-which the trace alone would allow).
-
-Each method has its gradient twice: as a scalar with the inverses held fixed, for automatic differentiation;
-and `by_hand`, where ∂/∂Φ is written out and only the network is differentiated automatically. The second is
-faster, and more than most users would write.
+which the trace alone would allow). Each gradient is that of a scalar with the inverses held fixed.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex
 
-from benchmarks.problem import Problem
+from benchmarks.feature_steps import Problem
 
 MakeOptimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-def adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Adam, one foreach call for all parameters."""
-    return torch.optim.Adam(parameters, lr=1e-4, foreach=True)
-
-
-def fused_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Adam, one fused kernel for all parameters: faster than foreach on a CPU, off by default in PyTorch."""
-    return torch.optim.Adam(parameters, lr=1e-4, fused=True)
-
-
-def adadelta(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """AdaDelta, one foreach call for all parameters; PyTorch has no fused one."""
-    return torch.optim.Adadelta(parameters, lr=0.1, foreach=True)
+OPTIMISERS: dict[str, MakeOptimiser] = {  # one foreach call for all parameters
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4, foreach=True),
+    "adadelta": lambda parameters: torch.optim.Adadelta(parameters, lr=0.1, foreach=True),
+}
 
 
 class Model:
@@ -60,14 +47,6 @@ class Model:
         return self.beta.exp() + self.floor
 
 
-class Rival(Protocol):
-    """One mini-batch method: `streams` batches a step, from as many independent shuffles of the rows."""
-
-    streams: int
-
-    def step(self, *batches: tuple[Tensor, Tensor]) -> None: ...
-
-
 class SCGD:
     """F̃ ← (1−b)F̃ + bF̂, then G = ∇[(N/B)(‖r‖²/σ² + Σφᵢᵀ P φᵢ) + ‖w‖² + (N−M) log σ² + σ² tr P].
 
@@ -81,12 +60,10 @@ class SCGD:
         problem: Problem,
         optimiser: MakeOptimiser,
         *,
-        by_hand: bool = False,
         tracking: float = 0.9,
         dtype: torch.dtype = torch.float32,
     ):
         self.model = Model(problem, dtype)
-        self.by_hand = by_hand
         self.tracking = tracking
         self.tracker = torch.eye(self.model.n_features, dtype=dtype) * problem.noise_variance
         self.optimiser = optimiser([*self.model.network, self.model.w, self.model.beta])
@@ -105,25 +82,13 @@ class SCGD:
         """Fill `.grad` of every parameter."""
         Phi, s2 = self.model.features(X), self.model.noise_variance()
         inverse = self.track(Phi, s2)
-        if self.by_hand:
-            Phi.backward(self._by_hand(Phi.detach(), y, s2.detach(), inverse))
-        else:
-            self._scalar(Phi, y, s2, inverse).backward()
+        self._scalar(Phi, y, s2, inverse).backward()
 
     def _scalar(self, Phi: Tensor, y: Tensor, s2: Tensor, inverse: Tensor) -> Tensor:
         model, scale = self.model, self.model.n_rows / len(y)
         fit = (Phi @ model.w - y).square().sum() / s2 + (Phi @ inverse * Phi).sum()
         complexity = (model.n_rows - model.n_features) * s2.log() + s2 * inverse.trace()
         return scale * fit + model.w.square().sum() + complexity
-
-    @torch.no_grad()
-    def _by_hand(self, Phi: Tensor, y: Tensor, s2: Tensor, inverse: Tensor) -> Tensor:
-        """Gradients of w and β in place; returns ∂/∂Φ = (N/B)[(2/σ²) r wᵀ + 2ΦM]."""
-        model, scale = self.model, self.model.n_rows / len(y)
-        by_noise = _residual_gradients(model, Phi, y, s2) + inverse.trace()
-        model.beta.grad = by_noise * (s2 - model.floor)
-        pull = (Phi @ model.w - y) * (2 * scale / s2)
-        return torch.addr(Phi @ inverse, pull, model.w, beta=2 * scale)
 
     def step(self, *batches: tuple[Tensor, Tensor]) -> None:
         self.optimiser.zero_grad(set_to_none=True)
@@ -139,16 +104,8 @@ class BSGD:
 
     streams = 1
 
-    def __init__(
-        self,
-        problem: Problem,
-        optimiser: MakeOptimiser,
-        *,
-        by_hand: bool = False,
-        dtype: torch.dtype = torch.float32,
-    ):
+    def __init__(self, problem: Problem, optimiser: MakeOptimiser, *, dtype: torch.dtype = torch.float32):
         self.model = Model(problem, dtype)
-        self.by_hand = by_hand
         self.optimiser = optimiser([*self.model.network, self.model.beta])
 
     @torch.no_grad()
@@ -164,11 +121,7 @@ class BSGD:
         """Fill `.grad` of every parameter."""
         Phi, s2 = self.model.features(X), self.model.noise_variance()
         C = self.coefficients(Phi, y, s2)
-        if self.by_hand:
-            self.model.beta.grad = (C.trace() * (s2 - self.model.floor)).detach()
-            Phi.backward(2 * (C @ Phi.detach()))
-        else:
-            ((C @ Phi * Phi).sum() + s2 * C.trace()).backward()
+        ((C @ Phi * Phi).sum() + s2 * C.trace()).backward()
 
     def step(self, *batches: tuple[Tensor, Tensor]) -> None:
         self.optimiser.zero_grad(set_to_none=True)
@@ -191,13 +144,12 @@ class Minimax:
         problem: Problem,
         optimiser: MakeOptimiser,
         *,
-        by_hand: bool = False,
         penalty: float = 1.0,
         box: float = 1e3,
         dtype: torch.dtype = torch.float32,
     ):
         self.model = Model(problem, dtype)
-        self.by_hand, self.penalty, self.box = by_hand, penalty, box
+        self.penalty, self.box = penalty, box
         self.A = self._start(torch.tensor(problem.X[:4096], dtype=dtype)).requires_grad_()
         self.B = torch.zeros_like(self.A).requires_grad_()
         self.ceiling = 100 * self.A.detach().trace() * torch.eye(self.model.n_features, dtype=dtype)
@@ -226,10 +178,7 @@ class Minimax:
         self._gradient_A(Phi, s2)
         with torch.no_grad():
             pull = self.B * (self.penalty / torch.linalg.matrix_norm(self.A))  # μB/‖A‖
-        if self.by_hand:
-            Phi.backward(self._by_hand(Phi.detach(), y, s2.detach(), pull))
-        else:
-            self._scalar(Phi, y, s2, pull).backward()
+        self._scalar(Phi, y, s2, pull).backward()
 
     @torch.no_grad()
     def _gradient_A(self, Phi: Tensor, s2: Tensor) -> None:
@@ -244,15 +193,6 @@ class Minimax:
         fit = (Phi @ model.w - y).square().sum() / s2 - (Phi @ pull * Phi).sum()
         complexity = (model.n_rows - model.n_features) * s2.log() - s2 * pull.trace()
         return scale * fit + model.w.square().sum() + complexity
-
-    @torch.no_grad()
-    def _by_hand(self, Phi: Tensor, y: Tensor, s2: Tensor, pull: Tensor) -> Tensor:
-        """Gradients of w and β in place; returns ∂/∂Φ = (N/B)[(2/σ²) r wᵀ − (2μ/‖A‖) ΦB]."""
-        model, scale = self.model, self.model.n_rows / len(y)
-        by_noise = _residual_gradients(model, Phi, y, s2) - pull.trace()
-        model.beta.grad = by_noise * (s2 - model.floor)
-        drag = (Phi @ model.w - y) * (2 * scale / s2)
-        return torch.addr(Phi @ pull, drag, model.w, beta=-2 * scale)
 
     @torch.no_grad()
     def project(self) -> None:
@@ -281,19 +221,11 @@ class Minimax:
         self.ascend(second[0])
 
 
-def _residual_gradients(model: Model, Phi: Tensor, y: Tensor, s2: Tensor) -> Tensor:
-    """Gradient of w in place, (2N/(Bσ²))Φᵀr + 2w; returns what g adds to ∂σ²: −(N/B)‖r‖²/σ⁴ + (N−M)/σ²."""
-    scale = model.n_rows / len(y)
-    residual = Phi @ model.w - y
-    model.w.grad = torch.addmv(model.w, Phi.t(), residual * (2 * scale / s2), beta=2)
-    return (model.n_rows - model.n_features) / s2 - scale * residual.square().sum() / s2**2
-
-
 METHODS: dict[str, type] = {"scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
 
 
 def run_steps(
-    rival: Rival, X: Tensor, y: Tensor, batch_size: int, n_steps: int, generator: torch.Generator
+    rival: Any, X: Tensor, y: Tensor, batch_size: int, n_steps: int, generator: torch.Generator
 ) -> None:
     """`n_steps` steps on shuffled batches without replacement; at most one epoch, ⌊N/B⌋ steps."""
     streams = [shuffled(X, y, batch_size, n_steps, generator) for _ in range(rival.streams)]

@@ -195,14 +195,16 @@ def solved(
     length: float,
     share: float,
     until: tuple[float, float],
-) -> tuple[np.ndarray, dict[str, float]]:
+) -> tuple[np.ndarray, dict[str, float | None]]:
     """(W, {seconds, epochs}) of one side; `until` is the tolerance and the seconds."""
-    rows, sides = torch.tensor(X), torch.tensor(B)
     begun, uncounted = time.perf_counter(), 0.0
     end = Until(until[0], begun + until[1])
     if side == "higp":
         W, epochs = _by_higp(X, B, name, length, share, end)
+    elif side == "gpytorch cg":
+        W, epochs = _by_gpytorch(X, B, name, length, share, until[0]), None
     else:
+        rows, sides = torch.tensor(X), torch.tensor(B)
         A = kernel_matrix(rows, rows, name, length)
         A.diagonal().add_(share)
         with torch.no_grad():
@@ -247,6 +249,27 @@ def _by_higp(
         P = Z + rz / before * P
         passes += 1
     return W, float(passes)
+
+
+def _by_gpytorch(
+    X: np.ndarray, B: np.ndarray, name: str, length: float, share: float, tolerance: float
+) -> np.ndarray:
+    """Conjugate gradients with a pivoted Cholesky preconditioner, K kept."""
+    import gpytorch
+    from linear_operator import settings, to_linear_operator
+
+    base = (
+        gpytorch.kernels.RBFKernel() if name == "RBF" else gpytorch.kernels.MaternKernel(float(name[-2]) / 2)
+    )
+    base = base.double()
+    base.lengthscale = length
+    with (
+        torch.no_grad(), settings.max_cholesky_size(0), settings.cg_tolerance(tolerance),
+        settings.max_cg_iterations(200), settings.max_preconditioner_size(100),
+    ):  # fmt: skip
+        K = to_linear_operator(base(torch.tensor(X)).to_dense()).add_diagonal(torch.tensor(share).double())
+        W = K.solve(torch.tensor(B)).numpy()
+    return W
 
 
 def locally(

@@ -1,95 +1,57 @@
 """`solver_systems`: seconds of every solver to a relative residual of 1e-4, for the mean and 16 pathwise samples, of systems that have hardly any noise.
 
-Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as the planner says. Each
+Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as `choose_solver` says. Each
 run is in a process of its own, of at most 60 s of solving, our conjugate gradients of at most 180 s. `residual` is the largest of the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000
-new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the spread of the targets. "auto" says which solver the planner takes, and
-the seconds that it predicts; below a noise ratio of 1e-5 it takes a factor that is predicted to last up to 1.5 times as long. Rivals (`solver_rivals`) are run on two systems:
+new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the standard deviation of the targets. Rivals (`solver_rivals`) are run on two systems:
 GPyTorch's conjugate gradients with K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most; HiGP; solvers in PyTorch as their papers write
 them; EigenPro, for the mean alone; and predictors without a system: from the 128 nearest rows of each new one, and xRFM, which learns its own kernel.
 """
 
-import importlib.util
-import json
 import math
-import sys
 import time
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.resuming import apart
 from measuring import store
+from measuring.tables import table
+from stochgp import kernels, solvers
+from stochgp.budget import Budget
+from stochgp.operators import KernelOperator
+from stochgp.priors import prior_functions
+from stochgp.solvers.choice import choose_solver
+from stochgp.solvers.sizes import SystemSize
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
-LONGER = dict.fromkeys(("cg", "cg nystrom"), 180.0)  # so that it is seen whether a factor takes half as long
+LONGER: dict[str, float] = dict.fromkeys(
+    ("cg", "cg nystrom"), 180.0
+)  # so that it is seen whether a factor takes half as long
 QUICK_ROWS = 4_000
-AUTO, GPYTORCH, LOCAL, XRFM = "auto", "gpytorch cg", "128 nearest rows", "xrfm"
-SIDES = (AUTO, "cholesky", "cg nystrom", "cg", "adasap", "sdd")
-# Side: the package it needs.
-RIVALS = {
-    GPYTORCH: "gpytorch",
-    "torch alternating projections": "torch",
-    "torch sketch and project": "torch",
-    "torch sdd": "torch",
-    "higp": "higp",
-    "eigenpro": "torch",
-    LOCAL: "torch",
-    XRFM: "xrfm",
-}
+GPYTORCH, LOCAL, XRFM = "gpytorch cg", "128 nearest rows", "xrfm"
+SIDES = ("cholesky", "cg nystrom", "cg", "adasap", "sdd")
+RIVALS = (
+    GPYTORCH, "torch alternating projections", "torch sketch and project", "torch sdd", "higp", "eigenpro", LOCAL, XRFM,
+)  # fmt: skip
 WITH_RIVALS = ("borehole matern52 1e-6", "friedman matern32 1e-2")
 
 
-def cells(quick: bool) -> list[store.Cell]:
-    """A cell for each system and side."""
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
     systems, rows = (WITH_RIVALS[:1], QUICK_ROWS) if quick else (SYSTEMS, N)
     sides = {system: (*SIDES, *RIVALS) if system in WITH_RIVALS else SIDES for system in systems}
     return [{"system": system, "side": side, "rows": rows} for system in systems for side in sides[system]]
 
 
-def lacking(cell: store.Cell) -> str | None:
-    """Why the cell cannot be run here; None where it can."""
-    package = RIVALS.get(cell["side"])
-    if package is None or importlib.util.find_spec(package) is not None:
-        return None
-    return f"the package {package} is not installed: pip install 'stochgp[bench]'"
-
-
-def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
-    """Nothing."""
-    return {}
-
-
-def measure(cell: store.Cell) -> dict[str, Any]:
-    """Of a process of its own; `RuntimeError` with its last line where it fails."""
-    return apart("benchmarks.solver_systems", cell)
-
-
-def table(result: dict) -> tuple[list[str], list[list]]:
-    """Seconds, residuals and scores; of "auto" the choice and its prediction."""
-    headings = ["system", "side", "seconds", "epochs", "residual", "RMSE", "NLPD"]
-    return headings, [
-        [r["system"], f"{AUTO}: {r['solver']}", f"{r['seconds']:.0f} predicted", "", "", "", ""]
-        if r["side"] == AUTO
-        else [
-            r["system"],
-            r["side"],
-            round(r["seconds"], 1),
-            _or_nothing(r["epochs"], ".0f"),
-            _or_nothing(r["residual"], ".1e"),
-            f"{r['rmse']:.1e}",
-            "" if r["nlpd"] is None else round(r["nlpd"], 2),
-        ]
-        for r in sorted(result["rows"], key=_place)
-    ]
-
-
-def _place(row: dict) -> tuple[int, int]:
-    """The systems and the sides in their order."""
-    return list(SYSTEMS).index(row["system"]), (*SIDES, *RIVALS).index(row["side"])
-
-
-def _or_nothing(value: float | None, how: str) -> str:
-    return "" if value is None else format(value, how)
+def page(records: list[store.Record]) -> list[str]:
+    order = lambda row: (list(SYSTEMS).index(row["system"]), (*SIDES, *RIVALS).index(row["side"]))
+    shown = lambda value, how: "" if value is None else format(value, how)
+    rows = [
+        [r["system"], r["side"], round(r["seconds"], 1), shown(r["epochs"], ".0f"), shown(r["residual"], ".1e"), f"{r['rmse']:.1e}"]
+        + ["" if r["nlpd"] is None else round(r["nlpd"], 2)]
+        for r in sorted(store.rows(records), key=order)
+    ]  # fmt: skip
+    return [table("system | side | seconds | epochs | residual | RMSE | NLPD", rows)]
 
 
 def _friedman(X):
@@ -140,18 +102,8 @@ def _problem(system: str, n_rows: int, generator: np.random.Generator) -> tuple[
     return X, y, y + math.sqrt(share) * generator.standard_normal(len(y))
 
 
-def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
-    """One run in this process."""
-    import jax
-    import jax.numpy as jnp
-
-    from stochgp import kernels
-    from stochgp.budget import Budget
-    from stochgp.operators import KernelOperator
-    from stochgp.planning.solver import choose
-    from stochgp.priors import prior_functions
-    from stochgp.solvers.sizes import SystemSize
-
+def run(cell: store.Cell) -> dict[str, Any]:
+    system, side, n_rows = cell["system"], cell["side"], cell["rows"]
     kernel_name, lengthscale, share = SYSTEMS[system][2:]
     generator = np.random.default_rng(0)
     X, y, noisy = _problem(system, n_rows, generator)
@@ -164,9 +116,7 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
         size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
-        chosen = choose(size, budget, solver=_solver(side), tolerance=TOLERANCE)
-        if side == AUTO:
-            return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
+        chosen = choose_solver(size, budget, solver=_solver(side))
         keep = 0 if side in RIVALS else chosen.keep_rows
         operator = KernelOperator.of(kernel, rows, share, tile=chosen.tile, keep_rows=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
@@ -174,11 +124,12 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
         b = np.concatenate([noisy[:n_rows, None], draws], axis=1)
         times = lambda rows, W: np.asarray(operator.times(rows, operator.pad(jnp.asarray(W))))
         if side in RIVALS:
-            W, found = _by_rival(side, X[:n_rows], b, kernel_name, lengthscale, share)
-            left = b[:, : W.shape[1]] - times(operator.rows, W)[:n_rows] - share * W
-            found["residual"] = float(
-                np.max(np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)[: W.shape[1]])
-            )
+            from benchmarks.solver_rivals import solved
+
+            W, found = solved(side, X[:n_rows], b, kernel_name, lengthscale, share, (TOLERANCE, SECONDS))
+            difference = b[:, : W.shape[1]] - times(operator.rows, W)[:n_rows] - share * W
+            norms = np.linalg.norm(b, axis=0)[: W.shape[1]]
+            found["residual"] = float(np.max(np.linalg.norm(difference, axis=0) / norms))
         else:
             W, found = _by_ours(operator, b, chosen.solver, LONGER.get(side, SECONDS))
         at_new = times(operator.prepare(new), W)[:N_TEST]
@@ -219,60 +170,16 @@ def _predicted(
 
 
 def _solver(side: str) -> Any:
-    """Ours of that name; "auto" for other sides, which the planner's tiles serve."""
-    from stochgp.solvers import ADASAP, CG, SDD, Cholesky
-
+    """Ours of that name; "auto" for rivals, which use its tiles."""
     ours = {
-        "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0),
-        "sdd": SDD(epochs=5000), "adasap": ADASAP(epochs=5000),
+        "cholesky": solvers.Cholesky(), "cg": solvers.CG(epochs=5000), "cg nystrom": solvers.CG(epochs=5000, neighbours=0),
+        "sdd": solvers.SDD(epochs=5000), "adasap": solvers.ADASAP(epochs=5000),
     }  # fmt: skip
-    return ours.get(side, AUTO)
+    return ours.get(side, "auto")
 
 
 def _by_ours(operator: Any, b: np.ndarray, solver: Any, limit: float) -> tuple[np.ndarray, dict]:
-    import jax
-
-    from stochgp.solvers import solve
-
     begun = time.perf_counter()
-    done = solve(operator, b, solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=limit)
+    done = solvers.solve(operator, b, solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=limit)
     seconds, residual = time.perf_counter() - begun, float(done.residual_norms.max())
     return np.asarray(done.value), {"seconds": seconds, "epochs": done.epochs, "residual": residual}
-
-
-def _by_rival(
-    side: str, X: np.ndarray, b: np.ndarray, name: str, length: float, share: float
-) -> tuple[np.ndarray, dict]:
-    if side == GPYTORCH:
-        return _by_gpytorch(X, b, name, length, share)
-    from benchmarks.solver_rivals import solved
-
-    return solved(side, X, b, name, length, share, (TOLERANCE, SECONDS))
-
-
-def _by_gpytorch(
-    X: np.ndarray, b: np.ndarray, name: str, length: float, share: float
-) -> tuple[np.ndarray, dict]:
-    import gpytorch
-    import torch
-    from linear_operator import settings, to_linear_operator
-
-    base = (
-        gpytorch.kernels.RBFKernel() if name == "RBF" else gpytorch.kernels.MaternKernel(float(name[-2]) / 2)
-    )
-    base = base.double()
-    base.lengthscale = length
-    rows, sides = torch.tensor(X), torch.tensor(b)
-    begun = time.perf_counter()
-    with (
-        torch.no_grad(), settings.max_cholesky_size(0), settings.cg_tolerance(TOLERANCE),
-        settings.max_cg_iterations(200), settings.max_preconditioner_size(100),
-    ):  # fmt: skip
-        K = to_linear_operator(base(rows).to_dense()).add_diagonal(torch.tensor(share).double())
-        W = K.solve(sides).numpy()
-    return W, {"seconds": time.perf_counter() - begun, "epochs": None}
-
-
-if __name__ == "__main__":
-    _cell = json.loads(sys.argv[1])
-    json.dump(_one(_cell["system"], _cell["side"], _cell["rows"]), sys.stdout)

@@ -1,88 +1,90 @@
-"""`sparse`: steps of the sparse family beside GPyTorch's SVGP and SGPR, seconds of a step of SVDGP against its number of functions, and fits by SoftKI.
+"""`sparse`: seconds of a step of SVDGP against its number of functions, beside our SVI step, and whole fits by SoftKI.
 
-Every cell runs in a process of its own and is a line of results; `--only part=softki on=bike` chooses.
-`svgp`: SVGP on all training rows, batches of 1,024, Adam at 0.01, epochs after the first, which compiles. `sgpr`: an evaluation of the
-collapsed bound of all rows with its gradient. `deep`: SVGP on a network, 32 points and batches of 32. `svdgp`: its step at so many functions of
-the mean, 128 of the covariance, batches of 1,024, plain functions and generalised ones; and our SVI step of 1,024 points (`svi`) beside it.
-`softki`: whole fits by SoftKI in PyTorch, a Matérn-3/2 kernel, batches of 1,024 and Adam at 0.01 for 150 s, then its solve with all rows.
-All sides start at the same random rows, at lengthscales √D, variance 1 and noise 0.1, rows standardised. GPyTorch and SoftKI run in float32 at the better
-of 1 and 2 threads. RMSE, NLPD and coverage (of 95 %) are of test rows of unit variance, noise included. `peak_bytes` is of the process, `steps` are those that
-were timed, of `softki` all.
+`svdgp`: its step with so many functions of the mean, 128 of the covariance, batches of 1,024, plain functions and generalised ones; `svi`: our SVGP step of 1,024 points.
+`softki`: whole fits by SoftKI in PyTorch, a Matérn-3/2 kernel, 512 random rows as first points, batches of 1,024 and Adam at 0.01 for 150 s, then its solve with all rows,
+in float32 at the better of 1 and 2 threads. All start at lengthscales √D, variance 1 and noise 0.1, rows standardised. RMSE, NLPD and coverage (of 95 %) are of test rows of
+unit variance, noise included. `peak_bytes` is of the process, `steps` are those that were timed, of `softki` all.
 """
 
-import importlib.util
-import json
-import sys
+import time
 from typing import Any
 
-from benchmarks.resuming import apart
-from measuring import store
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-KEYS = ("part", "on", "size", "side")
-SETS, SIZES, SIDES = ("bike", "protein"), (512, 1024), ("ours", "gpytorch")
-FUNCTIONS = (1_024, 4_096, 16_384, 65_536)
-EPOCHS = {"bike": 6, "protein": 3}
-ITERATIONS = 4
-DEEP_EPOCHS = 40
-FITTED = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
-FIT_SECONDS = dict.fromkeys(FITTED, 150.0) | {"quick": 2.0}
-QUICK = (
-    ("svgp", "quick", 32, "ours"),
-    ("sgpr", "quick", 32, "ours"),
-    ("svdgp", "plain", 256, "ours"),
-    ("softki", "quick", 32, "torch"),
-)
-MODULES = {"ours": "sparse_ours", "gpytorch": "rivals_gpytorch", "torch": "rivals_softki"}
+from measuring import store
+from measuring.tables import table
+from stochgp import kernels
+from stochgp.budget import peak_resident
+from stochgp.data.streams import DeviceRows
+from stochgp.learners import SVDGP, SVGP
+from stochgp.learners.base import Problem
+from stochgp.learners.step_plan import StepPlan
+from stochgp.models import SparseGP
+from stochgp.numerics.arrays import when_ready
+from stochgp.variational import Decoupled, InducingPoints, functions_at
+
+SEED, NOISE, VARIANCE, RATE, BATCH = (0, 1), 0.1, 1.0, 0.01, 1024
+COVARIANCE, N_INPUTS, STEPS = 128, 21, 4  # of SVDGP: M_β, inputs of the robots, steps timed
 SCORES = {"rmse": 4, "nlpd": 3, "coverage95": 3}  # with their digits
 
 
-def cells(quick: bool) -> list[store.Cell]:
-    """A cell for each part, set or kind of functions, size and side."""
-    fits = [(part, on, M, side) for part in ("svgp", "sgpr") for on in SETS for M in SIZES for side in SIDES]
-    deep = [("deep", "bike", 32, side) for side in SIDES]
-    steps = [("svdgp", kind, M, "ours") for kind in ("plain", "generalised") for M in FUNCTIONS]
-    softki = [("softki", on, 512, "torch") for on in FITTED]
-    every = [*fits, *deep, *steps, ("svi", "plain", 1_024, "ours"), *softki]
-    return [{"dtype": "float32"} | dict(zip(KEYS, cell, strict=True)) for cell in (QUICK if quick else every)]
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    sets = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
+    steps = [
+        ("svdgp", kind, M, "ours")
+        for kind in ("plain", "generalised")
+        for M in (1_024, 4_096, 16_384, 65_536)
+    ]
+    every = [*steps, ("svi", "plain", 1_024, "ours"), *(("softki", on, 512, "torch") for on in sets)]
+    if quick:
+        every = [("svdgp", "plain", 256, "ours")]
+    return [
+        {"dtype": "float32", "part": part, "on": on, "size": M, "side": side} for part, on, M, side in every
+    ]
 
 
-def lacking(cell: store.Cell) -> str | None:
-    """Why the cell cannot be run here; None where it can."""
-    if cell["side"] == "ours" or importlib.util.find_spec("gpytorch") is not None:
-        return None
-    return "the package gpytorch is not installed: pip install 'stochgp[bench]'"
+def run(cell: store.Cell) -> dict[str, Any]:
+    if cell["part"] == "softki":
+        from benchmarks.rivals_softki import softki
+
+        return softki(cell["on"], cell["size"])
+    size, gaussian = cell["size"], np.random.default_rng(0)
+    X = gaussian.normal(size=(size + BATCH, N_INPUTS)).astype(np.float32)
+    kernel = kernels.RBF(np.full(N_INPUTS, N_INPUTS**0.5, np.float32), VARIANCE)
+    learner = SVGP if cell["part"] == "svi" else SVDGP
+    if cell["part"] == "svi":
+        q: Any = InducingPoints.of(jnp.asarray(X[:size]))
+    else:
+        spread = cell["on"] == "generalised"
+        alpha, beta = functions_at(X[:size], spread=spread), functions_at(X[:COVARIANCE], spread=spread)
+        q = Decoupled(alpha, jnp.zeros(size, jnp.float32), beta, jnp.eye(COVARIANCE, dtype=jnp.float32))
+    return _one_step(SparseGP(kernel, q, NOISE), X[-BATCH:], learner(batch_size=BATCH, learning_rate=RATE))
 
 
-def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
-    """Nothing."""
-    return {}
+def page(records: list[store.Record]) -> list[str]:
+    """Milliseconds of a step, and scores of whole fits."""
+    rows = [
+        [r["part"], r["on"], r["size"], r["side"], round(1e3 * r["step_seconds"], 2)]
+        + [round(r[score], digits) if score in r else "" for score, digits in SCORES.items()]
+        + [round(r["peak_bytes"] / 1e6)]
+        for r in store.rows(records)
+    ]
+    return [table("part | on | size | side | step ms | RMSE | NLPD | coverage | peak MB", rows)]
 
 
-def measure(cell: store.Cell) -> dict[str, Any]:
-    """Of a process of its own; `RuntimeError` with its last line where it fails."""
-    return apart("benchmarks.sparse", cell)
-
-
-def table(result: dict) -> tuple[list[str], list[list]]:
-    """Milliseconds of a step, how many times GPyTorch's they go into, and scores where there are any."""
-    theirs = {
-        (r["part"], r["on"], r["size"]): r["step_seconds"] for r in result["rows"] if r["side"] == "gpytorch"
-    }
-    lines = []
-    for r in result["rows"]:
-        rival = theirs.get((r["part"], r["on"], r["size"])) if r["side"] == "ours" else None
-        ratio = "" if rival is None else round(rival / r["step_seconds"], 2)
-        scores = [round(r[score], digits) if score in r else "" for score, digits in SCORES.items()]
-        memory = round(r["peak_bytes"] / 1e6)
-        lines.append([*(r[k] for k in KEYS), round(1e3 * r["step_seconds"], 2), ratio, *scores, memory])
-    return [*KEYS, "step ms", "times faster", "RMSE", "NLPD", "coverage", "peak MB"], lines
-
-
-def _one(cell: store.Cell) -> dict[str, Any]:
-    """One cell in this process."""
-    side = importlib.import_module(f"benchmarks.{MODULES[cell['side']]}")
-    return getattr(side, cell["part"])(cell["on"], cell["size"])
-
-
-if __name__ == "__main__":
-    json.dump(_one(json.loads(sys.argv[1])), sys.stdout)
+def _one_step(gp: SparseGP, X: np.ndarray, learner: Any) -> dict[str, float]:
+    """The median of STEPS steps, each a call, after one that compiles."""
+    source, seconds = DeviceRows(X, np.sin(X[:, 0]), None, dtype=jnp.float32), []
+    plan = StepPlan(BATCH, 1, 100, 1)
+    with jax.enable_x64(True):
+        problem = Problem(source, plan, learner.prepare(gp, source, plan, SEED))
+        state = learner.init(gp, problem, key=jax.random.key(0))
+        for step in range(STEPS + 1):
+            begun = time.perf_counter()
+            state, _ = learner.advance(state, problem, step, 1, SEED)
+            when_ready(state)
+            seconds.append(time.perf_counter() - begun)
+    step_seconds = float(np.median(seconds[1:]))
+    return {"step_seconds": step_seconds, "steps": STEPS, "peak_bytes": peak_resident()}

@@ -1,99 +1,67 @@
-"""`time_limits`: fits under `time_limit`: 2, 5 and 20 seconds on kin40k, protein and 200,000 rows by both estimators, as they come.
+"""`time_limits`: fits under `time_limit`: 2, 5 and 20 seconds on kin40k, protein and 200,000 rows by both estimators at their defaults.
 
-Each fit is in a process of its own that keeps no compiled code, so that compilation counts; `seconds` are those of `fit`, data in memory.
+Each process finds no compiled code, so that compilation counts; `seconds` are those of `fit`, data in memory.
 `allowed` is the limit plus 3 seconds or 20 %, whichever is more; `kept` says whether the fit ended within it.
 """
 
-import json
-import os
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from measuring.places import ROOT
+from measuring import store
+from measuring.harness import choice
+from measuring.tables import table
 
-SETS, LIMITS, MODELS = ("kin40k", "protein", "many"), (2.0, 5.0, 20.0), ("kernel", "feature")
-KEYS = ("set", "model", "limit")
 GRACE, SHARE = 3.0, 0.2
 MANY, TEST_ROWS = 200_000, 2_000
 
 
-def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """One row per set, model and limit."""
-    rows = []
-    for name in SETS[:1] if quick else SETS:
-        for model in MODELS:
-            for limit in LIMITS[:1] if quick else LIMITS:
-                command = [sys.executable, "-m", "benchmarks.time_limits", name, model, str(limit)]
-                plain = os.environ | {"JAX_COMPILATION_CACHE_DIR": ""}
-                found = subprocess.run(
-                    command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=plain
-                )
-                rows.append(json.loads(found.stdout))
-                report(json.dumps(rows[-1]))
-    return {"settings": {"grace_seconds": GRACE, "grace_share": SHARE}, "rows": rows}
-
-
-def table(result: dict) -> tuple[list[str], list[list]]:
-    """Headings and rows for people."""
-    headings = [
-        "set",
-        "model",
-        "limit s",
-        "seconds",
-        "overshoot s",
-        "kept",
-        "RMSE",
-        "NLPD",
-        "prediction",
-        "ended",
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    limits = (2.0,) if quick else (2.0, 5.0, 20.0)
+    return [
+        {"grace_seconds": GRACE, "grace_share": SHARE, "set": name, "model": model, "limit": limit}
+        for name in (("kin40k",) if quick else ("kin40k", "protein", "many"))
+        for model in ("kernel", "feature")
+        for limit in limits
     ]
-    lines = []
-    for row in result["rows"]:
-        numbers = [round(row[field], 2) for field in ("limit", "seconds", "overshoot")]
-        scores = [round(row[field], 3) for field in ("rmse", "nlpd")]
-        lines.append(
-            [row["set"], row["model"], *numbers, row["kept"], *scores, row["prediction"], row["ended"]]
-        )
-    return headings, lines
 
 
-def allowed(limit: float) -> float:
-    """Seconds that a fit under this limit may take."""
-    return limit + max(GRACE, SHARE * limit)
-
-
-def measure(name: str, kind: str, limit: float) -> dict:
-    """One fit in this process."""
+def run(cell: store.Cell) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     import stochgp
     from stochgp import metrics
 
-    X, y, X_test, y_test = _rows(name)
-    estimator = stochgp.KernelGPRegressor if kind == "kernel" else stochgp.FeatureGPRegressor
+    X, y, X_test, y_test = _rows(cell["set"])
+    limit, scale = cell["limit"], float(np.std(y))
+    kind = {"kernel": stochgp.KernelGPRegressor, "feature": stochgp.FeatureGPRegressor}[cell["model"]]
     begun = time.perf_counter()
-    model = estimator(time_limit=limit, random_state=0).fit(X, y)
+    model: Any = kind(time_limit=limit, random_state=0).fit(X, y)
     seconds = time.perf_counter() - begun
     mean, std = model.predict(X_test, return_std=True, include_noise=True)
-    plan, scale = model.plan_, float(np.std(y))
     return {
-        "set": name,
-        "model": kind,
-        "limit": limit,
         "seconds": seconds,
         "overshoot": max(seconds - limit, 0.0),
-        "kept": bool(seconds <= allowed(limit)),
+        "kept": bool(seconds <= limit + max(GRACE, SHARE * limit)),
         "rmse": metrics.rmse(y_test, mean) / scale,
         "nlpd": metrics.nlpd(y_test, mean, std) - float(np.log(scale)),
-        "prediction": plan.get("prediction", {}).get("choice"),
-        "ended": plan["ended"]["choice"],
-        "learning_rows": plan["learning_rows"]["choice"],
+        "prediction": choice(model, "prediction"),
+        "ended": choice(model, "ended"),
+        "learning_rows": choice(model, "learning_rows", len(y)),
         "steps": model.n_iter_,
     }
+
+
+def page(records: list[store.Record]) -> list[str]:
+    rows = []
+    for r in store.rows(records):
+        numbers = [round(r[field], 2) for field in ("limit", "seconds", "overshoot")]
+        scores = [round(r[field], 3) for field in ("rmse", "nlpd")]
+        rows.append([r["set"], r["model"], *numbers, r["kept"], *scores, r["prediction"], r["ended"]])
+    return [
+        table("set | model | limit s | seconds | overshoot s | kept | RMSE | NLPD | prediction | ended", rows)
+    ]
 
 
 def _rows(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -107,8 +75,3 @@ def _rows(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     X = generator.normal(size=(MANY + TEST_ROWS, 8))
     y = np.sin(2 * X[:, 0]) + np.cos(X[:, 1] * X[:, 2]) + 0.3 * generator.normal(size=len(X))
     return X[TEST_ROWS:], y[TEST_ROWS:], X[:TEST_ROWS], y[:TEST_ROWS]
-
-
-if __name__ == "__main__":
-    name, kind, limit = sys.argv[1:]
-    json.dump(measure(name, kind, float(limit)), sys.stdout)

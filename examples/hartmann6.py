@@ -1,23 +1,16 @@
 """Batches of 8 from 20,000 noisy observations of Hartmann-6: by qLogEI of BoTorch on our posterior, and by Thompson sampling.
 
     pip install stochgp[botorch]
-    python examples/hartmann6.py [number of observations]
+    python -m examples.hartmann6 [number of observations]
 
 Hyperparameters are learned once, by leaving rows out. Then both ways begin with the same 20,000 rows.
 """
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
-import torch
-from botorch.acquisition.logei import qLogExpectedImprovement
-from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
-
-from stochgp import KernelGPRegressor
-from stochgp.contrib.botorch import PosteriorModel
-from stochgp.thompson import ThompsonSampler
 
 ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
 A = np.array(
@@ -32,46 +25,55 @@ P = 1e-4 * np.array([
     [1312, 1696, 5569, 124, 8283, 5886], [2329, 4135, 8307, 3736, 1004, 9991],
     [2348, 1451, 3522, 2883, 3047, 6650], [4047, 8828, 8732, 5743, 1091, 381],
 ])  # fmt: skip
-N = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-rng = np.random.default_rng(0)
 
 
 def f(X):
-    """Largest 3.32237."""
+    """Σᵢ αᵢ exp(−Σⱼ Aᵢⱼ(xⱼ − Pᵢⱼ)²), largest 3.32237 (Hartman 1973)."""
     return np.exp(-(A * (X[:, None, :] - P) ** 2).sum(axis=2)) @ ALPHA
 
 
-def measured(X):
-    return f(X) + 0.1 * rng.normal(size=len(X))
+def main(n_rows):
+    import torch
+    from botorch.acquisition.logei import qLogExpectedImprovement
+    from botorch.optim import optimize_acqf
+    from botorch.sampling import SobolQMCNormalSampler
 
+    from stochgp import KernelGPRegressor
+    from stochgp.contrib.botorch import PosteriorModel
+    from stochgp.thompson import ThompsonSampler
 
-X = rng.uniform(size=(N, 6))
-y = measured(X)
-print(f"best of {N} random points: {f(X).max():.3f}")
+    rng = np.random.default_rng(0)
+    measured = lambda X: f(X) + 0.1 * rng.normal(size=len(X))
+    X = rng.uniform(size=(n_rows, 6))
+    y = measured(X)
+    print(f"best of {n_rows} random points: {f(X).max():.3f}")
 
-begun = time.time()
-model = KernelGPRegressor(
-    "matern52", standardize=False, prediction="global", likelihood="gaussian", random_state=0
-).fit(X, y)
-print(f"model in {time.time() - begun:.0f} s: {model.kernel_}")
-
-begun = time.time()
-sampler = SobolQMCNormalSampler(sample_shape=torch.Size([64]), seed=0)
-acquisition = qLogExpectedImprovement(
-    PosteriorModel(model), best_f=float(model.predict(X).max()), sampler=sampler
-)
-bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
-points, _ = optimize_acqf(acquisition, bounds, q=8, num_restarts=4, raw_samples=64, options={"maxiter": 50})
-print(f"qLogEI, a batch of 8 in {time.time() - begun:.0f} s: best {f(points.numpy()).max():.3f}")
-
-begun = time.time()
-thompson = ThompsonSampler(
-    model.kernel_, bounds=[[0, 1]] * 6, noise_variance=model.noise_variance_, batch_size=8, random_state=0
-)
-thompson.tell(X, y - y.mean())
-print(f"Thompson sampling, {N} rows taken in after {time.time() - begun:.0f} s")
-for batch in range(2):
     begun = time.time()
-    points = thompson.ask()
-    thompson.tell(points, measured(points) - y.mean())
-    print(f"batch {batch + 1} of 8 in {time.time() - begun:.0f} s: best {f(points).max():.3f}")
+    settings = {"standardize": False, "prediction": "global", "likelihood": "gaussian", "random_state": 0}
+    model: Any = KernelGPRegressor("matern52", **settings).fit(X, y)
+    print(f"model in {time.time() - begun:.0f} s: {model.kernel_}")
+
+    begun = time.time()
+    sampler = SobolQMCNormalSampler(sample_shape=torch.Size([64]), seed=0)
+    best = float(model.predict(X).max())
+    acquisition = qLogExpectedImprovement(PosteriorModel(model), best_f=best, sampler=sampler)
+    bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
+    points, _ = optimize_acqf(
+        acquisition, bounds, q=8, num_restarts=4, raw_samples=64, options={"maxiter": 50}
+    )
+    print(f"qLogEI, a batch of 8 in {time.time() - begun:.0f} s: best {f(points.numpy()).max():.3f}")
+
+    begun = time.time()
+    given = {"noise_variance": model.noise_variance_, "batch_size": 8, "random_state": 0}
+    thompson = ThompsonSampler(model.kernel_, bounds=[[0, 1]] * 6, **given)
+    thompson.tell(X, y - y.mean())
+    print(f"Thompson sampling, {n_rows} rows taken in after {time.time() - begun:.0f} s")
+    for batch in range(2):
+        begun = time.time()
+        points = thompson.ask()
+        thompson.tell(points, measured(points) - y.mean())
+        print(f"batch {batch + 1} of 8 in {time.time() - begun:.0f} s: best {f(points).max():.3f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)

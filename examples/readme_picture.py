@@ -1,6 +1,7 @@
 """The picture of the README, docs/figures/readme.png: `python examples/readme_picture.py`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,7 +14,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "readme.png"
 
 def picture():
     """Disease progression given the body mass index alone: observations and the predictive distribution."""
-    X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    data: Any = load_diabetes(as_frame=True, scaled=False)
+    X, y = data.data, data.target
     model = GPRegressor(random_state=0).fit(X[["bmi"]], y)
     grid = X[["bmi"]].iloc[:200].assign(bmi=np.linspace(X["bmi"].min(), X["bmi"].max(), 200))
     found = model.predict_distribution(grid)

@@ -13,7 +13,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from measuring import tables
 from measuring.store import Cell, Record, select
@@ -45,14 +44,6 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
         for case, settings in SETTINGS.items()
         for setting in (settings[:1] if quick else settings)
     ]
-
-
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    return cell["simulations"] * (500 + cell.get("n", cell.get("L", 0)))
 
 
 def run(cell: Cell) -> dict:
@@ -160,17 +151,3 @@ def page(records: list[Record]) -> list[str]:
         rows.append([case, what, str(n), *(tables.number(mean(key), 3) for key in ("y95", "f90", "nlpd"))])
     headings = ["case", "setting", "simulations", "95 % of y", "90 % of f", "NLPD"]
     return [tables.table(headings, rows)]
-
-
-def figure(records: list[Record]) -> Figure:
-    """Shares in 95 % intervals of y and 90 % intervals of f of each setting, with the limits."""
-    drawing = Figure(figsize=(7, 4), layout="constrained")
-    panels = drawing.subplots(1, 2, sharey=True)
-    found = _settings(records)
-    for panel, key, (low, high) in zip(panels, ("y95", "f90"), ((0.93, 0.97), (0.86, 0.94)), strict=True):
-        values = [np.mean([record["results"][key] for record in some]) for *_, some in found]
-        panel.axvspan(low, high, alpha=0.2)
-        panel.plot(values, np.arange(len(values)), "o")
-        panel.set(xlabel=key)
-    panels[0].set_yticks(np.arange(len(found)), [f"{case} {tuple(s.values())}" for case, s, _ in found])
-    return drawing

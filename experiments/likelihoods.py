@@ -2,8 +2,7 @@
 
 Scores are of unit-variance targets. NLPD is by the density of each predictive distribution. `w` is n ∫ (F̂(p) − p)² dp of the PIT
 values: 1/6 on average if the distribution is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
-histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density; with --slow the first two also
-with the best of 20 random settings on held-out rows. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
+histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
 else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
 in the middle of its step. "counts" is target="count", "recalibrated" constant Gaussian noise with calibration="pit",
 which is to refuse 15 rows.
@@ -17,11 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from benchmarks.datasets.prepared import bike_counts, load_raw
 from experiments import rivals
-from experiments.problems import ROWS, SETS
+from experiments.problems import SETS
 from measuring import tables
 from measuring.store import Cell, Record, select
 
@@ -31,14 +29,8 @@ TRAP, TRAP_ROWS = "trap", 8000
 FEATURES = "features, "  # of the names of methods that are feature GPs
 TRAP_SEEDS, TRAP_FEW = 20, 60  # the second as many rows as nothing may be chosen from
 FEW, REFUSED = (50, 500, 5000), 15  # rows of protein, for refusals and for coverage after few
-CONTESTED = ("keggdirected", "protein")
 COUNTS, OF_COUNTS, RECALIBRATED = "bike counts", "counts", "recalibrated"
-GROUPS = {
-    "traps": {"set": (TRAP,)},
-    "counts": {"set": (COUNTS,)},
-    "few": {"set": ("protein",), "few": tuple(map(str, (*FEW, REFUSED)))},
-    "small": {"set": ("pol", "elevators", "bike")},
-}
+ONE_CORE = True
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -55,26 +47,12 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
     found += [{"set": "protein", "seed": 0, "method": RECALIBRATED, "few": REFUSED}]
     of_counts = (name for name in methods if name != "lightgbm quantiles")
     found += [{"set": COUNTS, "seed": 0, "method": method} for method in (OF_COUNTS, *of_counts)]
-    if slow:
-        tuned = [
-            f"{name}, tuned" for name in ("histogram boosting", "catboost") if name in rivals.available()
-        ]
-        found += [{"set": name, "seed": 0, "method": m} for name in CONTESTED for m in tuned]
     traps = [
         {"set": TRAP, "seed": seed, "method": method}
         for method in ("auto", FEATURES + "auto")
         for seed in range(TRAP_SEEDS)
     ]
     return found + traps + [cell | {"few": TRAP_FEW} for cell in traps]
-
-
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    n = TRAP_ROWS if cell["set"] == TRAP else ROWS.get(cell["set"], 250_000)
-    return min(cell.get("few", n), n)
 
 
 def run(cell: Cell) -> dict:
@@ -255,22 +233,3 @@ def _kept(records: list[Record]) -> list[str]:
         if found:
             lines.append(f"{method}: constant Gaussian noise was kept in {kept} of {len(found)} traps{rows}.")
     return lines
-
-
-def figure(records: list[Record]) -> Figure | None:
-    """NLPD gained over the constant Gaussian, set by set."""
-    if all(record["settings"]["set"] == TRAP for record in records):
-        return None
-    drawing = Figure(figsize=(6, 3), layout="constrained")
-    panel = drawing.subplots()
-    for name in SETS:
-        scores = {
-            r["settings"]["method"]: r["results"].get("nlpd")
-            for r in select(records, set=name)
-            if "few" not in r["settings"]
-        }
-        if {"auto", "gaussian"} <= set(scores):
-            panel.bar(name, scores["gaussian"] - scores["auto"])
-    panel.set(ylabel="NLPD gained by the distribution chosen")
-    panel.tick_params(axis="x", rotation=30)
-    return drawing

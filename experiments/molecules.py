@@ -12,7 +12,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments.problems import unit_scores
 from measuring import tables
@@ -25,13 +24,11 @@ SMALL = (
 )
 LARGE = ("mol:hiv:logp", "mol:hiv:qed")
 PROTEINS = tuple(f"mol:dockstring:{t}" for t in ("ESR2", "F2", "KIT", "PARP1", "PGR"))
-ROWS = {"mol:hiv:logp": 41_913, "mol:hiv:qed": 41_913} | dict.fromkeys(PROTEINS, 260_000)
 METHODS = ("gp", "forest", "xgboost")
 CHIRAL = "gp-chiral"
 EVERY = (*METHODS, CHIRAL, "sdd", "sgd")
 LIMIT = "2GB"
 SECONDS = 530.0  # of a fit: ten minutes with fingerprints and predictions
-ONE_CORE = False
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -45,14 +42,6 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
             {"set": name, "fold": 0, "method": method} for name in PROTEINS for method in ("sdd", "sgd")
         ]
     return found
-
-
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    return ROWS.get(cell["set"], 1_000)
 
 
 def run(cell: Cell) -> dict:
@@ -115,23 +104,6 @@ def page(records: list[Record]) -> list[str]:
             shown = [tables.number(value, digits) if np.isfinite(value) else "" for value, digits in numbers]
             rows.append([name, method, str(len(found)), *shown, memory])
     return [tables.table(headings, rows)]
-
-
-def figure(records: list[Record]) -> Figure:
-    """R² of each method, by set."""
-    drawing = Figure(figsize=(8, 3.5), layout="constrained")
-    panel = drawing.subplots()
-    names = [name for name in (*SMALL, *LARGE, *PROTEINS) if select(records, set=name)]
-    for k, method in enumerate(EVERY):
-        found = [[r["results"]["r2"] for r in select(records, set=name, method=method)] for name in names]
-        if at := [i for i, values in enumerate(found) if values]:
-            panel.plot([i + 0.1 * k for i in at], [np.mean(found[i]) for i in at], "o", label=method)
-    panel.set_xticks(
-        range(len(names)), [name.removeprefix("mol:") for name in names], rotation=30, ha="right"
-    )
-    panel.set(ylabel="R²")
-    panel.legend()
-    return drawing
 
 
 def _division(cell: Cell, molecules: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """What the experiments with decoupled processes share: problems, starts, the five methods at one protocol, scores.
 
-The protocol of Cheng and Boots (2017): the hyperparameters start by the median trick on the first rows, functions grow from the batches, Adam
+VSGPR (Titsias 2009) and exact GPs learn some of the rows by L-BFGS; the paper has conjugate gradients instead. The protocol of Cheng and Boots (2017): the hyperparameters start by the median trick on the first rows, functions grow from the batches, Adam
 moves at γ₀/(1 + 0.1 √t). Every stochastic method tries γ₀ of 0.1, 0.01 and 0.001 for 100 steps and goes on with the one of the best bound.
 """
 
@@ -14,12 +14,25 @@ import numpy as np
 
 from experiments import walking
 from experiments.problems import Problem as Data
-from measuring import places
+from measuring.store import shared
 from stochgp.data import Standardiser
+from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem, cosine
-from stochgp.models import AbstractGP, SparseGP
-from stochgp.planning.steps import StepPlan
+from stochgp.learners import (
+    IVSGPR,
+    SGPR,
+    SVDGP,
+    SVGP,
+    AbstractLearner,
+    FullBatch,
+    InverseRoot,
+    Problem,
+    cosine,
+)
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
+from stochgp.models import KernelGP, SparseGP
+from stochgp.parameters import cast
 from stochgp.variational import Decoupled, InducingPoints
 
 RATES, TRIAL_STEPS, TRIAL_LAST = (1e-1, 1e-2, 1e-3), 100, 20
@@ -49,7 +62,7 @@ QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 16, 120)
 def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
     """The rows of "walking" (23 inputs), "walking-46" (with the frame before) or "sarcos": 90 % of the rows to train on, drawn at random."""
     if name == "sarcos":
-        with np.load(places.shared("data/robot/sarcos_test.npz")) as found:
+        with np.load(shared("data/robot/sarcos_test.npz")) as found:
             X, Y = found["X"], found["Y"]
     else:
         walk = walking.load(frames)
@@ -103,7 +116,7 @@ def learner(method: str, sizes: Sizes, rate: float, spread: bool) -> AbstractLea
     return SVDGP(**settings)
 
 
-Look = Callable[[AbstractGP, int, float], None]
+Look = Callable[[SparseGP, int, float], None]
 
 
 def follow(
@@ -200,7 +213,7 @@ def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[
     rate, losses = tuned(method, data, sizes, spread)
     curve: list[list[float]] = []
 
-    def look(gp: AbstractGP, step: int, seconds: float) -> None:
+    def look(gp: SparseGP, step: int, seconds: float) -> None:
         found = scores(gp, data, TEST_ROWS)
         curve.append([step, round(seconds, 2), round(found["nmse"], 5), round(found["bound"], 5)])
 
@@ -209,3 +222,50 @@ def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[
     gp, loss = follow(learner(method, sizes, rate, spread), gp, data, sizes, sizes.steps, look, looks)
     more = {"rate": rate, "trials": losses, "loss": loss, "seconds": curve[-1][1], "curve": curve}
     return scores(gp, data) | more
+
+
+STEPS, QUICK_STEPS, JITTER = 100, 5, 1e-8
+
+
+def run_batch(method: str, data: Data, sizes: Sizes) -> dict[str, Any]:
+    """Scores of one of them."""
+    return vsgpr(data, sizes) if method == "vsgpr" else gpr(data, sizes)
+
+
+def vsgpr(data: Data, sizes: Sizes) -> dict[str, Any]:
+    """The collapsed bound of M inducing points on some rows."""
+    begun, n = time.perf_counter(), min(sizes.vsgpr_rows, len(data.y))
+    kernel, noise = median_kernel(data.X, data.y)
+    gp = SparseGP(kernel, InducingPoints.of(jnp.asarray(data.X[: sizes.vsgpr]), jitter=JITTER), noise)
+    rows = DeviceRows(data.X[:n], data.y[:n], dtype=jnp.float64)
+    with jax.enable_x64(True):
+        found: Any = fit(SGPR(epochs=_steps(sizes)), cast(gp, jnp.float64), rows, key=jax.random.key(0))
+    more = {"steps": found.n_iter, "loss": found.loss, "seconds": time.perf_counter() - begun}
+    return scores(found.gp, data) | more
+
+
+def gpr(data: Data, sizes: Sizes) -> dict[str, Any]:
+    """An exact GP on few rows."""
+    begun, n = time.perf_counter(), min(sizes.gpr_rows, len(data.y))
+    X, y = data.X[:n], data.y[:n]
+    kernel, noise = median_kernel(data.X, data.y)
+    found: Any = fit(
+        FullBatch(epochs=_steps(sizes)), KernelGP(kernel, noise), DeviceRows(X, y), key=jax.random.key(0)
+    )
+    with jax.enable_x64(True):
+        kernel, s2 = found.gp.kernel, float(found.gp.noise_variance)
+        K, across = (
+            np.asarray(kernel.matrix(jnp.asarray(Z), jnp.asarray(X)), np.float64) for Z in (X, data.X_test)
+        )
+    solved = np.linalg.solve(K + s2 * np.eye(n), np.column_stack([y, across.T]))
+    mean = across @ solved[:, 0]
+    variance = np.maximum(float(kernel.variance) - np.sum(across * solved[:, 1:].T, axis=1), 0)
+    a = solved[:, 0]
+    trace = n - s2 * np.trace(np.linalg.inv(K + s2 * np.eye(n)))
+    divergence = 0.5 * (a @ K @ a + np.linalg.slogdet(np.eye(n) + K / s2)[1] - trace)
+    scored = scores_of(mean, variance, s2, data.y_test, float(divergence), len(data.y))
+    return scored | {"loss": found.loss, "rows": n, "seconds": time.perf_counter() - begun}
+
+
+def _steps(sizes: Sizes) -> int:
+    return STEPS if sizes.steps > QUICK.steps else QUICK_STEPS

@@ -13,18 +13,16 @@ import warnings
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from benchmarks.datasets.prepared import hyperparameters, load_raw
-from experiments.problems import ROWS, unit_scores
-from measuring import papers, tables
+from experiments.problems import unit_scores
+from measuring import tables
 from measuring.store import Cell, Record, select
 
 SMALL, LARGE = ("pol", "elevators", "bike"), ("protein", "keggdirected")
 SOLVERS = ("cholesky", "cg", "sdd")
 PAPER_NAME = {"keggdirected": "keggdir"}
 STEPS = 100_000
-ONE_CORE = False
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -40,14 +38,6 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
         found.append({"set": "pol", "split": 0, "solver": "published", "seed": 0})
         found.append({"set": "pol", "split": 0, "solver": "sgd", "seed": 0})
     return found
-
-
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    return ROWS[cell["set"]] * {"cholesky": 3, "published": 50}.get(cell["solver"], 1)
 
 
 def run(cell: Cell) -> dict:
@@ -86,7 +76,7 @@ def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
     given = {
         "published": solvers.SDD(
             epochs=_epochs(n_rows), step_size=50 / n_rows, averaging=100 / STEPS, check_every=100
-        ),
+        )
     }
     return KernelGPRegressor(
         kernels.Matern32(theta["lengthscale"], theta["variance"]),
@@ -151,25 +141,6 @@ def page(records: list[Record]) -> list[str]:
     return [tables.table(headings, rows), "Published: stochastic dual descent.", large]
 
 
-def figure(records: list[Record]) -> Figure:
-    """The measured residual of the published settings over steps, beside the default's end."""
-    drawing = Figure(figsize=(6, 4), layout="constrained")
-    panel = drawing.subplots()
-    for run in select(records, solver="published") + select(records, solver="sgd"):
-        curve = np.asarray(run["results"]["curve"])
-        panel.loglog(curve[:, 2], curve[:, 1], label=run["settings"]["solver"])
-    for run in select(records, set="pol", split=0, solver="sdd"):
-        panel.plot(
-            run["results"]["solve_seconds"],
-            run["results"]["residual"],
-            "o",
-            label="default, mean and 64 samples",
-        )
-    panel.set(xlabel="seconds", ylabel="relative residual of the mean", title="pol, split 0")
-    panel.legend()
-    return drawing
-
-
 def _rmse(y: np.ndarray, mean: np.ndarray) -> float:
     return float(np.sqrt(np.mean((y - mean) ** 2)))
 
@@ -180,4 +151,6 @@ def _epochs(n_rows: int) -> int:
 
 def _published() -> dict[tuple[str, str], str]:
     """{(metric, set): mean} of stochastic dual descent."""
-    return {(r["metric"], r["dataset"]): r["mean"] for r in papers.rows("sdd_uci") if r["method"] == "SDD"}
+    return {
+        (r["metric"], r["dataset"]): r["mean"] for r in tables.published("sdd_uci") if r["method"] == "SDD"
+    }

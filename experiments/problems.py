@@ -1,14 +1,20 @@
 """Data, models and scores that experiments share. Targets are learned with unit variance."""
 
 import math
-from typing import NamedTuple
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.datasets.prepared import load_raw
+from measuring.harness import choice
+from measuring.store import Cell
 from stochgp import data, features, metrics
+from stochgp.budget import peak_resident
 from stochgp.data.streams import DeviceRows
 from stochgp.distributions.base import AbstractDistribution
 from stochgp.models import FeatureGP
@@ -16,15 +22,6 @@ from stochgp.posteriors import FeaturePosterior
 from stochgp.results import FitResult
 
 SETS = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
-ROWS = {  # training rows
-    "bike": 15_641,
-    "elevators": 14_939,
-    "pol": 13_500,
-    "kin40k": 36_000,
-    "protein": 41_157,
-    "keggdirected": 43_944,
-    "synthetic": 300,
-}
 
 
 class Problem(NamedTuple):
@@ -112,9 +109,9 @@ def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) 
     return scores(y / scale, mean / scale, std / scale)
 
 
-def law_scores(y: np.ndarray, law: AbstractDistribution, scale: float) -> dict[str, float]:
+def density_scores(y: np.ndarray, predicted: AbstractDistribution, scale: float) -> dict[str, float]:
     """`unit_scores` of predictive distributions in raw units, by their density; CRPS, and coverage at four levels."""
-    t, unit = y / scale, law.affine(1 / scale, 0.0)
+    t, unit = y / scale, predicted.affine(1 / scale, 0.0)
     covered = {
         f"coverage{round(100 * level)}": share for level, (share, _) in metrics.coverages(t, unit).items()
     }
@@ -126,12 +123,28 @@ def law_scores(y: np.ndarray, law: AbstractDistribution, scale: float) -> dict[s
     }
 
 
-def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:
-    """Epoch, seconds and exact NLML (raw units) at the evaluations, thinned to `most` of them."""
-    evaluations = [entry for entry in result.history if "step" in entry]
+def default_scores(
+    kind: Callable[..., Any], cell: Cell, raw: Any = None
+) -> tuple[Any, dict[str, Any], float]:
+    """(A model without settings but seed and memory limit, its scores, the standard deviation of the training targets)."""
+    raw = load_raw(cell["set"], cell["split"]) if raw is None else raw
+    begun, scale = time.perf_counter(), float(np.std(raw.y))
+    with warnings.catch_warnings(action="ignore"):
+        model = kind(random_state=cell["seed"], memory_limit="3GB").fit(raw.X, raw.y)
+    seconds = round(time.perf_counter() - begun, 2)
+    found = density_scores(raw.y_test, model.predict_distribution(raw.X_test), scale)
+    about = {"likelihood": choice(model, "likelihood", "gaussian"), "fit_seconds": seconds}
+    return model, found | about | {"peak_bytes": peak_resident()}, scale
+
+
+def curve(
+    result: FitResult, problem: Problem, field: str = "nlml", most: int = 101
+) -> dict[str, list[float]]:
+    """Epoch, seconds and NLML (raw units) at the evaluations, thinned to `most` of them."""
+    evaluations = [entry for entry in result.history if "step" in entry and field in entry]
     evaluations = evaluations[:: max(1, -(-len(evaluations) // most))]
     return {
         "epoch": [round(entry["epoch"], 2) for entry in evaluations],
         "seconds": [round(entry["seconds"], 2) for entry in evaluations],
-        "nlml": [round(entry["nlml"] + math.log(problem.scale), 5) for entry in evaluations],
+        "nlml": [round(entry[field] + math.log(problem.scale), 5) for entry in evaluations],
     }

@@ -1,4 +1,4 @@
-"""What `likelihoods` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, as they come and tuned."""
+"""What `likelihoods` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, at their defaults."""
 
 import importlib.util
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 TREES, LEVELS = 1000, np.linspace(0.025, 0.975, 39)  # of the quantiles that are fitted
-TRIALS = 20
 Method = Callable[[Any, Any, Any], tuple[Any, dict]]
 
 
@@ -39,21 +38,20 @@ def available() -> tuple[str, ...]:
     return tuple(name for name, package in PACKAGES.items() if importlib.util.find_spec(package) is not None)
 
 
-def histogram_boosting(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[Any, dict]:
+def histogram_boosting(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     """A standard deviation from a tenth of the rows, which it has not seen."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    settings = {"max_iter": 1500, "max_leaf_nodes": 127, "random_state": 0} | settings
-    return _with_residuals(HistGradientBoostingRegressor(**settings), X, y, X_test), {}
+    model = HistGradientBoostingRegressor(max_iter=1500, max_leaf_nodes=127, random_state=0)
+    return _with_residuals(model, X, y, X_test), {}
 
 
-def catboost(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[Any, dict]:
+def catboost(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     """Its second output is a variance."""
     from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
 
-    settings = {"iterations": TREES, "random_seed": 0} | settings
     fixed = {"loss_function": "RMSEWithUncertainty", "verbose": False, "allow_writing_files": False}
-    rival = CatBoostRegressor(**fixed, **settings).fit(X, y)
+    rival = CatBoostRegressor(iterations=TREES, random_seed=0, **fixed).fit(X, y)
     found = np.asarray(rival.predict(X_test), np.float64)
     return _normal(found[:, 0], np.sqrt(found[:, 1])), {}
 
@@ -76,43 +74,6 @@ def ridge(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     from sklearn.preprocessing import StandardScaler
 
     return _with_residuals(make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))), X, y, X_test), {}
-
-
-def tuned(method: Method, draw: Callable[[np.random.Generator], dict]) -> Method:
-    """The best of TRIALS random settings by the NLPD of a fifth of the rows, then fitted to all."""
-
-    def fit(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
-        generator = np.random.default_rng(0)
-        order = generator.permutation(len(y))
-        held, others = order[: len(y) // 5], order[len(y) // 5 :]
-        scored = []
-        for _ in range(TRIALS):
-            settings = draw(generator)
-            law, _ = method(X[others], y[others], X[held], **settings)
-            scored.append((float(np.mean(-law.logpdf(y[held]))), settings))
-        best = min(scored, key=lambda pair: pair[0])[1]
-        law, told = method(X, y, X_test, **best)
-        return law, told | {"settings": best}
-
-    return fit
-
-
-def _of_catboost(generator: np.random.Generator) -> dict:
-    return {
-        "iterations": int(generator.choice([500, 1000, 2000])),
-        "depth": int(generator.integers(4, 9)),
-        "learning_rate": float(10 ** generator.uniform(-2, -0.5)),
-        "l2_leaf_reg": float(10 ** generator.uniform(-1, 2)),
-    }
-
-
-def _of_histograms(generator: np.random.Generator) -> dict:
-    return {
-        "max_iter": int(generator.choice([200, 500, 1500])),
-        "max_leaf_nodes": int(2 ** generator.integers(4, 9)),
-        "learning_rate": float(10 ** generator.uniform(-2, -0.5)),
-        "l2_regularization": float(10 ** generator.uniform(-3, 1)),
-    }
 
 
 def _with_residuals(model: Any, X: Any, y: Any, X_test: Any) -> Any:
@@ -141,6 +102,4 @@ METHODS: dict[str, Method] = {
     "catboost": catboost,
     "ridge": ridge,
     "lightgbm quantiles": lightgbm_quantiles,
-    "histogram boosting, tuned": tuned(histogram_boosting, _of_histograms),
-    "catboost, tuned": tuned(catboost, _of_catboost),
 }

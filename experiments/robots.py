@@ -12,10 +12,8 @@ overtakes it, SVI stalls. --slow: all outputs, and `walking-46`.
 import importlib.util
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from experiments import online, online_batch
-from measuring import papers, tables
+from experiments import online
+from measuring import tables
 from measuring.store import Cell, Record, select
 
 NAMES = {
@@ -28,10 +26,8 @@ NAMES = {
 }
 METHODS = tuple(NAMES)
 OUTPUTS = {"walking": 9, "walking-46": 9, "sarcos": 7}
-DRAWN = {"set": "walking", "output": 8, "spread": False}
 DEFAULT_OUTPUTS = {"walking": (0, 4, 8), "walking-46": (0, 4, 8), "sarcos": (0, 3, 6)}
-COSTS = {"svdgp": 30.0, "svdgp-cosine": 30.0, "svi": 10.0, "ivsgpr": 3.0, "vsgpr": 8.0, "gpr": 2.0}
-QUICK_FRAMES = 1_000
+QUICK_FRAMES, ONE_CORE = 1_000, True
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -41,7 +37,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
     found = []
     for name in ("walking", "walking-46", "sarcos") if slow else ("walking", "sarcos"):
         for output in range(OUTPUTS[name]) if slow else DEFAULT_OUTPUTS[name]:
-            usual = [method for method in METHODS if slow or name == DRAWN["set"] or method != "svdgp-cosine"]
+            usual = [method for method in METHODS if slow or name == "walking" or method != "svdgp-cosine"]
             found += [_cell(name, output, method, False, "paper") for method in usual]
             if slow:
                 found.append(_cell(name, output, "svdgp", True, "paper"))
@@ -52,27 +48,19 @@ def _cell(name: str, output: int, method: str, spread: bool, sizes: str) -> Cell
     return {"set": name, "output": output, "method": method, "spread": spread, "sizes": sizes}
 
 
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    return COSTS[cell["method"]] * (10 if cell["spread"] else 1)
-
-
 def run(cell: Cell) -> dict:
     quick = cell["sizes"] == "quick"
     sizes = online.QUICK if quick else online.Sizes()
     data = online.load(cell["set"], cell["output"], QUICK_FRAMES if quick else online.walking.FRAMES)
     if cell["method"] in ("vsgpr", "gpr"):
-        return online_batch.run(cell["method"], data, sizes)
+        return online.run_batch(cell["method"], data, sizes)
     return online.run_stochastic(cell["method"], data, sizes, cell["spread"])
 
 
 def page(records: list[Record]) -> list[str]:
     theirs = {
         (row["domain"], row["metric"], row["method"]): row["mean"]
-        for row in papers.rows("svdgp_kuka1_mujoco1")
+        for row in tables.published("svdgp_kuka1_mujoco1")
     }
     headings = [
         "set", "method", "own widths", "outputs", "nMSE", "published (MUJOCO₁)", "published (KUKA₁)", "bound per row", "NLPD", "seconds",
@@ -95,24 +83,3 @@ def page(records: list[Record]) -> list[str]:
                     ]
                 )
     return [tables.table(headings, rows)]
-
-
-def figure(records: list[Record]) -> Figure | None:
-    """nMSE and bound of the stochastic methods against steps, and against seconds."""
-    drawn = [r for r in select(records, **DRAWN) if "curve" in r["results"]]
-    if not drawn:
-        return None
-    drawing = Figure(figsize=(9, 6), layout="constrained")
-    panels = drawing.subplots(2, 2, sharey="row")
-    for record in drawn:
-        step, seconds, nmse, bound = zip(*record["results"]["curve"], strict=True)
-        for column, across in enumerate((step, seconds)):
-            for row, values in enumerate((nmse, bound)):
-                panels[row, column].plot(across, values, label=NAMES[record["settings"]["method"]])
-    panels[0, 0].set_yscale("log")
-    panels[0, 0].set_ylabel("nMSE")
-    panels[1, 0].set_ylabel("bound per row")
-    panels[1, 0].set_xlabel("steps")
-    panels[1, 1].set_xlabel("seconds")
-    panels[0, 0].legend()
-    return drawing

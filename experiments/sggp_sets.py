@@ -5,14 +5,14 @@ the paper's: 100 epochs. `m = 128` is the library's default: 4,096 steps. Second
 compilation included. RMSE is of standardised targets, of local prediction from 256 rows (at most 40,000 test rows); `exact` is that of
 the posterior given all training rows. `ratio` is RMSE to the least that the noise allows; the paper's noise is not stated, ours is the
 largest that allows its RMSE. The paper's preparation of the bike rentals is unknown: ours are the hourly ones, log count, 12 inputs; its
-seconds are minutes of the table times 60. `SVGP`: `SparseGPRegressor` as it comes, 512 inducing points, one trial. --slow adds Energy, PM2.5 and Query, where the user has them.
+seconds are minutes of the table times 60. `SVGP`: `SparseGPRegressor` as it comes, 512 inducing points, one trial.
 """
 
 import math
 from typing import Any
 
-from experiments import sggp_scores
-from measuring import papers, sggp, tables
+from experiments import sggp
+from measuring import tables
 from measuring.store import Cell, Record, select
 
 SETS = {
@@ -22,18 +22,15 @@ SETS = {
     "protein": "Protein",
     "borehole": "Borehole",
 }
-SLOW_SETS = {"energy": "Energy", "pm25": "PM2.5", "query": "Query"}
-SIZES = {"bike-hourly": 17_379, "protein": 45_730, "energy": 19_735, "pm25": 41_757, "query": 200_000}
 TRIALS, LARGE_TRIALS, PAPER_BATCH, PAPER_EPOCHS, DEFAULT_BATCH = 10, 3, 16, 100, 128
 SVGP = "SVGP"  # in the place of a batch
-ONE_CORE = False  # the search and the linear algebra use what there is
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
     if quick:
         return [_cell("levy", 16, 5, 0, rows=400)]
     found = []
-    for name in (*SETS, *(SLOW_SETS if slow else ())):
+    for name in SETS:
         for trial in range(LARGE_TRIALS if name == "borehole" else TRIALS):
             found += [_cell(name, PAPER_BATCH, PAPER_EPOCHS, trial), _cell(name, DEFAULT_BATCH, None, trial)]
         if name != "borehole":
@@ -45,31 +42,22 @@ def _cell(name: str, batch: int, epochs: int | None, trial: int, rows: int | Non
     return {"set": name, "batch": batch, "epochs": epochs, "trial": trial, "rows": rows}
 
 
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    n = cell.get("rows") or SIZES.get(cell["set"]) or sggp.FUNCTIONS[cell["set"]]
-    return n * (cell.get("epochs") or 1)
-
-
 def run(cell: Cell) -> dict:
     if cell["batch"] == SVGP:
-        return sggp_scores.sparse(sggp.load(cell["set"], cell["trial"]), cell["trial"])
+        return sggp.sparse(sggp.load(cell["set"], cell["trial"]), cell["trial"])
     split = sggp.load(cell["set"], cell["trial"], cell["rows"])
     found, figures = sggp.fit(cell, split)
-    return figures | sggp_scores.predict(found, split, cell["trial"])
+    return figures | sggp.predict(found, split, cell["trial"])
 
 
 def page(records: list[Record]) -> list[str]:
-    theirs = published("sggp_benchmarks")
+    theirs = sggp.published("sggp_benchmarks")
     headings = [
         "set", "m", "trials", "RMSE", "published", "ratio", "exact", "NLPD", "calibrated", "95 % coverage",
         "seconds", "of them search", "published seconds", "µs a step", "peak MB",
     ]  # fmt: skip
     rows = []
-    for name, title in (SETS | SLOW_SETS).items():
+    for name, title in SETS.items():
         for batch in (PAPER_BATCH, DEFAULT_BATCH, SVGP):
             if not (runs := select(records, set=name, batch=batch)):
                 continue
@@ -86,12 +74,3 @@ def page(records: list[Record]) -> list[str]:
                 ]
             )  # fmt: skip
     return [tables.table(headings, rows)]
-
-
-def figure(records: list[Record]) -> None:
-    return None
-
-
-def published(table: str) -> dict[str, dict[str, str]]:
-    """{set: the paper's line of sgGP}."""
-    return {row["dataset"]: row for row in papers.rows(table) if row["method"] == "sgGP"}

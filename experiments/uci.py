@@ -1,17 +1,73 @@
-"""What the tables of UCI sets have in common: rates tuned on split 0, scores, wins over the published numbers."""
+"""The learners of the UCI tables by name, their rates tuned on split 0, scores, wins over the published numbers.
+
+SVGP runs on the kernel of a feature map, k(x, z) = variance · φ(x)·φ(z), with the same starts as the other methods: the papers' deep kernels from inducing
+points instead of features (Hensman et al. 2013), as many as rows in a batch, as in the SCGD paper. They lie in the inputs, so that they pass through the network too. q(u)
+follows natural gradients, all else the optimiser.
+"""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
-from matplotlib.figure import Figure
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
 
-from experiments import inducing
-from experiments.methods import METHODS, STEP_COST
-from experiments.problems import ROWS, SETS, curve, deep_gp, load, score
-from measuring import papers, tables
+from experiments.problems import SETS, Problem, curve, deep_gp, load, outcome, score
+from measuring import tables
 from measuring.store import Cell, Record, select
-from stochgp import learners
+from stochgp import learning
+from stochgp.features import AbstractFeatureMap
+from stochgp.kernels import Linear, Warped
+from stochgp.learners import BSGD, SCGD, SVGP, AbstractLearner, ByEvidence, ByLoss, Minimax, constant, muon
+from stochgp.models import FeatureGP, SparseGP
+from stochgp.objectives import bound_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up
+from stochgp.parameters import frozen
+from stochgp.posteriors import VariationalPosterior
+from stochgp.results import FitResult
+from stochgp.variational import InducingPoints, choose_points
+
+# No rows are held out: the criterion is the exact NLML of the training rows, with or without a refit of the two variances.
+REFITTED, NOT_REFITTED = (ByEvidence(refit=refit, validation_fraction=0.0) for refit in (True, False))
+ADADELTA, ADAM, MUON = (0.3, 1.0, 3.0), (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2)
+
+
+class Method(NamedTuple):
+    """A learner but for batch size, epochs and rate; the rates to try; whether the kernel's scale is fixed, as in the papers; whether it is of inducing
+
+    points (`inducing`).
+    """
+
+    make: Callable[..., AbstractLearner]
+    rates: tuple[float, ...]
+    fixed_scale: bool = False
+    settings: dict = {}  # noqa: RUF012 (read only)
+    sparse: bool = False
+
+    def learner(self, batch: int, epochs: int, rate: float) -> AbstractLearner:
+        settings = {"evaluator": REFITTED} | self.settings
+        return self.make(batch_size=batch, epochs=epochs, learning_rate=rate, **settings)
+
+    def prepared(self, gp: FeatureGP) -> FeatureGP:
+        """`gp` with its variance frozen where the method does not learn one."""
+        return eqx.tree_at(lambda g: g.variance, gp, frozen(gp.variance)) if self.fixed_scale else gp
+
+
+_PUBLISHED = {"optimizer": optax.adadelta, "decay": constant, "anchored": False, "evaluator": NOT_REFITTED}
+
+METHODS = {
+    "scgd-published": Method(SCGD, ADADELTA, True, {**_PUBLISHED, "tracking": 0.9}),
+    "scgd-adam": Method(SCGD, ADAM, settings={"optimizer": optax.adam}),
+    "scgd-muon": Method(SCGD, MUON, settings={"optimizer": muon}),
+    "minimax-published": Method(Minimax, ADADELTA, True, {**_PUBLISHED, "penalty": 1.0}),
+    "minimax-muon": Method(Minimax, MUON, settings={"optimizer": muon}),
+    "bsgd-adam": Method(BSGD, ADAM, settings={"optimizer": optax.adam}),
+    "svgp": Method(SVGP, ADAM, settings={"evaluator": ByLoss()}, sparse=True),
+}
 
 TUNED = "tuned"
 
@@ -54,18 +110,9 @@ def run(cell: Cell, kernel: str | None = None) -> dict:
     gp = method.prepared(deep_gp(problem, cell["split"], kernel))
     learner = method.learner(cell["batch"], cell["epochs"], cell["rate"])
     if method.sparse:
-        return inducing.run(gp, problem, learner, cell["split"]) | {"rate": cell["rate"]}
-    result = learners.fit(learner, gp, problem.source, key=jax.random.key(cell["split"]))
+        return run_sparse(gp, problem, learner, cell["split"]) | {"rate": cell["rate"]}
+    result = learning.fit(learner, gp, problem.source, key=jax.random.key(cell["split"]))
     return score(result, problem) | {"rate": cell["rate"], "curve": curve(result, problem)}
-
-
-def cost(cell: Cell, features: int = 128) -> float:
-    """Seconds, roughly: longest cells go first."""
-    fixed, per_row = STEP_COST[cell["method"]]
-    steps = cell["epochs"] * max(1, ROWS[cell["set"]] // cell["batch"])
-    width = features / 128
-    moments = cell["epochs"] * ROWS[cell["set"]] * 1.6 * width**2
-    return 1e-6 * (steps * (fixed + (per_row + width**2) * cell["batch"]) + moments)
 
 
 def summaries(records: list[Record], batch: int, epochs: int) -> list[dict]:
@@ -85,7 +132,7 @@ def summaries(records: list[Record], batch: int, epochs: int) -> list[dict]:
 
 def page(records: list[Record], kernel: str) -> list[str]:
     """The tables of every batch size and number of epochs that have results."""
-    published, parts = papers.nlml(kernel), []
+    published, parts = tables.nlml(kernel), []
     for batch, epochs in sizes(records):
         if lines := summaries(records, batch, epochs):
             parts += [
@@ -143,37 +190,62 @@ def win_table(lines: list[dict], published: dict, batch: int) -> str:
     return tables.table(["family", *SETS, "at or below the published"], rows)
 
 
-def figure(records: list[Record], kernel: str) -> Figure:
-    """Mean NLML of every method less the better published one, per set."""
-    published, panels_of = papers.nlml(kernel), sizes(records)
-    drawing = Figure(figsize=(5 * len(panels_of), 4), layout="constrained")
-    panels = drawing.subplots(1, len(panels_of), sharey=True, squeeze=False)[0]
-    for panel, (batch, epochs) in zip(panels, panels_of, strict=True):
-        lines = summaries(records, batch, epochs)
-        for i, method in enumerate(METHODS):
-            _draw(panel, [x for x in lines if x["method"] == method], published, method, 0.12 * (i - 2.5))
-        panel.axhline(0, color="black", linewidth=0.8)
-        panel.set_xticks(range(len(SETS)), SETS, rotation=30)
-        panel.set_title(f"{kernel} deep kernel, batch {batch}, {epochs} epochs")
-        panel.set_yscale("symlog", linthresh=0.5)
-    panels[0].set_ylabel("mean NLML per datum − better published one")
-    panels[0].legend(fontsize=7)
-    return drawing
-
-
-def _draw(panel: Any, lines: list[dict], published: dict, label: str, shift: float) -> None:
-    """One method's points; sets without a published value are left out."""
-    x, y = [], []
-    for line in lines:
-        theirs = [
-            published[k] for m in ("SCGD", "MINIMAX") if (k := (line["set"], line["batch"], m)) in published
-        ]
-        if theirs:
-            x.append(SETS.index(line["set"]) + shift)
-            y.append(tables.mean(r["results"]["nlml"] for r in line["runs"]) - min(theirs))
-    panel.plot(x, y, "o", label=label)
-
-
 def _nlml(record: Record) -> float:
     value = record["results"]["nlml"]
     return math.inf if value is None else value
+
+
+CHUNK = 2048  # rows
+
+
+class OfRow(eqx.Module):
+    """x ↦ φ(x)."""
+
+    features: AbstractFeatureMap
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " M"]:
+        return self.features(x[None, :])[0]
+
+
+def sparse_gp(gp: FeatureGP, problem: Problem, n_inducing: int, seed: int) -> SparseGP:
+    """The kernel of `gp` with inducing points at centres of clusters of the rows."""
+    points = choose_points(problem.X, n_inducing, "kmeans", key=jax.random.key(seed))
+    kernel = Warped(Linear(float(gp.variance)), OfRow(gp.features))
+    return SparseGP(kernel, InducingPoints.of(points), float(gp.noise_variance))
+
+
+def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) -> dict:
+    """One fit from the start `gp` and its scores: `nlml` is exact at its hyperparameters, predictions are of q(f)."""
+    start = sparse_gp(gp, problem, learner.batch_size or CHUNK, seed)
+    result = learning.fit(learner, start, problem.source, key=jax.random.key(seed))
+    s, noise, variance = (
+        problem.scale,
+        float(result.gp.noise_variance),
+        float(result.gp.kernel.kernel.variance),
+    )
+    features = FeatureGP(result.gp.kernel.network.features, noise=noise, variance=variance)
+    with jax.enable_x64(True):
+        exact = nlml_of_spectrum(spectrum(add_up(features, problem.source.chunks(CHUNK))), variance, noise)[0]
+    mean, std = _predicted(result, problem)
+    return {
+        "nlml": exact + math.log(s),
+        "elbo": bound_of_all(result.gp, problem.source).value - math.log(s),
+        **outcome(result, problem, mean, std),
+        "variance": variance,
+        "noise_variance": noise,
+        "curve": curve(result, problem, "loss"),  # −ELBO by the batches since the evaluation before,
+    }
+
+
+def _predicted(result: FitResult, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of observations at the test rows."""
+    with jax.enable_x64(True):
+        posterior = VariationalPosterior.of(result.gp, problem.X.shape[1])
+        parts = [
+            posterior.mean_and_variance(jnp.asarray(problem.X_test[first : first + CHUNK]))
+            for first in range(0, len(problem.X_test), CHUNK)
+        ]
+    mean, variance = (
+        np.concatenate([np.asarray(part) for part in both]) for both in zip(*parts, strict=True)
+    )
+    return mean, np.sqrt(variance + float(result.gp.noise_variance))

@@ -5,15 +5,13 @@ elevators and pol. Base frequencies and phases stay fixed; the lengthscale (one 
 variance train. The published NLML is that of the kernel approximated by 1000 Fourier features too. `svgp` has this kernel, and 64 inducing points.
 """
 
-from matplotlib.figure import Figure
-
 from experiments import uci
 from experiments.problems import SETS
 from measuring.store import Cell, Record
 
 BATCH, EPOCHS, QUICK_EPOCHS = 64, 100, 1
 FIRST, SPLITS = ("bike", "elevators", "pol"), (0, 1, 2, 3, 4)
-depends = uci.depends
+depends, ONE_CORE = uci.depends, True
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -34,13 +32,5 @@ def run(cell: Cell) -> dict:
     return uci.run(cell, "rbf")
 
 
-def cost(cell: Cell) -> float:
-    return uci.cost(cell, 1000)
-
-
 def page(records: list[Record]) -> list[str]:
     return uci.page(records, "gaussian")
-
-
-def figure(records: list[Record]) -> Figure:
-    return uci.figure(records, "gaussian")

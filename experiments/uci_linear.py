@@ -9,24 +9,13 @@ at every epoch and refit scale and noise; their rates fall to zero along a cosin
 batch (`inducing`): its NLML is the exact one at its hyperparameters, its predictions are of its q(f).
 """
 
-from matplotlib.figure import Figure
-
 from experiments import uci
 from experiments.problems import SETS
 from measuring.store import Cell, Record
 
 BATCHES, EPOCHS, QUICK_EPOCHS = (32, 128), 100, 2
 SPLITS = (0, 1, 2, 3, 4)
-GROUPS = {
-    "published-recipe": {
-        "method": ("scgd-published", "minimax-published"),
-        "set": ("bike", "elevators", "pol"),
-        "batch": ("32", "128"),
-        "split": ("0",),
-    }
-}
-"""The published SCGD (b = 0.9) and MINIMAX (μ = 1), each at its three rates, where the table has no line of them yet."""
-depends, run, cost = uci.depends, uci.run, uci.cost
+depends, run, ONE_CORE = uci.depends, uci.run, True
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
@@ -50,7 +39,3 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
 
 def page(records: list[Record]) -> list[str]:
     return uci.page(records, "linear")
-
-
-def figure(records: list[Record]) -> Figure:
-    return uci.figure(records, "linear")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from measuring.places import ROOT
+from measuring.store import ROOT
 
 FRAMES, LONGEST = 200_000, 1_000
 REST = np.array([-0.10, -0.07, 0.36])  # thigh, leg, foot, in radians

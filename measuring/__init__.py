@@ -1,1 +1,1 @@
-"""What experiments and benchmarks share: lines of results, machine, timing, sets; and the page of what was measured. Imports neither."""
+"""What experiments and benchmarks share: the harness that runs cells, lines of results, machine, tables; the pages of what was measured."""

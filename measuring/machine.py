@@ -5,10 +5,10 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from measuring.places import ROOT, WRITTEN
+from measuring.store import ROOT
 
 PACKAGES = (
     "stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch", "catboost", "lightgbm", "ngboost", "quantile-forest", "xrfm",
@@ -20,15 +20,19 @@ THREAD_VARIABLES = (
     "XLA_FLAGS",
     "JAX_PLATFORMS",
 )
+WRITTEN = (
+    "experiments/results", "benchmarks/results", "docs/measured.md", "docs/comparison.md", "docs/solvers.md",
+)  # fmt: skip
+"""What runs write: changes there do not make a commit dirty."""
 
 
-def describe(packages: Iterable[str] = PACKAGES) -> dict:
-    """Everything beside the figures themselves: {"commit", "machine", "versions", "threads"}."""
-    return {"commit": commit(), "machine": machine(), "versions": versions(packages), "threads": threads()}
+def describe() -> dict:
+    """Return all but the figures themselves: {"commit", "machine", "versions", "threads"}."""
+    return {"commit": commit(), "machine": machine(), "versions": versions(PACKAGES), "threads": threads()}
 
 
 def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
-    """The checked-out commit, "-dirty" added when tracked files outside `ignore` differ; None outside a git checkout."""
+    """The checked-out commit, with "-dirty" if tracked files outside `ignore` differ; None outside a git checkout."""
     revision = _git(root, "rev-parse", "HEAD")
     if revision is None:
         return None
@@ -38,7 +42,7 @@ def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
 
 
 def history(root: Path = ROOT) -> frozenset[str] | None:
-    """All commits that the checked-out one comes from, itself too; None outside a git checkout, and in one that has only the latest of them."""
+    """The checked-out commit and all before it; None outside a git checkout, and in a shallow one."""
     if _git(root, "rev-parse", "--is-shallow-repository") != "false":
         return None
     found = _git(root, "rev-list", "HEAD")
@@ -46,10 +50,9 @@ def history(root: Path = ROOT) -> frozenset[str] | None:
 
 
 def machine() -> dict:
-    """Processor, cores, memory in bytes, system, the load averages (1, 5, 15 minutes) when asked, and JAX's GPUs where it has some."""
-    found = accelerators()
-    return ({"accelerators": found} if found else {}) | {
-        "processor": _processor(),
+    """Processor, cores, memory in bytes, system, and the load averages of 1, 5 and 15 minutes."""
+    return {
+        "processor": next(_cpuinfo("model name"), platform.processor() or platform.machine()),
         "cores_physical": physical_cores(),
         "cores_usable": usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -59,12 +62,12 @@ def machine() -> dict:
 
 
 def accelerators() -> list[str]:
-    """Names of the devices that this process computes on by JAX, other than the processor."""
+    """Names of the devices other than the processor, if this process uses JAX."""
     jax = sys.modules.get("jax")
     return [] if jax is None else [d.device_kind for d in jax.devices() if d.platform != "cpu"]
 
 
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
     """Python's version and that of every package of the list that is installed."""
     found = {"python": platform.python_version()}
     for package in packages:
@@ -76,10 +79,8 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def threads() -> dict:
-    """Cores this process may use and the environment variables that limit threads, where set."""
-    return {"cores_usable": usable_cores()} | {
-        name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ
-    }
+    """Cores this process may use, and the environment variables that limit threads."""
+    return {"cores_usable": usable_cores()} | {v: os.environ[v] for v in THREAD_VARIABLES if v in os.environ}
 
 
 def usable_cores() -> int:
@@ -90,33 +91,19 @@ def usable_cores() -> int:
 
 
 def physical_cores() -> int | None:
-    """Cores without their second threads, as Linux counts them; None where that is not known."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return None
-    cores = set()
-    for block in cpuinfo.read_text().split("\n\n"):
-        fields = dict(line.split(":", 1) for line in block.splitlines() if ":" in line)
-        fields = {name.strip(): value.strip() for name, value in fields.items()}
-        if "physical id" in fields and "core id" in fields:
-            cores.add((fields["physical id"], fields["core id"]))
-    return len(cores) or None
+    """Cores without their second threads, as Linux counts them; None elsewhere."""
+    return len(set(zip(_cpuinfo("physical id"), _cpuinfo("core id"), strict=True))) or None
+
+
+def _cpuinfo(field: str) -> Iterator[str]:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return iter([line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == field])
 
 
 def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

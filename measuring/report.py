@@ -1,6 +1,6 @@
 """Write docs/measured.md, docs/comparison.md and docs/solvers.md from templates and lines of results.
 
-In a template, `{{expression | format}}` calls `experiment`, `benchmark`, `figures`, `value`, `values` and `sources` of this module.
+In a template, `{{expression | format}}` calls `page`, `value`, `values` and `sources` of this module.
 """
 
 import functools
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import store
-from measuring.places import BENCHMARKS, EXPERIMENTS, ROOT
-from measuring.store import Record
+from measuring.store import BENCHMARKS, EXPERIMENTS, ROOT, Record
 from measuring.tables import printed, table
 
 PAGES = ("measured", "comparison", "solvers")
@@ -26,8 +25,8 @@ def path_of(name: str) -> Path:
     return ROOT / "docs" / f"{name}.md"
 
 
-def page(template: str) -> str:
-    """Fill in a template. Raises `ValueError` that names a placeholder without lines."""
+def filled(template: str) -> str:
+    """Fill in a template. Raises ValueError that names a placeholder without lines."""
     return PLACEHOLDER.sub(lambda match: _filled(match[1].strip()), template)
 
 
@@ -44,7 +43,7 @@ def records(name: str) -> list[Record]:
 
 
 def values(name: str, field: str, **settings: Any) -> list[Any]:
-    """A field of the results of all lines with these settings. Raises `ValueError` if there are none."""
+    """A field of the results of all lines with these settings. Raises ValueError if there are none."""
     found = [r["results"][field] for r in store.select(records(name), **settings)]
     if not found:
         raise ValueError(f"none of {len(records(name))} lines has {settings}")
@@ -57,31 +56,13 @@ def value(name: str, field: str, **settings: Any) -> Any:
     return found
 
 
-def experiment(name: str, *parts: int) -> str:
-    """Some parts of an experiment's own page, the first one by default."""
+def page(name: str, *parts: int) -> str:
+    """These parts of the page of an experiment or a benchmark, the first one by default."""
+    package = "experiments" if (ROOT / "experiments" / f"{name}.py").exists() else "benchmarks"
     if not records(name):
-        return f"Not measured at this state of the software: `python -m experiments {name}` makes the lines."
-    written = importlib.import_module(f"experiments.{name}").page(records(name))
+        return f"Not measured at this state of the software: `python -m {package} {name}` makes the lines."
+    written = importlib.import_module(f"{package}.{name}").page(records(name))
     return "\n\n".join(written[part] for part in parts or (0,))
-
-
-def benchmark(name: str, part: str = "table") -> str:
-    """All lines of a benchmark as it prints them, or another one of its tables."""
-    if not records(name):
-        return f"Not measured at this state of the software: `python -m benchmarks {name}` makes the lines."
-    rows = [r["settings"] | r["results"] for r in records(name)]
-    headings, cells = getattr(importlib.import_module(f"benchmarks.{name}"), part)({"rows": rows})
-    text = lambda cell: printed(cell, "") if isinstance(cell, float) else cell
-    return table(headings, [[text(cell) for cell in row] for row in cells])
-
-
-def figures(name: str, *fields: str) -> str:
-    """Settings and fields of all lines, such as `sides.torch.median_us`."""
-    inner = lambda results, path: functools.reduce(lambda value, part: value[part], path.split("."), results)
-    rows = [
-        [*r["settings"].values(), *(inner(r["results"], field) for field in fields)] for r in records(name)
-    ]
-    return table([*records(name)[0]["settings"], *fields], rows)
 
 
 def sources() -> str:
@@ -89,31 +70,21 @@ def sources() -> str:
     rows = []
     for name in names():
         found = records(name)
-        machines = {f"{r['machine']['processor']}, {r['machine']['cores_physical']} cores" for r in found}
         columns = (
-            machines,
+            {f"{r['machine']['processor']}, {r['machine']['cores_physical']} cores" for r in found},
             {r["versions"]["jax"] for r in found},
             {str(r["threads"]["cores_usable"]) for r in found},
             {r["commit"][:7] for r in found},
         )
         rows.append([f"`{name}`", len(found), *("; ".join(sorted(column)) for column in columns)])
-    return table(["lines", "number", "machine", "JAX", "cores used", "commits"], rows)
+    return table("lines | number | machine | JAX | cores used | commits", rows)
 
 
 def _filled(content: str) -> str:
     expression, _, spec = content.rpartition(" | ") if " | " in content else (content, "", "")
-    known = {
-        "experiment": experiment,
-        "benchmark": benchmark,
-        "value": value,
-        "values": values,
-        "figures": figures,
-        "sources": sources,
-    }
+    known = {"page": page, "value": value, "values": values, "sources": sources, "min": min, "max": max}
     try:
-        found = eval(
-            expression, known | {"min": min, "max": max}
-        )  # the template is a file of this repository
+        found = eval(expression, known)  # the template is a file of this repository
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{{{{{content}}}}}: {error}") from error
     return found if isinstance(found, str) else printed(found, spec.strip())

@@ -1,16 +1,21 @@
-"""Results on disk: one JSON line per finished cell, appended whole or not at all."""
+"""Folders, and lines of results on disk: one of JSON for each finished cell, appended whole or not at all."""
 
-import argparse
 import json
 import math
 import os
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS, BENCHMARKS = (ROOT / package / "results" for package in ("experiments", "benchmarks"))
 Cell = dict[str, Any]
 Record = dict[str, Any]
-Group = dict[str, tuple[str, ...]]
-"""Settings by name, each with the values that are wanted, as text."""
+
+
+def shared(part: str) -> Path:
+    """`part` of the shared folder, beside the checkout or in it; the first of the two if neither exists."""
+    places = [folder / "shared" / part for folder in (ROOT.parent, ROOT)]
+    return next((place for place in places if place.exists()), places[0])
 
 
 def key(cell: Cell) -> str:
@@ -19,11 +24,9 @@ def key(cell: Cell) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file, the last one of each cell; a line cut short by a kill is passed over."""
-    if not path.exists():
-        return []
+    """The last record of each cell in a file; a line cut short by a kill is passed over."""
     records = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
@@ -33,17 +36,15 @@ def read(path: Path) -> list[Record]:
 
 
 def append(path: Path, record: Record) -> None:
-    """One line more, on disk when this returns. A line cut short before it is closed first."""
+    """Append one line; it is on disk when this returns. A line cut short before it is closed first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(_finite(record), allow_nan=False) + "\n"
     if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
         line = "\n" + line
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("ab") as file:
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def select(records: list[Record], **settings: Any) -> list[Record]:
@@ -51,26 +52,9 @@ def select(records: list[Record], **settings: Any) -> list[Record]:
     return [r for r in records if all(r["settings"].get(k) == v for k, v in settings.items())]
 
 
-def add_only(parser: argparse.ArgumentParser) -> None:
-    """The option --only, whose words `conditions` reads."""
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only cells with these settings; VALUE,VALUE is or",
-    )
-
-
-def conditions(words: list[str]) -> Group:
-    """`key=value,value` as {key: (value, value)}."""
-    pairs = [word.partition("=") for word in words]
-    return {name: tuple(values.split(",")) for name, _, values in pairs}
-
-
-def wanted(cell: Cell, only: Group) -> bool:
-    """Whether every setting named has one of its values."""
-    return all(str(cell.get(name)) in values for name, values in only.items())
+def rows(records: list[Record]) -> list[dict[str, Any]]:
+    """Settings and results of each record together."""
+    return [record["settings"] | record["results"] for record in records]
 
 
 def _finite(value: Any) -> Any:
@@ -79,6 +63,4 @@ def _finite(value: Any) -> Any:
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,27 +1,49 @@
-"""Markdown tables of results, and where their lines were measured."""
+"""Markdown tables of results, and the published results in measuring/published, as printed in the papers.
 
+`scgd_minimax_nlml_linear`, `scgd_minimax_nlml_gaussian`: the SCGD paper's first version, tables 2 and 3: training NLML per datum in raw
+target units, mean and standard deviation over five splits. `sdd_uci`: Lin et al. 2024, table 1: unit-variance targets. `sggp_benchmarks`,
+`sggp_toy`: the sgGP paper, tables 1 and 2: RMSE of unit-variance targets, minutes of training on one core, gigabytes.
+"""
+
+import csv
+import functools
 import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from measuring.store import Record
+from measuring.store import ROOT
+
+PUBLISHED = ROOT / "measuring" / "published"
 
 
-def markdown(experiment: Any, records: list[Record], name: str) -> str:
-    """The experiment's page: what it is, its tables, and where the lines were measured."""
-    parts = [f"# {name}", (experiment.__doc__ or "").strip(), *experiment.page(records), _where(records)]
-    return "\n\n".join(parts) + "\n"
+@functools.cache
+def published(name: str) -> tuple[dict[str, str], ...]:
+    """The lines of a published table."""
+    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as lines:
+        return tuple(csv.DictReader(lines))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def nlml(kernel: str) -> dict[tuple[str, int, str], float]:
+    """{(set, batch size, method): mean NLML} of the SCGD paper for the "linear" or the "gaussian" kernel."""
+    lines = published(f"scgd_minimax_nlml_{kernel}")
+    return {(r["dataset"], int(r["batch_size"]), r["method"]): float(r["mean"]) for r in lines}
+
+
+def table(headings: str | Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; headings as a list, or as a text with " | " between them."""
+    headings = headings.split(" | ") if isinstance(headings, str) else headings
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else printed(value, "") if isinstance(value, float) else str(value)
 
 
 def spread(values: Iterable[float | None], digits: int = 3) -> str:
-    """Mean ± sample standard deviation; the mean alone where there is one value, "n/a" where one is missing."""
+    """Mean ± sample standard deviation; the mean alone of one value, "n/a" if one is missing."""
     known = _known(values)
     if not known:
         return "n/a"
@@ -30,43 +52,29 @@ def spread(values: Iterable[float | None], digits: int = 3) -> str:
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """NaN where there is none or one is missing."""
+    """NaN if there is no value or one is missing."""
     known = _known(values)
     return statistics.fmean(known) if known else math.nan
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    """The values; none of them where one is missing."""
+    """The values; none of them if one is missing."""
     values = list(values)
     known = [value for value in values if value is not None and math.isfinite(value)]
     return known if len(known) == len(values) else []
 
 
 def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits; "n/a" if it is missing or not finite."""
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def numbers(results: dict[str, Any], **digits: int) -> list[str]:
+    """These fields of results, each with so many digits."""
+    return [number(results.get(field), n) for field, n in digits.items()]
 
 
 def printed(value: float | int, spec: str) -> str:
     """A number in running text: a true minus sign, exponents without zeros."""
     text = re.sub(r"e([+-])0*(\d)", r"e\1\2", format(value, spec)).replace("e+", "e")
     return text.replace("-", "−", 1) if text.startswith("-") else text
-
-
-def _where(records: list[Record]) -> str:
-    """Commits, machines and commands of the lines, each once."""
-    commits = sorted({str(r["commit"])[:12] for r in records})
-    machines = sorted(
-        {f"{r['machine']['processor']} ({r['machine']['cores_physical']} cores)" for r in records}
-    )
-    versions = sorted({f"Python {r['versions']['python']}, JAX {r['versions']['jax']}" for r in records})
-    commands = sorted({f"`{r['command']}`" for r in records})
-    cores = sorted({r["threads"]["cores_usable"] for r in records if "threads" in r})
-    notes = sorted({r["note"] for r in records if "note" in r})
-    lines = [
-        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours; cores used: {' or '.join(map(str, cores))}.",
-        f"Commits: {', '.join(commits)}.",
-        f"Machines: {'; '.join(machines)}; {'; '.join(versions)}.",
-        f"Commands: {', '.join(commands)}.",
-        *(f"{sum(r.get('note') == note for r in records)} lines: {note}." for note in notes),
-    ]
-    return "\n".join(lines)

@@ -62,26 +62,26 @@ _skipped: dict[str, str] = {}  # reasons by node
 
 # Workers take files in this order, then the others: a slow one that came last would be waited for. From the list that is printed at the end.
 FIRST = (
-    "tests/pools/test_pooled.py",
+    "tests/pools/test_regressor.py",
     "tests/estimators/test_mean_function.py",
     "tests/estimators/test_contract.py",
     "tests/posteriors/test_contract.py",
     "tests/posteriors/test_kernel.py",
-    "tests/selection/test_likelihood.py",
+    "tests/families/test_error_distribution.py",
     "tests/test_wheel.py",
-    "tests/pools/test_point_mass.py",
-    "tests/selection/test_metric.py",
-    "tests/pools/test_target_choice.py",
+    "tests/pools/test_hurdle.py",
+    "tests/families/test_rotation.py",
+    "tests/pools/test_targets.py",
     "tests/estimators/test_devices.py",
     "tests/test_devices.py",
-    "tests/selection/test_warping.py",
+    "tests/families/test_targets.py",
     "tests/families/test_observation.py",
-    "tests/pools/test_pooled_classifier.py",
+    "tests/pools/test_classifier.py",
     "tests/test_fuzz.py",
     "tests/learners/test_conditionals.py",
     "tests/test_processes.py",
     "tests/operators/test_sharded.py",
-    "tests/planning/test_solver.py",
+    "tests/solvers/test_choice.py",
     "tests/families/test_sparse.py",
     "tests/families/test_kernel.py",
     "tests/families/test_feature.py",
@@ -208,7 +208,7 @@ def annotations_are_checked(request):
 
 # Files in which kernel GPs of few rows have as many draws of their hyperparameters as those of users. Each is a factor of the rows, and a tenth of a fit.
 ALL_DRAWS = (
-    "families/test_integrating.py",
+    "families/test_hyperparameters.py",
     "families/test_few_rows.py",
     "test_docstrings.py",
     "test_pages.py",
@@ -219,17 +219,17 @@ ALL_DRAWS = (
 @pytest.fixture(scope="session", autouse=True)
 def own_draws():
     """How many there are."""
-    from stochgp.families import integrating
+    from stochgp.families import hyperparameters
 
-    return integrating.DRAWS
+    return hyperparameters.DRAWS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_draws(own_draws, request):
     """Four, which take the same way through the code."""
-    from stochgp.families import integrating
+    from stochgp.families import hyperparameters
 
-    integrating.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
+    hyperparameters.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
 
 
 @pytest.fixture

@@ -183,7 +183,6 @@ CELLS: dict[str, Callable[[], Any]] = {
     "feature minimax": lambda: fitted(feature(learner="minimax")),
     "feature bsgd": lambda: fitted(feature(learner="bsgd")),
     "feature full-batch": lambda: fitted(feature(learner="full-batch", features="rff", n_features=32, epochs=10, batch_size=None)),
-    "feature row noise": lambda: fitted(feature(likelihood="row-noise")),
     "feature student": lambda: fitted(feature(likelihood="student-t"), Y_MANY, X_MANY),
     "feature auto, many rows": lambda: fitted(feature(), *rows(9, 6000)[::-1]),
     "feature file": lambda: from_file(feature()),

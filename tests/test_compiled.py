@@ -26,7 +26,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "user"))
-    monkeypatch.setattr(compiled._KEEPING, "warned", False)
+    monkeypatch.setitem(compiled._STATE, "warned", False)
     _set([None, 1.0])
     yield compiled.compiled_folder()
     _set(before)

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 from toy import KEY, make_gp
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
-from stochgp.data import neighbours
+from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
-from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
-from stochgp.learners.full_batch import _Loss
-from stochgp.learning.evidence import ByEvidence
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    FullBatch,
+    Iterative,
+    Uniform,
+    full_batch,
+)
+from stochgp.learners.evidence import ByEvidence
+from stochgp.learning import Chain, fit
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
@@ -103,11 +108,11 @@ def test_of_a_first_piece_not_more_is_expected_again_than_ten_times_what_is_typi
 
 LEARNERS = {
     "mini-batches": (BSGD(batch_size=8, epochs=10_000, sampling=Uniform()), BSGD, "advance"),
-    "full batch": (FullBatch(tolerance=0.0, epochs=1_000), _Loss, "_evaluate"),
+    "full batch": (FullBatch(tolerance=0.0, epochs=1_000), full_batch, "nlml_and_gradient"),
     "a chain": (
         Chain(learners=(BSGD(batch_size=32, epochs=200), FullBatch(tolerance=0.0, epochs=1_000))),
-        _Loss,
-        "_evaluate",
+        full_batch,
+        "nlml_and_gradient",
     ),
 }
 
@@ -143,7 +148,7 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
     gp = make_gp(M=5, dtype=np.float32)
     with monkeypatch.context() as patch:
         clock.costs(patch, SCGD, "advance", 1.0)
-        clock.costs(patch, ByEvidence, "look", 1.0)
+        clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, DeviceRows(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and clock.now <= limit + over
 
@@ -199,8 +204,8 @@ def bits(model):
 @pytest.mark.long
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
-        clock.costs(patch, _Loss, "_evaluate", 0.1)
-        patch.setattr(WantedPosterior, "_solve_seconds", lambda *_: 100.0)
+        clock.costs(patch, full_batch, "nlml_and_gradient", 0.1)
+        patch.setattr("stochgp.families.solving.factorisation_seconds", lambda *_: 100.0)
         model = KernelGPRegressor("rbf", time_limit=4.0, random_state=0).fit(MANY, MANY_Y)
     assert clock.now <= 4.0 and model.n_iter_ > 0
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
@@ -238,7 +243,7 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     model = KernelGPRegressor("rbf", learner="bsgd", epochs=3, n_samples=2, random_state=0)
     callback = (lambda entry: interrupt() if entry["step"] > 0 else None) if where == "learning" else None
     if where == "before the solve":
-        monkeypatch.setattr("stochgp.families.kernel_posterior.raised_for_solving", interrupt)
+        monkeypatch.setattr("stochgp.families.kernel_posterior.plan_solve", interrupt)
     if where == "in the solve":
         monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
         model.set_params(solver="cg")

@@ -110,7 +110,7 @@ def test_two_processes_see_the_same_and_what_process_0_decides():
 def test_ordered_sums_have_the_same_bits_on_any_number_of_devices_and_processes():
     """Moments of 256, 100 and 5 rows in 8 virtual shards: of 1, 2, 4 and 8 devices, and of two processes of two devices each."""
     found = [alone(), *together()]
-    for name in [f"{noise} {n}" for noise in ("plain", "heavy tails") for n in (256, 100, 5)]:
+    for name in ("256", "100", "5"):
         digests = [digest for process in found for digest in process["moments"]["bits"][name]]
         assert len(digests) == 6 and len(set(digests)) == 1
     assert max(process["moments"]["error"] for process in found) < 1e-14
@@ -124,7 +124,7 @@ def test_the_gradient_of_a_spread_batch_is_that_of_one_device(learner):
 
 @pytest.mark.long
 def test_a_step_exchanges_sums_of_its_gradients_alone():
-    """Numbers, all float32: of θ, w, what the noise sees and Σρ log s; M² and M more for a tracker, M² and two for the second batch of MINIMAX."""
+    """Numbers, all float32: of θ, w, what the noise sees and Σρ log s; M² more for a tracker, M² and two for the second batch of MINIMAX."""
     plain = {name: value for name, value in os.environ.items() if name not in QUICK}
     found, M = answers([begin("collectives", 4, environment=plain)])[0]["collectives"], 10
     P = found["parameters"]
@@ -132,7 +132,7 @@ def test_a_step_exchanges_sums_of_its_gradients_alone():
     assert {(kind, *types) for name in ("scgd", "tracking", "minimax") for kind, types, _ in found[name]} == {
         ("all-reduce", "f32")
     }
-    assert sum(numbers for *_, numbers in found["tracking"]) == P + M + 2 + M**2 + M
+    assert sum(numbers for *_, numbers in found["tracking"]) == P + M + 2 + M**2
     assert sum(numbers for *_, numbers in found["minimax"]) == P + M + 1 + M**2 + 2
 
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from measuring import machine, report
-from measuring.places import ROOT
 from measuring.report import records, value, values
+from measuring.store import ROOT
 from measuring.tables import printed
 
 FILES = report.names()
@@ -22,12 +22,12 @@ REFERENCED = (
 @pytest.mark.parametrize("name", report.PAGES)
 def test_a_page_is_what_the_lines_say(name):
     text = report.path_of(name).read_text(encoding="utf-8")
-    assert text == report.page(report.template_of(name)), "run: python -m measuring"
+    assert text == report.filled(report.template_of(name)), "run: python -m measuring"
 
 
 def test_a_placeholder_without_lines_is_named():
     with pytest.raises(ValueError, match=r'\{\{value\("defaults".*none of \d+ lines has'):
-        report.page('{{value("defaults", "rmse", set="nowhere") | .3f}}')
+        report.filled('{{value("defaults", "rmse", set="nowhere") | .3f}}')
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
-from stochgp.planning.memory import most_columns
+from stochgp.solvers.memory import most_columns
 
 WORKER = Path(__file__).parent / "support" / "memory_worker.py"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="peaks are reset by Linux alone")

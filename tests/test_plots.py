@@ -31,7 +31,7 @@ def _predictions(n, spread=1.0):
 def test_a_report_is_written_without_windows_or_global_settings(n, spread, tmp_path):
     settings = dict(matplotlib.rcParams)
     y, mean, std = _predictions(n, spread)
-    figure = plots.fit_report(y, mean, std, HISTORY, quantity="delay", unit="minutes")
+    figure = plots.evaluation_report(y, Normal(mean, std), quantity="delay", unit="minutes")
     figure.savefig(tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     assert dict(matplotlib.rcParams) == settings
@@ -97,7 +97,6 @@ def test_a_distribution_is_drawn_as_its_mean_and_standard_deviation():
         axes = Figure().subplots()
         plots.draw_calibration(axes, y, *given)
         lines.append(axes.get_lines()[1].get_ydata())
-        plots.fit_report(y, *given)
     np.testing.assert_array_equal(*lines)
 
 

@@ -12,8 +12,8 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from stochgp import FeatureGPRegressor, GPRegressor
+from stochgp.compiled import in_threads
 from stochgp.data.rows import Rows
-from stochgp.numerics.threads import in_threads
 from stochgp.pools.refit import takes_in
 from stochgp.warning import silent, warn
 

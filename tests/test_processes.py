@@ -157,7 +157,7 @@ def test_what_is_imported_uses_no_device():
     """Else the processes could not be joined any more."""
     code = (
         "import jax, stochgp, stochgp.devices, stochgp.cli.processes, stochgp.pools, stochgp.learners\n"
-        "import stochgp.cli.many_rows, stochgp.cli.tables, stochgp.cli.reports\n"
+        "import stochgp.cli.rows, stochgp.cli.reports\n"
         "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

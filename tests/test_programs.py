@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from programs import compiled, counts
 
-from measuring.programs import compiled, counts
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
@@ -34,13 +34,13 @@ FAMILIES = {
         lambda: FeatureGPRegressor(n_features=16, epochs=20, learning_rate=0.01, random_state=0),
         lambda: FeatureGPRegressor(n_features=16, epochs=21, learning_rate=0.02, random_state=1),
     ),
-    "judge": (
+    "evaluator": (
         lambda: FeatureGPRegressor(
             n_features=16, learner=SCGD(learning_rate=0.01, epochs=20), random_state=0
         ),
         lambda: FeatureGPRegressor(
             n_features=16,
-            learner=SCGD(learning_rate=0.02, epochs=20, judge=ByEvidence(validation_fraction=0.25)),
+            learner=SCGD(learning_rate=0.02, epochs=20, evaluator=ByEvidence(validation_fraction=0.25)),
             random_state=1,
         ),
     ),

@@ -1,4 +1,4 @@
-"""A whole family in one file: constant functions. What a new family needs is this, and no change of driver, units, saving or the one fit.
+"""A whole family in one file: constant functions. A new family needs a model, a learner, a posterior, and an estimator with a `fit`.
 
 f(x) = c for every x, c ~ N(0, v), y = c + ε. The posterior of c is N(S, 1/(1/v + n/σ²)): all that is tested has a closed form.
 """
@@ -14,19 +14,26 @@ import optax
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
-from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.data.training import TrainingData
+from stochgp.estimators.base import FamilyRegressor
+from stochgp.families.common import (
+    fitted_model,
+    learn,
+    observation_model,
+    open_fit,
+    read_regression_data,
+    store,
+    warn_of_data,
+)
+from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem, constant
+from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
-from stochgp.selection.choices import named_learner
 from stochgp.storage import load_tree, save_tree
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 
 PRIOR = 4.0  # v, of standardised targets
 
@@ -53,9 +60,9 @@ class Moments(AbstractLearner):
     learning_rate: float | None = None
     optimizer: Any = optax.sgd
     decay: Any = constant
-    judge: Any = None
+    evaluator: Any = None
 
-    def plan(self, n_rows: int, n_inputs: int, judge: Any) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Any) -> StepPlan:
         return StepPlan(n_rows, 1, 2, 1)
 
     def need_bytes(self, gp: ConstantGP, n_rows: int, n_inputs: int) -> int:
@@ -117,23 +124,33 @@ class ConstantRegressor(FamilyRegressor):
     dtype: str = field(default="float64", kw_only=True)
     random_state: Any = field(default=0, kw_only=True)
 
-    def _start(self, data: TrainingData, run: Run) -> tuple[ConstantGP, dict[str, Any]]:
-        return ConstantGP(), {}
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: Any = None,
+        callback: Any = None,
+    ) -> "ConstantRegressor":
+        with open_fit(self, checkpoint, callback) as context:
+            data = read_regression_data(self, X, y, sample_weight, groups, context)
+            learner, why = named_learner(self.learner, {"moments": Moments()}, {})
+            context.record("learner", type(learner).__name__, why)
+            warn_of_data(self, data, learns=True)
+            learned, _, _ = learn(learner, ConstantGP(), data, context)
+            posterior = constant_posterior(learned.gp, data)
+            observation = observation_model(self, Gaussian(learned.gp.noise), None, posterior, data, True)
+            fitted = fitted_model(self, data, posterior, observation, context)
+            store(self, y, fitted, data, learned, context)
+        return self
 
-    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
-        return named_learner(self.learner, {"moments": Moments()}, {})
 
-    def _posterior_of(self, gp: Any, learned: Any, data: TrainingData, run: Run) -> Any:
-        s2 = float(gp.noise_variance)
-        v = 1 / (1 / PRIOR + data.weight.sum() / s2)
-        posterior = ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v))
-        return posterior, None, {"variance": choice("exact", "a closed form")}
-
-    def _likelihood_of(self, gp: Any, learned: Any, posterior: Any) -> Gaussian:
-        return Gaussian(gp.noise)
-
-    def _nlml(self, learned: Any) -> float | None:
-        return None
+def constant_posterior(gp: Any, data: TrainingData) -> ConstantPosterior:
+    s2 = float(gp.noise_variance)
+    v = 1 / (1 / PRIOR + data.weight.sum() / s2)
+    return ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +173,7 @@ def test_predictions_are_the_closed_form(fitted):
     assert (lower + upper) / 2 == pytest.approx(mean[0])
 
 
-def test_the_driver_serves_it(fitted):
+def test_the_loop_and_the_report_serve_it(fitted):
     model, _, _ = fitted
     assert model.converged_ and model.n_iter_ == 2
     assert [entry["step"] for entry in model.history_] == [0, 1, 2]

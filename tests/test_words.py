@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from measuring.places import ROOT
+from measuring.store import ROOT
 
 HOUSE = re.compile(r"\b(?:laws?|told|visit(?:s|ed)?|doors?|rows left out)\b", re.IGNORECASE)
 MEANT = (  # other meanings

@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from benchmarks.datasets import Dataset, load
-from measuring.places import shared
+from measuring.store import shared
 
 HYPERPARAMETERS = "data/sdd_hyperparameters/matern32_ard.json"
 

@@ -4,8 +4,8 @@ The collection (GitHub: treforevans/uci_datasets, MIT; data of the UCI repositor
 data.csv.gz, without header, last column the target, and test_mask.csv.gz, ten 0/1 columns, one per split, 1 = test.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,81 +16,27 @@ from stochgp.names import did_you_mean
 from .dataset import Dataset, data_folders, find_file
 
 N_SPLITS = 10
-MASK_FILE = "test_mask.csv.gz"
+DATA_FILE, MASK_FILE = "data.csv.gz", "test_mask.csv.gz"
 SOURCE = "https://github.com/treforevans/uci_datasets/raw/master/uci_datasets"
 
 
-@dataclass(frozen=True)
-class UCISet:
-    """Rows and inputs of a set, its data files (one after the other), and the SHA-256 of those that are known."""
+class UCISet(NamedTuple):
+    """Rows and inputs of a set, and the SHA-256 of its two files."""
 
     rows: int
     inputs: int
-    sha256: dict[str, str]
-    data_files: tuple[str, ...] = ("data.csv.gz",)
-
-
-def _known(data: str, mask: str) -> dict[str, str]:
-    return {"data.csv.gz": data, MASK_FILE: mask}
+    data: str | None = None
+    mask: str | None = None
 
 
 UCI_SETS = {
-    "pol": UCISet(
-        15_000,
-        26,
-        _known(
-            "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
-            "c5540259aabe58f5c7a534ed6f5141f8c1157d5de592e45884b7fced6091e981",
-        ),
-    ),
-    "elevators": UCISet(
-        16_599,
-        18,
-        _known(
-            "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
-            "9fe662eacca95ae2c9301cbc4c4134e55d58e903cb0cfb683771ffdd2d248eb5",
-        ),
-    ),
-    "bike": UCISet(
-        17_379,
-        17,
-        _known(
-            "411f76ae426c0e348a2629dcf6b3b29102c7db465eae780a3454c39db1dfac4f",
-            "cf13dc25e80c03019cf2b01666f9cc29b03ea222f5c519536023ea56669bf337",
-        ),
-    ),
-    "kin40k": UCISet(
-        40_000,
-        8,
-        _known(
-            "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba",
-            "d15fd645d0e81a9a17ce2d0b8dde470bb2efba4d5f417459965abe4b237e2aea",
-        ),
-    ),
-    "protein": UCISet(
-        45_730,
-        9,
-        _known(
-            "f709d0107c3ee90ab019b9e5d77fc2ae182158958cb70b1903236a51334fd01b",
-            "22afe05e8d17c428558d78a77efeecc08d58004b6c95741d1c533c3207c69fe9",
-        ),
-    ),
-    "keggdirected": UCISet(
-        48_827,
-        20,
-        _known(
-            "51b7bb56e3f3eae36273cdd5a549c042bdf0ec10948a6f8e6b01a1d6912212cd",
-            "b8a7fc902444fdbc5866e8bf314e4778a303d675ef5267c83c5c25b70dacd357",
-        ),
-    ),
-    "tamielectric": UCISet(45_781, 3, {}),
-    "keggundirected": UCISet(63_608, 27, {}),
-    "slice": UCISet(53_500, 385, {}),
-    "3droad": UCISet(434_874, 3, {}),
-    "song": UCISet(515_345, 90, {}, ("data.csv.gz", "data1.csv.gz")),
-    "buzz": UCISet(583_250, 77, {}),
-    "houseelectric": UCISet(2_049_280, 11, {}),
-}
+    "pol": UCISet(15_000, 26, "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04", "c5540259aabe58f5c7a534ed6f5141f8c1157d5de592e45884b7fced6091e981"),
+    "elevators": UCISet(16_599, 18, "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b", "9fe662eacca95ae2c9301cbc4c4134e55d58e903cb0cfb683771ffdd2d248eb5"),
+    "bike": UCISet(17_379, 17, "411f76ae426c0e348a2629dcf6b3b29102c7db465eae780a3454c39db1dfac4f", "cf13dc25e80c03019cf2b01666f9cc29b03ea222f5c519536023ea56669bf337"),
+    "kin40k": UCISet(40_000, 8, "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba", "d15fd645d0e81a9a17ce2d0b8dde470bb2efba4d5f417459965abe4b237e2aea"),
+    "protein": UCISet(45_730, 9, "f709d0107c3ee90ab019b9e5d77fc2ae182158958cb70b1903236a51334fd01b", "22afe05e8d17c428558d78a77efeecc08d58004b6c95741d1c533c3207c69fe9"),
+    "keggdirected": UCISet(48_827, 20, "51b7bb56e3f3eae36273cdd5a549c042bdf0ec10948a6f8e6b01a1d6912212cd", "b8a7fc902444fdbc5866e8bf314e4778a303d675ef5267c83c5c25b70dacd357"),
+}  # fmt: skip
 
 
 def load_uci(name: str, split: int) -> Dataset:
@@ -107,21 +53,16 @@ def load_uci(name: str, split: int) -> Dataset:
     if split not in range(N_SPLITS):
         raise ValueError(f"uci:{name}: split {split} does not exist; the splits are 0 to {N_SPLITS - 1}")
     known, folders = UCI_SETS[name], data_folders("uci", name)
-    find = lambda file: find_file(
-        f"uci:{name}", file, folders, f"{SOURCE}/{name}/{file}", known.sha256.get(file)
-    )
-    test = _read(find(MASK_FILE), columns=[split]).column(0).to_numpy().astype(bool)
-    data = pa.concat_tables([_read(find(file)) for file in known.data_files])
+    find = lambda file, digest: find_file(f"uci:{name}", file, folders, f"{SOURCE}/{name}/{file}", digest)
+    test = _read(find(MASK_FILE, known.mask), columns=[split]).column(0).to_numpy().astype(bool)
+    data = _read(find(DATA_FILE, known.data))
     if data.num_columns != known.inputs + 1 or not data.num_rows == len(test) == known.rows:
         raise ValueError(
             f"uci:{name}: expected {known.rows} rows of {known.inputs} inputs and a target, got {data.num_rows} rows "
             f"of {data.num_columns} columns and a mask of {len(test)}"
         )
-    X, y = _divide(data, ~test)
-    X_test, y_test = _divide(data, test)
-    return Dataset(
-        X, y, X_test, y_test, tuple(f"x{j}" for j in range(known.inputs)), "y", f"uci:{name}:{split}"
-    )
+    names = tuple(f"x{j}" for j in range(known.inputs))
+    return Dataset(*_divide(data, ~test), *_divide(data, test), names, "y", f"uci:{name}:{split}")
 
 
 def _reason(error: Exception) -> str:

@@ -30,6 +30,7 @@ MODULES = {
     "contrib.gpytorch": "kernels of GPyTorch",
     "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
+    "learning": "the loop of learning, chains and streams",
     "solvers": "how linear systems are solved",
     "models": "a model as one value",
     "parameters": "bounded and frozen parameters",
@@ -40,7 +41,6 @@ MODULES = {
     "priors": "functions of the prior",
     "observations": "from f to an observation",
     "results": "how runs end",
-    "extending": "parts of your own by name",
 }
 
 

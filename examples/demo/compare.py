@@ -15,7 +15,7 @@ from examples.demo.rivals import rivals
 from examples.demo.words import Arrivals, examples_of, promises_of, said_of, widths_of
 from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
-from stochgp.cli.output import check_picture, show, write_picture
+from stochgp.cli.reports import check_picture, show, write_picture
 from stochgp.data import train_test_indices
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired

@@ -37,12 +37,7 @@ _WEATHER = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "press
 _STORM = 100  # miles per hour of wind; the one value beyond it, 1,048, is an error of the station
 _SUMMER = (69, 307)  # days of the year from 10 March to 2 November
 # Airports that the table lacks: latitude, longitude, hours after UTC.
-_CARIBBEAN = {
-    "SJU": (18.44, -66.0),
-    "BQN": (18.49, -67.13),
-    "STT": (18.34, -64.97),
-    "PSE": (18.01, -66.56),
-}
+_CARIBBEAN = {"SJU": (18.44, -66.0), "BQN": (18.49, -67.13), "STT": (18.34, -64.97), "PSE": (18.01, -66.56)}
 _ATLANTIC, _EASTERN = -4, -5
 
 

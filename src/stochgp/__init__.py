@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         thompson,
         transforms,
     )
-    from stochgp.extending import register
     from stochgp.families import (
         FeatureGPRegressor,
         KernelGPRegressor,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         SparseGPRegressor,
     )
     from stochgp.loading import load
+    from stochgp.names import register
     from stochgp.pools import GPClassifier, GPRegressor
 
 __all__ = [
@@ -64,7 +64,7 @@ _ROOMS = {
     "SparseGPClassifier": "families",
     "SparseGPRegressor": "families",
     "load": "loading",
-    "register": "extending",
+    "register": "names",
 }  # where a name is that is no room of its own
 
 

@@ -1,7 +1,6 @@
-"""The memory limit: what the process uses, and what it may still take.
+"""The memory limit, and the memory in use.
 
-On a CPU memory is the process's resident memory; where JAX's default device is an accelerator, it is the bytes that JAX's allocator
-has in use there. Sizes are decimal: 1 GB = 10⁹ bytes. Nothing is remembered between calls.
+On a CPU memory is the process's resident memory; if JAX's default device is an accelerator, it is the bytes in use by JAX's allocator. 1 GB = 10⁹ bytes.
 """
 
 import ctypes
@@ -26,14 +25,10 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 WORKER = "LokyProcess"  # of the names of joblib's processes
-_CGROUP = "/sys/fs/cgroup"
-_CONTROL_GROUPS = (  # limit, use, and the name of what can be dropped, in the second and the first version of control groups
-    (f"{_CGROUP}/memory.max", f"{_CGROUP}/memory.current", "inactive_file"),
-    (
-        f"{_CGROUP}/memory/memory.limit_in_bytes",
-        f"{_CGROUP}/memory/memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+_V2, _V1 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/memory"
+_CONTROL_GROUPS = (  # files of limit and use, and the name of the file cache, in versions 2 and 1 of control groups
+    (f"{_V2}.max", f"{_V2}.current", "inactive_file"),
+    (f"{_V1}.limit_in_bytes", f"{_V1}.usage_in_bytes", "total_inactive_file"),
 )
 
 
@@ -50,10 +45,9 @@ class Budget:
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """The limit that a user gave, as `parse_bytes` reads it; None = what is in use now and half of what is available.
+        """The user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory.
 
-        Processes that joblib started together, as by `GridSearchCV(n_jobs=2)`, share it evenly: a limit that is given as a whole, half of
-        what is available besides.
+        Processes that joblib started together, as by `GridSearchCV(n_jobs=2)`, share it evenly: the whole of a given limit, else half of the available memory.
         """
         limit, n = parse_bytes(memory_limit), n_workers()
         return cls(in_use() + available() // (2 * n) if limit is None else limit // n)
@@ -63,18 +57,18 @@ class Budget:
         return max(self.limit - self.kept - in_use(), 0)
 
     def keeping(self, n_bytes: float) -> "Budget":
-        """The same limit, of which so many more bytes are kept for programs."""
+        """The same limit with `n_bytes` more kept for programs."""
         return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
-        """Raises ValueError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
+        """Raise MemoryLimitError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
         if in_use() + self.kept + need_bytes > self.limit:
-            release()  # what earlier work has freed
+            release()
         if in_use() + self.kept + need_bytes > self.limit:
             self.refuse(need_bytes, what)
 
     def refuse(self, need_bytes: int, what: str) -> NoReturn:
-        """Raises MemoryLimitError, with both numbers."""
+        """Raise MemoryLimitError, with both numbers."""
         used = in_use()
         kept = f" and {format_bytes(self.kept)} for compiled programs" if self.kept else ""
         raise MemoryLimitError(
@@ -109,13 +103,13 @@ def format_bytes(size: float) -> str:
 
 
 def in_use() -> int:
-    """Bytes in use now: the accelerator's if it is JAX's default device and says so, else this process's resident memory."""
+    """Bytes in use now: the accelerator's if it is JAX's default device and reports them, else this process's resident memory."""
     stats = _accelerator()
     return resident() if stats is None else int(stats["bytes_in_use"])
 
 
 def available() -> int:
-    """Bytes that could be taken now on top of `in_use`: of the accelerator, or of the machine and the control group (container)."""
+    """Bytes that are free now: of the accelerator, or of the machine and the control group (container)."""
     stats = _accelerator()
     if stats is not None and "bytes_limit" in stats:
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
@@ -123,7 +117,7 @@ def available() -> int:
 
 
 def release() -> None:
-    """Gives memory that was freed, but kept for later, back to the system. Compiling leaves much of it, which only glibc gives back, and pyarrow has a pool of its own."""
+    """Return freed memory to the system: compiling leaves much of it in glibc, and pyarrow has its own pool."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     trim = getattr(_c_library(), "malloc_trim", None)
@@ -132,7 +126,7 @@ def release() -> None:
 
 
 def n_workers() -> int:
-    """How many processes joblib started together with this one, itself included; 1 where it started none."""
+    """How many processes joblib started together with this one, itself included; 1 if it started none."""
     if not multiprocessing.current_process().name.startswith(WORKER):
         return 1
     parent = psutil.Process().parent()
@@ -159,36 +153,32 @@ def peak_resident() -> int:
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
         return resident() if found is None else max(int(found[1]) * 1024, resident())
     windows = getattr(psutil.Process().memory_info(), "peak_wset", None)
-    return _peak_of_macos() if windows is None else int(windows)
-
-
-@functools.cache
-def _c_library() -> Any:
-    """The C library of this process, or None where there is no way to it."""
-    try:
-        return ctypes.CDLL(None)
-    except (OSError, TypeError):  # Windows has none of that kind
-        return None
-
-
-def _peak_of_macos() -> int:
-    import resource  # not there on Windows
+    if windows is not None:
+        return int(windows)
+    import resource  # missing on Windows
 
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
+@functools.cache
+def _c_library() -> Any:
+    """The C library of this process, or None (Windows)."""
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):
+        return None
+
+
 def _left_in_control_groups() -> list[int]:
-    """What the limits of the process's control group leave, file cache that can be dropped included; [] without a limit."""
+    """Bytes left by the limits of the process's control group, file cache included; [] without a limit."""
     left = []
     for limit, used, cache in _CONTROL_GROUPS:
         try:
-            size = int(Path(limit).read_text())
-            taken = int(Path(used).read_text())
-            found = re.search(
-                rf"^{cache} (\d+)$", Path(used).with_name("memory.stat").read_text(), re.MULTILINE
-            )
+            size, taken = (int(Path(path).read_text()) for path in (limit, used))
+            stat = Path(used).with_name("memory.stat").read_text()
         except (OSError, ValueError):  # no such group, or "max"
             continue
+        found = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
         left.append(max(size - taken + (int(found[1]) if found else 0), 0))
     return left
 
@@ -203,10 +193,8 @@ def _read_size(text: str) -> float:
 
 
 def _accelerator() -> dict[str, int] | None:
-    """The allocator's figures where JAX's default device is not a CPU and its allocator gives them."""
-    device = (
-        getattr(jax.config, "jax_default_device", None) or jax.local_devices()[0]
-    )  # of other processes nothing is known
+    """The allocator's figures if JAX's default device, of this process, is no CPU and its allocator has them."""
+    device = getattr(jax.config, "jax_default_device", None) or jax.local_devices()[0]
     if isinstance(device, str):
         device = jax.devices(device)[0]
     stats = None if device.platform == "cpu" else device.memory_stats()

@@ -1,50 +1,51 @@
-"""Compiled code that outlives the process: a large part of a small fit is compiling."""
+"""Compiled code that outlives the process, and threads that share work: a large part of a small fit is compiling."""
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import logging
 import os
 import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
-LARGEST = (
-    1_000_000_000  # bytes; a folder that has grown beyond is emptied by half, what was read longest ago first
-)
+LARGEST = 1_000_000_000  # bytes; from a larger folder the least recently read half is removed
 
 _log = logging.getLogger("stochgp")
 
 
-class _Keeping:
-    """How many blocks of all threads are inside, whether the folder was named in the log, and whether JAX was started before a fork."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inside = 0
-        self.warned = False
-        self.is_fork = False
-
-    def note_fork(self) -> None:
-        self.is_fork = bool(xla_bridge._backends)  # noqa: SLF001  # its function would take a lock
+_LOCK = threading.Lock()
+_STATE = {
+    "inside": 0,
+    "warned": False,
+    "is_fork": False,
+}  # blocks of all threads; folder named in the log; forked after JAX had started
+_FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the surrounding blocks
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-_KEEPING = _Keeping()
+def _note_fork() -> None:
+    _STATE["is_fork"] = bool(xla_bridge._backends)  # noqa: SLF001  # its function would take a lock
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_KEEPING.note_fork)
-_FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the blocks around
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def require_jax() -> None:
-    """Raises RuntimeError where JAX has no device, and in a process that was forked after JAX had started: without its threads a computation never ends."""
-    if _KEEPING.is_fork:
+    """Raise RuntimeError if JAX has no device, or if the process was forked after JAX had started: without JAX's threads a computation never ends."""
+    if _STATE["is_fork"]:
         raise RuntimeError(
             "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "
             '--preload), or start the workers by the method "spawn" of multiprocessing'
@@ -52,69 +53,67 @@ def require_jax() -> None:
     try:
         jax.local_devices()
     except (AssertionError, RuntimeError) as error:
-        asked = f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+        platforms = os.environ.get("JAX_PLATFORMS")
         raise RuntimeError(
-            f"JAX finds no device to compute on: {asked} ({str(error) or 'there is none'})"
+            f"JAX finds no device to compute on: JAX_PLATFORMS is {platforms!r} ({str(error) or 'there is none'})"
         ) from error
 
 
 @contextlib.contextmanager
 def kept_on_disk() -> Iterator[None]:
-    """Inside, JAX takes compiled code from the user's cache folder and keeps it there. Its settings change in this thread alone.
+    """A context, around every fit and prediction, in which JAX keeps compiled code in the user's cache folder. Settings change in this thread alone.
 
-    Raises RuntimeError as `require_jax` does: every fit and prediction is inside of such a block.
-
-    Nothing is changed where JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), where the program has set a folder or switched JAX's
-    cache off, or where the folder cannot be written.
+    Nothing is changed if JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), if the program has set a folder or switched JAX's cache off, or
+    if the folder cannot be written. Raises RuntimeError as `require_jax` does.
     """
     require_jax()
     if (folder := _FOLDER.get() or _folder()) is None:
         yield
         return
     token = _FOLDER.set(folder)
-    with _KEEPING.lock:
-        _KEEPING.inside += 1
+    with _LOCK:
+        _STATE["inside"] += 1
     try:
         with config.compilation_cache_dir(str(folder)), config.persistent_cache_min_compile_time_secs(0.0):
             yield
     finally:
         _FOLDER.reset(token)
-        with _KEEPING.lock:
-            _KEEPING.inside -= 1
-            if not _KEEPING.inside:
+        with _LOCK:
+            _STATE["inside"] -= 1
+            if not _STATE["inside"]:
                 reset_cache()  # else JAX would go on with the folder, whatever its settings say
 
 
 def compiled_folder() -> Path:
     """A folder for each set of instructions: machines of other processors may share the user's files."""
-    import platformdirs  # not needed where the user names the folder
+    import platformdirs  # not needed if the user names the folder
 
     instructions = hashlib.sha256(_instructions().encode()).hexdigest()[:8]
     return Path(platformdirs.user_cache_dir("stochgp")) / "compiled" / f"{platform.machine()}-{instructions}"
 
 
 def _folder() -> Path | None:
-    """Where compiled code is kept, None where the settings of the user or of the program decide."""
+    """The folder for compiled code; None if the settings of the user or of the program decide, or if it cannot be written.
+
+    At its first use it is named in the log, and made smaller if it has grown too large.
+    """
     if FOLDER in os.environ or config.compilation_cache_dir.value is not None:
         return None
-    with _KEEPING.lock:
-        return _ready(_KEEPING) if config.enable_compilation_cache.value else None
-
-
-def _ready(keeping: _Keeping) -> Path | None:
-    """The folder, None where it cannot be written; at its first use it is named in the log, and made smaller where it has grown too large."""
-    folder = compiled_folder()
-    if not os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK):
-        return None
-    if not keeping.warned:
-        keeping.warned = True
-        _log.info("compiled code is kept in %s; %s= (empty) keeps none", folder, FOLDER)
-        _make_room(folder)
-    return folder
+    with _LOCK:
+        if not config.enable_compilation_cache.value:
+            return None
+        folder = compiled_folder()
+        if not os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK):
+            return None
+        if not _STATE["warned"]:
+            _STATE["warned"] = True
+            _log.info("compiled code is kept in %s; %s= (empty) keeps none", folder, FOLDER)
+            _make_room(folder)
+        return folder
 
 
 def _make_room(folder: Path, largest: int = LARGEST) -> None:
-    """Removes the files that were read longest ago, until half of `largest` is left; another process may remove the same."""
+    """Remove the least recently read files of a too large folder, until half of `largest` is left; another process may remove the same."""
     with contextlib.suppress(OSError):
         found = [(path.stat(), path) for path in folder.iterdir()]
         total = sum(facts.st_size for facts, _ in found)
@@ -127,9 +126,38 @@ def _make_room(folder: Path, largest: int = LARGEST) -> None:
 
 @functools.cache
 def _instructions() -> str:
-    """Of this processor; a file of some hundred kilobytes on a large machine, and every prediction asks."""
+    """The instruction set of this processor; cached, because the file is large on machines with many cores."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """`work` of every item, in their order, on a thread for each core; on an accelerator on this thread alone.
+
+    For pieces that keep one core busy and make the same numbers on any thread. The first is done before the others, so that programs are compiled once.
+    An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
+    """
+    done, rest = [work(item) for item in items[:1]], items[1:]
+    n_threads = min(cores(), len(rest)) if jax.default_backend() == "cpu" else 1
+    if n_threads <= 1:
+        return done + [work(item) for item in rest]
+    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # a setting of this thread
+
+    def alike(item: T) -> R:
+        with jax.enable_x64(wide), kept_on_disk():
+            return work(item)
+
+    pool = ThreadPoolExecutor(n_threads)
+    try:
+        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in rest]
+        return done + [future.result() for future in begun]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,22 +1,31 @@
-"""One call of `fit`: its limits, seeds, decisions and measurements."""
+"""One call of `fit`: its limits, keys, decisions and measurements."""
 
 import contextlib
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import numpy as np
+from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
-from stochgp.numerics.seeds import words_of
+from stochgp.devices import ONE, Devices
+from stochgp.numerics.seeds import key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import key_of_run
-from stochgp.storage.writing import check_can_write
+from stochgp.storage.files import check_can_write
+from stochgp.warning import progress_printer
+
+STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
+PLANNED = "planned"
+ENDS = (RESULTS.interrupted, RESULTS.time_limit, RESULTS.stopped)  # the first of several is recorded
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -40,34 +49,67 @@ class FitContext:
     ----------
     budget : Budget
         The memory limit of the process during the call.
+    devices : Devices
+        Devices that share the work.
     plan_ : Decisions
         Decisions that a user could have made differently, each with its reason.
     report : dict
         Measured numbers, which become `fit_report_`.
+    learn_key, solve_key, start_key : JAX keys
+        Of learning, of the posterior's samples and of the starting values.
     """
 
-    def __init__(self, estimator: Any, checkpoint: Any = None, callback: Callable | None = None):
+    def __init__(
+        self,
+        estimator: Any,
+        checkpoint: Any = None,
+        callback: Callable | None = None,
+        devices: Devices = ONE,
+    ):
         self.budget = Budget.of(estimator.memory_limit)
+        self.budget.require(STARTING_BYTES, "to begin, a fit")
         self.plan_ = Decisions()
         self.report: dict[str, Any] = {}
-        self.checkpoint, self.callback = checkpoint, callback
-        self._key = key_of_run(checkpoint, estimator.random_state)
+        self.checkpoint, self.callback, self.devices = checkpoint, callback, devices
+        self.verbose = estimator.verbose if devices.is_writer else 0
+        self.show = progress_printer(self.verbose)
+        self._key = key_of_run(checkpoint if devices.is_writer else None, estimator.random_state)
+        self.learn_key, self.solve_key, self.start_key = map(key_of, split(self._key, 3))
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, estimator: Any, checkpoint: Any, callback: Callable | None) -> "Iterator[FitContext]":
-        """The context of one call. If the block raises, the estimator has the attributes that it had before."""
+    def open(
+        cls,
+        estimator: Any,
+        checkpoint: Any = None,
+        callback: Callable | None = None,
+        devices: Devices = ONE,
+    ) -> "Iterator[FitContext]":
+        """The context of one call. If the block raises, the estimator has the attributes that it had before.
+
+        Raises ValueError or OSError if the checkpoint cannot be written, and MemoryLimitError without memory to begin.
+        """
         if checkpoint is not None:
             check_can_write(checkpoint)
         begun = time.perf_counter()
-        with restored_on_error(estimator), deadline.within(estimator.time_limit), kept_on_disk():
-            yield cls(estimator, checkpoint, callback)
+        limits = deadline.within(estimator.time_limit), devices.as_one(), kept_on_disk()
+        with restored_on_error(estimator), limits[1], limits[0], limits[2]:
+            yield cls(estimator, checkpoint, callback, devices)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:
         """A seed of 32 bits for this name, from the user's `random_state` alone."""
         key = jax.random.fold_in(self._key, zlib.crc32(name.encode()))
         return int(words_of(key)[-1])
+
+    @property
+    def sample_seed(self) -> int:
+        """The seed of a sample of rows in files, and of rows that are set aside."""
+        return seed_of(split(self.learn_key, 6)[5])[0]
+
+    def some_rows(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
+        """Random rows, in order, for a fit that has no time for all."""
+        return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
     @property
     def seconds_left(self) -> float:
@@ -78,15 +120,23 @@ class FitContext:
         """Add a decision to `plan_`."""
         self.plan_[name] = choice(value, why)
 
+    def checkpoint_of(self, part: str) -> str | None:
+        """The checkpoint of a part of the call, beside that of the call."""
+        return None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{part}"
+
     def of_member(self, name: str) -> dict[str, Any]:
         """Arguments of `fit` for a member of a pool: its checkpoint beside that of the call, and the callback."""
-        path = None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{name}"
-        return {"checkpoint": path, "callback": self.callback}
+        return {"checkpoint": self.checkpoint_of(name), "callback": self.callback}
+
+    @property
+    def ended(self) -> str:
+        """What ended the call early, as recorded; "planned" otherwise."""
+        return self.plan_["ended"]["choice"] if "ended" in self.plan_ else PLANNED
 
     @property
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C has ended a part of the call."""
-        return self.plan_.get("ended", {}).get("choice") == RESULTS.interrupted.name
+        return self.ended == RESULTS.interrupted.name
 
     @contextlib.contextmanager
     def interruptible(self, stage: str) -> Iterator[None]:
@@ -98,9 +148,24 @@ class FitContext:
                 raise
             self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members fitted by then are kept")
 
+    def finish(self, compute: Callable[[], T]) -> T:
+        """Compute what a model cannot do without: after Ctrl-C, or if Ctrl-C interrupts it, in the quickest way. Raise a second Ctrl-C."""
+        if not self.is_interrupted:
+            try:
+                return compute()
+            except KeyboardInterrupt:
+                self.end(RESULTS.interrupted, "Ctrl-C ended the fit")
+        with deadline.within(0.0):
+            return compute()
+
     def end(self, result: RESULTS, why: str) -> None:
-        """Record what ended the call early."""
-        self.record("ended", result.name, why)
+        """Record what ended the call early. Of several ends an interrupt counts first, then the time limit; later reasons are added."""
+        before = self.plan_.get("ended")
+        names = [end.name for end in ENDS]
+        if before is None or names.index(result.name) < names.index(before["choice"]):
+            self.record("ended", result.name, why)
+        elif why not in before["why"]:
+            self.record("ended", before["choice"], f"{before['why']}; {why}")
 
     def leave_out(self, name: str, why: str) -> None:
         """Record a member without a usable fit."""

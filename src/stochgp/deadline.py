@@ -1,7 +1,6 @@
-"""The moment by which a fit is to have ended. What would end later is not begun.
+"""The deadline of a fit, set once by `within` for everything called inside. Work that would end later is not begun.
 
-A fit sets its deadline once, with `within`, and the deadline holds for all that is called inside. Long loops ask `require` before each of
-their pieces, with the seconds that the piece is expected to take, as a `Pace` knows them from the pieces before.
+Long loops call `require` before each piece of work, with the expected seconds of the piece, which a `Pace` measures from earlier pieces.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ class TimeIsUpError(Exception):
 
 @contextlib.contextmanager
 def agreeing(agree: Agree) -> Iterator[None]:
-    """What is inside is decided by seconds that `agree` makes of those measured: the same in each of several processes."""
+    """A context whose measured seconds are replaced by `agree(seconds)`, the same in each of several processes."""
     token = _AGREE.set(agree)
     try:
         yield
@@ -35,25 +34,27 @@ def agreeing(agree: Agree) -> Iterator[None]:
 
 
 def is_agreed() -> bool:
-    """Whether seconds are those that several processes agree on."""
+    """Whether several processes agree on the seconds."""
     return _AGREE.get() is not None
 
 
 @contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """What is inside is to end in so many seconds (None = no limit of its own), and by the deadline around it in any case."""
-    own = math.inf if seconds is None else _now() + seconds
-    token = _DEADLINE.set(min(_DEADLINE.get(), own))
-    try:
+    """A context with the deadline in so many seconds (None = no limit of its own), or the surrounding deadline if that is earlier."""
+    with _set(min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds)):
         yield
-    finally:
-        _DEADLINE.reset(token)
 
 
 @contextlib.contextmanager
 def granted(seconds: float) -> Iterator[None]:
-    """What is inside has at least so many seconds: for what has to be done also where the deadline has passed."""
-    token = _DEADLINE.set(max(_DEADLINE.get(), _now() + seconds))
+    """A context with at least so many seconds, also after the deadline, for necessary work."""
+    with _set(max(_DEADLINE.get(), _now() + seconds)):
+        yield
+
+
+@contextlib.contextmanager
+def _set(deadline: float) -> Iterator[None]:
+    token = _DEADLINE.set(deadline)
     try:
         yield
     finally:
@@ -61,12 +62,12 @@ def granted(seconds: float) -> Iterator[None]:
 
 
 def left() -> float:
-    """Seconds until the deadline: below 0 after it, inf where there is none."""
+    """Seconds until the deadline: below 0 after it, inf without one."""
     return math.inf if _DEADLINE.get() == math.inf else _DEADLINE.get() - _now()
 
 
 def require(seconds: float = 0.0) -> None:
-    """Raises TimeIsUpError where fewer seconds are left."""
+    """Raise TimeIsUpError if fewer seconds are left."""
     if left() < seconds:
         raise TimeIsUpError(f"{seconds:.3g} s are needed, {max(left(), 0.0):.3g} s are left")
 
@@ -81,10 +82,9 @@ def _agreed(seconds: float) -> float:
 
 
 class Pace:
-    """The seconds that the next piece of a kind is expected to take: those of the piece before it.
+    """The `expected` seconds of the next piece of work of a kind: those of the last piece (`seconds`), at first `typical`.
 
-    `seconds` are those of the last piece, `expected` those of the next, which begins as `typical`, 0 where nothing is known. The first piece, of
-    t seconds, also compiles. After it `expected` is max(0.3 t, t − 3), the part that was work, and at most 10 `typical` where that is known.
+    The first piece, of t seconds, also compiles: after it `expected` is max(0.3 t, t − 3), and at most 10 `typical` if that is positive.
     """
 
     def __init__(self, typical: float = 0.0):
@@ -93,7 +93,7 @@ class Pace:
 
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
-        """Around a piece, whose seconds are expected of the next one."""
+        """A context around a piece, whose time is measured."""
         begun = time.perf_counter()
         yield
         self.seconds = self.expected = _agreed(time.perf_counter() - begun)
@@ -103,7 +103,7 @@ class Pace:
 
 
 def in_time(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces one by one. Raises TimeIsUpError before one whose work, as long as the last one's, would end after the deadline."""
+    """The pieces one by one. Raises TimeIsUpError before a piece that would end after the deadline, if it takes as long as the last one."""
     pace, rest = Pace(), iter(pieces)
     while True:
         require(pace.expected)

@@ -67,6 +67,25 @@ class Devices:
         return 1 if self.mesh is None else len({device.process_index for device in self.mesh.devices.flat})
 
     @property
+    def workers(self) -> int:
+        """How many compute at the same time: CPU devices of one process share its cores."""
+        return self.processes if self._on_processors else self.count
+
+    @property
+    def in_one_memory(self) -> int:
+        """How many of them have their arrays in the same memory."""
+        return -(-self.count // self.processes) if self._on_processors else 1
+
+    @property
+    def share_work(self) -> bool:
+        """Whether several devices should share the work of a step: they compute at the same time, or `steps` is set."""
+        return self.count > 1 and (self.steps or self.workers > 1)
+
+    @property
+    def _on_processors(self) -> bool:
+        return self.mesh is None or self.mesh.devices.flat[0].platform == "cpu"
+
+    @property
     def is_writer(self) -> bool:
         """Whether this process writes files and speaks: of several, process 0."""
         return self.processes == 1 or jax.process_index() == 0

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
-from stochgp.kernels.forms import Forms
+from stochgp.kernels.distances import Forms
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
 from stochgp.numerics.arrays import on_device

@@ -1,19 +1,23 @@
-"""Names given by users: options looked up, and what was probably meant."""
+"""Names given by users: options looked up with suggestions, and classes of a user's own by name."""
 
 import difflib
+import importlib
+import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Part = TypeVar("Part", bound=type)
 _LISTED = 8
-REGISTERED: dict[
-    str, dict[str, Any]
-] = {}  # what → name → the class or value that a user has registered (`extending.register`)
+AS_VALUES = ("likelihood", "solver", "learner")  # whose names stand for values
+PART = "part"  # of something else, such as a network: it has no setting of its own, but can be saved
+REGISTERED: dict[str, dict[str, Any]] = {}  # kind → name → the registered class or value
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
-    """table[name], or what a user has registered of that kind. For an unknown name a ValueError gives the nearest valid one, and all."""
+    """table[name], or the registered part of that kind. ValueError for an unknown name, with the nearest valid one and all."""
     table = {**table, **REGISTERED.get(what, {})}
     if name in table:
         return table[name]
@@ -23,19 +27,19 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
 
 
 def class_of(registered: Any) -> type | None:
-    """The class that was registered, of an entry of a table of `REGISTERED`."""
+    """The class of an entry of `REGISTERED`."""
     return registered if isinstance(registered, type | None) else type(registered)
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
-    """The option that is spelt most like the word, whatever the case; None where none is near."""
+    """The option that is spelt most like the word, whatever the case; None if none is near."""
     folded = {str(option).casefold(): str(option) for option in reversed(list(options))}
     close = difflib.get_close_matches(str(word).casefold(), list(folded), n=1, cutoff=0.5)
     return folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """A clause for the end of an error line: "did you mean 'count'?", or the valid names when none is near."""
+    """A clause for the end of an error line: "did you mean 'count'?", or the valid names if none is near."""
     names = [str(option) for option in options]
     near = nearest(word, names)
     if near is not None:
@@ -44,7 +48,7 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for each character that the standard output cannot show, as on an ASCII terminal."""
+    """The text with question marks for characters that the standard output cannot show."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
@@ -54,3 +58,69 @@ def quoted(names: Iterable[str]) -> str:
     names = list(names)
     listed = ", ".join(repr(name) for name in names[:_LISTED])
     return listed if len(names) <= _LISTED else f"{listed} and {len(names) - _LISTED} more"
+
+
+def register(name: str | None = None) -> Callable[[Part], Part]:
+    """Register a class under a name, its own by default: `@stochgp.register("cosine")` before `class Cosine(…)`.
+
+    | a class of | is then | and is made as |
+    |---|---|---|
+    | `kernels.AbstractKernel` | `kernel="cosine"` | `Cosine(lengthscale=…, variance=…)`, with those of the two that it takes |
+    | `features.AbstractFeatureMap` | `features="cosine"` | `Cosine.init(n_inputs, n_features, key=…, dtype=…)` |
+    | `likelihoods.AbstractLikelihood` | `likelihood="cosine"` | `Cosine()` |
+    | `solvers.AbstractSolver` | `solver="cosine"` | `Cosine()` |
+    | `learners.AbstractLearner` | `learner="cosine"` | `Cosine()` |
+    | `estimators.GPEstimator` | `stochgp fit --model cosine` | `Cosine(**settings)` |
+
+    Models that hold such a part, or any other registered dataclass or Equinox module, can be saved. Register the same class before you load
+    them; the command line does so with `--with FILE.py`. Raises ValueError for a name that another class has.
+
+    Parameters
+    ----------
+    name : str or None
+        By which the class is known; None: its own.
+    """
+
+    def registered(part: Part) -> Part:
+        known = part.__name__ if name is None else name
+        what = _kind_of(part)
+        table = REGISTERED.setdefault(what, {})
+        if (before := class_of(table.get(known))) is not None and before.__qualname__ != part.__qualname__:
+            raise ValueError(f"the {what} {known!r} is registered already: {before.__qualname__}")
+        table[known] = part() if what in AS_VALUES else part
+        return part
+
+    return registered
+
+
+def load_code(sources: Sequence[str] | None) -> None:
+    """Run Python files (paths that end in .py), each once, or import modules, which register parts.
+
+    Raises ValueError for an unknown file or module.
+    """
+    for source in sources or ():
+        path = Path(source).resolve()
+        if not (path.exists() if source.endswith(".py") else importlib.util.find_spec(source)):
+            raise ValueError(f"--with {source}: there is no such file or module")
+        if not source.endswith(".py"):
+            importlib.import_module(source)
+        elif not any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
+            spec: Any = importlib.util.spec_from_file_location(str(path), path)
+            module = sys.modules[str(path)] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+
+
+def _kind_of(part: type) -> str:
+    """The word for the kind of a class in messages of `lookup`."""
+    from stochgp import features, kernels, learners, likelihoods, solvers
+    from stochgp.estimators.base import GPEstimator
+
+    kinds = {
+        "kernel": kernels.AbstractKernel,
+        "features": features.AbstractFeatureMap,
+        "likelihood": likelihoods.AbstractLikelihood,
+        "solver": solvers.AbstractSolver,
+        "learner": learners.AbstractLearner,
+        "model": GPEstimator,
+    }
+    return next((what for what, kind in kinds.items() if issubclass(part, kind)), PART)

@@ -1,9 +1,6 @@
-"""Parameters: what they are worth, the range they stay in, and whether they train.
+"""Parameters: small modules with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw` that learners move; `Frozen` does not train.
 
-A parameter is a small module with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw`,
-which is what a learner moves; `Frozen` holds something that no learner moves. One rule says what trains:
-every floating array of a model that is not inside a `Frozen`. So the weights of a network, plain arrays,
-train too.
+Every floating array of a model that is not inside a `Frozen` trains, so plain arrays such as weights of a network do too.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -25,6 +22,8 @@ from jaxtyping import Array, Float, PyTree
 
 from stochgp.numerics.arrays import on_device
 
+__all__ = ["AbstractParameter", "as_positive", "bounded", "frozen", "partition", "positive", "value_of"]
+
 T = TypeVar("T")
 
 SMALL = 1 << 16  # numbers that are converted on the host
@@ -40,7 +39,7 @@ class AbstractParameter(eqx.Module):
 
     @property
     def stored(self) -> Any:
-        """What is stored, of the shape and dtype of the value; where a leaf does not say it, the value."""
+        """The stored array, of the shape and dtype of the value."""
         return self.value
 
     @property
@@ -53,8 +52,8 @@ class AbstractParameter(eqx.Module):
 
     @property
     def known(self) -> np.ndarray:
-        """The value on the host: what is not being traced has one."""
-        with jax.enable_x64(True):  # whatever holds outside, float64 stays float64
+        """The value on the host, of a parameter that is not traced."""
+        with jax.enable_x64(True):  # float64 stays float64
             return np.asarray(self.value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -64,7 +63,7 @@ class AbstractParameter(eqx.Module):
         return float(self.known)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
-        """What Equinox prints: a short constrained value where it is known, otherwise (None) the fields."""
+        """For Equinox's printer: a short constrained value if it is known, otherwise (None) the fields."""
         with jax.enable_x64(True):
             value = self.value if _is_known(self) else None
         if value is None or not eqx.is_array(value) or value.ndim > 1 or value.size > 32:
@@ -74,17 +73,9 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """value = lower + exp(raw): above `lower`, and on the log scale for whatever moves `raw`.
+    """value = lower + exp(raw), above `lower`. `positive` makes the parameter from its value."""
 
-    Parameters
-    ----------
-    raw : array
-        log(value − lower), of the shape and dtype of the value. `positive` makes the parameter from its value.
-    lower : float
-        In the units of the value.
-    """
-
-    raw: Float[Array, "..."]
+    raw: Float[Array, "..."]  # log(value − lower), of the shape and dtype of the value
     lower: float = eqx.field(static=True, default=0.0)
 
     @property
@@ -101,17 +92,9 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """value = lower + (upper − lower) / (1 + exp(−raw)): strictly inside (lower, upper).
+    """value = lower + (upper − lower) / (1 + exp(−raw)), inside (lower, upper). `bounded` makes the parameter from its value."""
 
-    Parameters
-    ----------
-    raw : array
-        log((value − lower)/(upper − value)), of the shape and dtype of the value. `bounded` makes the parameter from its value.
-    lower, upper : float
-        In the units of the value.
-    """
-
-    raw: Float[Array, "..."]
+    raw: Float[Array, "..."]  # log((value − lower)/(upper − value)), of the shape and dtype of the value
     lower: float = eqx.field(static=True)
     upper: float = eqx.field(static=True)
 
@@ -125,16 +108,9 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """Holds an array, or a whole module, that is never trained.
+    """An array or a whole module that does not train: gradients stop here, and `partition` leaves it in the rest.
 
-    Gradients stop here and `partition` leaves it in the rest.
-
-    A frozen callable is called as it was before: `frozen(network)(x)`.
-
-    Parameters
-    ----------
-    content : Any
-        An array or a module, which `value` returns.
+    A frozen callable is called as before: `frozen(network)(x)`.
     """
 
     content: Any
@@ -156,18 +132,12 @@ class Frozen(AbstractParameter):
 def positive(
     value: ArrayLike | Sequence[float], lower: float = 0.0, dtype: DTypeLike | None = None
 ) -> Positive:
-    """The `Positive` parameter that is worth `value`.
-
-    Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
+    """The `Positive` parameter of this value. Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
 
     Parameters
     ----------
-    value : number, list or array
-        The constrained value, of any shape.
-    lower : float
-        In the units of the value.
-    dtype : dtype or None
-        None keeps the dtype of a floating array; numbers, lists and integers become float32.
+    value, lower, dtype : number, list or array; float; dtype or None
+        The value, of any shape, its lower bound, and its dtype. None keeps that of a floating array; numbers, lists and integers become float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -183,17 +153,11 @@ def positive(
 def bounded(
     value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
 ) -> Bounded:
-    """The `Bounded` parameter that is worth `value`.
-
-    Raises ValueError unless lower < value < upper, all finite.
+    """The `Bounded` parameter of this value. Raises ValueError unless lower < value < upper, all finite.
 
     Parameters
     ----------
-    value : number, list or array
-        The constrained value, of any shape.
-    lower, upper : float
-        In the units of the value.
-    dtype : dtype or None
+    value, lower, upper, dtype : number, list or array; float; float; dtype or None
         As in `positive`.
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
@@ -207,12 +171,12 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Keeps `value` out of training: a number, an array, a parameter, a network, a kernel, any module.
+    """The value without training: a number, an array, a parameter, a network, a kernel, any module.
 
     Parameters
     ----------
     value : Any
-        Numbers and lists become arrays, of float32; a floating array keeps its dtype. Of a parameter the value is held, anything else as it is.
+        Numbers and lists become arrays, of float32; a floating array keeps its dtype. A parameter is replaced by its value.
     """
     if isinstance(value, Frozen):
         return value
@@ -222,30 +186,18 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """A parameter as it is; a number or an array as a trainable `Positive`.
-
-    Raises ValueError for values that are not positive.
+    """A parameter as it is; a number or an array as a trainable `Positive`. Raises ValueError for values that are not positive.
 
     Parameters
     ----------
-    value : number, array or parameter
-        Its value, or the parameter itself.
-    dtype : dtype or None
-        Of a new parameter, as in `positive`.
+    value, dtype : number, array or parameter; dtype or None
+        The value or the parameter; the dtype of a new parameter, as in `positive`.
     """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """A parameter worth `factor` > 0 times as much, with the lower bound scaled alike; frozen where it was.
-
-    Parameters
-    ----------
-    parameter : parameter
-        With a value that is known, not traced. What comes of a `Bounded` one is `Positive`.
-    factor : float
-        Without unit.
-    """
+    """A parameter of `factor` > 0 times the value, with the lower bound scaled alike; frozen if it was. `Bounded` becomes `Positive`."""
     value = np.asarray(parameter, np.float64) * factor
     if isinstance(parameter, Frozen):
         return Frozen(on_device(value, parameter.dtype))
@@ -254,27 +206,19 @@ def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
 
 
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
-    """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype.
+    """The value of a parameter; anything else as it is. With `dtype`, as an array of that dtype.
 
     Parameters
     ----------
-    value : Any
-        A parameter, a number, an array, a module.
-    dtype : dtype or None
-        None: nothing is converted.
+    value, dtype : Any; dtype or None
+        A parameter, a number, an array, a module. Without a dtype nothing is converted.
     """
     value = value.value if isinstance(value, AbstractParameter) else value
     return value if dtype is None else jnp.asarray(value, dtype=dtype)
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains: floating arrays that are not inside a `Frozen`.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, or a part of one.
-    """
+    """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others."""
 
     def mark(node: Any) -> Any:
         return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
@@ -283,9 +227,7 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 def partition(tree: T) -> tuple[T, T]:
-    """(trainable, rest): two copies of the tree, None where the other has the leaf.
-
-    `equinox.combine` puts them together.
+    """(trainable, rest): two copies of the tree, None where the other has the leaf; `equinox.combine` joins them.
 
     Parameters
     ----------
@@ -296,13 +238,7 @@ def partition(tree: T) -> tuple[T, T]:
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains and is in a parameter, not a plain array such as weights of a network.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, or a part of one.
-    """
+    """The tree with True for every leaf that trains and is in a parameter, not a plain array such as weights of a network."""
 
     def mark(node: Any) -> Any:
         return trainable_mask(node) if isinstance(node, AbstractParameter) else False
@@ -311,15 +247,7 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """The tree with every floating array, frozen ones included, in `dtype`.
-
-    Parameters
-    ----------
-    tree : pytree
-        A model, a parameter or whatever holds arrays.
-    dtype : dtype
-        A floating one.
-    """
+    """The tree with every floating array, frozen ones included, in `dtype`."""
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
@@ -337,11 +265,7 @@ def _is_known(parameter: AbstractParameter) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-    return (
-        isinstance(value, bool | int | float | list | tuple | np.generic)
-        or eqx.is_array(value)
-        or isinstance(value, np.ndarray)
-    )
+    return isinstance(value, bool | int | float | list | tuple | np.generic | np.ndarray | jax.Array)
 
 
 def _as_array(value: Any, dtype: DTypeLike | None) -> Array:

@@ -10,46 +10,18 @@ from matplotlib.figure import Figure
 
 from stochgp.metrics import calibration_error, coverage, coverages, pit, rmse
 
+__all__ = [
+    "draw_calibration", "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report", "relevances",
+]  # fmt: skip
+
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
-_DENSE = 2000  # rows beyond which points hide one another and counts are drawn
+_DENSE = 2000  # most rows that are drawn as points; counts of more
 _DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
 _BINS = 20
 _PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
 _POINTS, _ROWS_OF_DEPENDENCE = 40, 200
-_MOST_VALUES = 12  # of text or dates, of which a dependence is drawn
-_MOST_INPUTS = 1000  # whose relevance is compared
-
-
-def fit_report(
-    y: Any,
-    mean: Any,
-    std: Any = None,
-    history: Sequence[Mapping[str, Any]] = (),
-    *,
-    quantity: str = "target",
-    unit: str = "",
-) -> Figure:
-    """Three panels: calibration, predicted against actual, and the training criterion against time.
-
-    Raises ValueError as `metrics.pit` does.
-
-    Parameters
-    ----------
-    y : array [N]
-        Held-out targets.
-    mean, std : distribution and None, or arrays [N]
-        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
-    history : sequence of dictionaries
-        An estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss` are drawn.
-    quantity, unit : str
-        What the targets are and their unit, on the axes; without a unit "".
-    """
-    figure = Figure(figsize=(13.5, 4.2), dpi=150, layout="constrained")
-    left, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.08})
-    draw_calibration(left, y, mean, std)
-    draw_predictions(middle, y, _moments(mean, std)[0], quantity=quantity, unit=unit)
-    draw_history(right, history)
-    return figure
+_MOST_VALUES = 12  # of text or dates in a dependence
+_MOST_INPUTS = 1000  # in relevances
 
 
 def evaluation_report(
@@ -62,24 +34,24 @@ def evaluation_report(
     quantity: str = "target",
     unit: str = "",
 ) -> Figure:
-    """How far predictions can be trusted: PIT values with the calibration error, coverage, errors against deviations, predicted against actual.
+    """PIT values with the calibration error, coverage, errors against standard deviations, and predicted against actual.
 
-    With a model also how its predictions depend on the two most relevant inputs (`relevances`).
+    With a model also the dependence of its predictions on the two most relevant inputs (`relevances`).
 
     Parameters
     ----------
     y : array [N]
         Held-out targets.
     found : distribution
-        What was predicted of them.
+        Their predictive distribution.
     model : fitted regressor or None
-        Whatever has `predict_distribution`. None: without the panels of the inputs.
+        It has `predict_distribution`. None: without the panels of the inputs.
     X : array [N, D], data frame or None
         The rows that `model` predicts from; not used without a model.
     names : sequence of D str
-        Of the inputs; () are those of a data frame, and numbers in an array.
+        Of the inputs. (): those of a data frame, and numbers for an array.
     quantity, unit : str
-        What the targets are and their unit, on the axes; without a unit "".
+        Name of the targets and their unit, on the axes; without a unit "".
     """
     n_columns = 2 if model is None else 3
     figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
@@ -102,14 +74,12 @@ def evaluation_report(
 def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins.
 
-    High ends: too sure; a high middle: not sure enough.
+    High ends show too small standard deviations, a high middle too large ones.
 
     Parameters
     ----------
-    axes, y : matplotlib Axes; array [N]
-        To draw on. Held-out targets.
-    mean, std : distribution and None, or arrays [N]
-        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
+        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
     """
     values = pit(y, mean, std)
     error = 2 * np.sqrt((_BINS - 1) / len(values))
@@ -126,27 +96,19 @@ def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
 
 
 def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """How many more rows than promised central intervals of 50, 80, 95 and 99 % hold, in percent of the rows; bars are ± 2 standard errors of a calibrated one.
+    """Coverage of central intervals of 50, 80, 95 and 99 % minus their level, in percent of the rows; bars are ± 2 standard errors if calibrated.
 
     Parameters
     ----------
-    axes, y : matplotlib Axes; array [N]
-        To draw on. Held-out targets.
-    mean, std : distribution and None, or arrays [N]
-        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
+        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
     """
     found = coverages(y, mean, std)
     for at, (level, (share, error)) in enumerate(found.items()):
         axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
         axes.plot(at, 100 * (share - level), "o", color=_BLUE, markersize=6)
-        axes.annotate(
-            f"{100 * share:.1f} %",
-            (at, 100 * (share - level)),
-            (9, 0),
-            textcoords="offset points",
-            fontsize=9,
-            va="center",
-        )
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
+        axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
     axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
     draw_labels(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
     axes.set_xticks(range(len(found)), [f"{100 * level:.0f} %" for level in found])
@@ -154,14 +116,14 @@ def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
 
 
 def relevances(model: Any, X: Any) -> np.ndarray:
-    """How much mean predictions change where one input's values are exchanged between rows, for each input [D]: root mean squares.
+    """Root mean square change of mean predictions if one input's values are permuted between rows, for each input [D].
 
-    At most 200 rows are used. Of more than 1,000 inputs the first ones are compared, and others are worth 0.
+    At most 200 rows and the first 1,000 inputs are used; the others have 0.
 
     Parameters
     ----------
     model : fitted regressor
-        Whatever has `predict_distribution`.
+        It has `predict_distribution`.
     X : array [N, D] or data frame
         Rows that it predicts from.
     """
@@ -176,14 +138,12 @@ def relevances(model: Any, X: Any) -> np.ndarray:
 
 
 def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors.
+    """Observed against expected coverage of central intervals; grey is ± 2 standard errors.
 
     Parameters
     ----------
-    axes, y : matplotlib Axes; array [N]
-        To draw on. Held-out targets.
-    mean, std : distribution and None, or arrays [N]
-        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
+        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
     """
     values = pit(y, mean, std)
     levels = np.linspace(0, 1, 101)
@@ -196,25 +156,19 @@ def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     axes.plot(0.95, share, "o", color=_BLUE, markersize=5)
     draw_labels(axes, "Calibration", "expected coverage of a central interval", "observed coverage")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    too_sure = observed.mean() < levels.mean()  # the curve runs below the diagonal: the room is above it
-    x, side = (0.97, "right") if too_sure else (0.03, "left")
     text = f"95 % intervals hold\n{100 * share:.1f} % of the rows"
-    axes.text(x, 0.03 if too_sure else 0.97, text, ha=side, va="bottom" if too_sure else "top", fontsize=9)
-    _draw_pit(axes.inset_axes((0.06, 0.66, 0.36, 0.24) if too_sure else (0.6, 0.1, 0.36, 0.24)), values)
+    axes.text(0.03, 0.97, text, va="top", fontsize=9)
 
 
 def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "") -> None:
-    """Where intervals are wide and where narrow: root mean squares of errors against standard deviations, of rows sorted by the latter.
+    """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
 
-    Rows are in up to 20 parts of as many each, without those of infinite deviations; bars are ± 2 standard errors. On the diagonal the deviations are as
-    large as the errors.
+    Rows of infinite standard deviation are not shown; bars are ± 2 standard errors. On the diagonal the standard deviations equal the errors.
 
     Parameters
     ----------
-    axes, y : matplotlib Axes; array [N]
-        To draw on. Held-out targets.
-    mean, std : distribution and None, or arrays [N]
-        Their predictive distribution alone, or means and standard deviations, noise included.
+    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
+        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
     unit : str
         Of the targets, on the axes.
     """
@@ -231,39 +185,29 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
     stds = np.array([np.sqrt(np.mean(spread[rows] ** 2)) for rows in parts])
     sizes = np.array([np.sqrt(np.mean(squares[rows])) for rows in parts])
     errors = [
-        np.std(squares[rows]) / (2 * size * len(rows) ** 0.5) for rows, size in zip(parts, sizes, strict=True)
+        np.std(squares[rows]) / (size * len(rows) ** 0.5) for rows, size in zip(parts, sizes, strict=True)
     ]
-    axes.errorbar(stds, sizes, yerr=2 * np.array(errors), fmt="o", color=_BLUE, markersize=4, linewidth=1)
+    axes.errorbar(stds, sizes, yerr=errors, fmt="o", color=_BLUE, markersize=4, linewidth=1)
     ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
     axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
     in_units = f" ({unit})" if unit else ""
-    draw_labels(
-        axes,
-        "Errors against what was promised",
-        f"predicted standard deviation{in_units}",
-        f"root mean square error{in_units}",
-    )
+    names = f"predicted standard deviation{in_units}", f"root mean square error{in_units}"
+    draw_labels(axes, "Errors against predicted standard deviations", *names)
 
 
 def draw_dependence(
     axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
 ) -> None:
-    """Mean prediction as one input runs through its range and all others stay as in the rows; bands are 80 and 95 %.
+    """Mean prediction against one input, from its 2 % to its 98 % quantile, with all others as in the rows; bands are 80 and 95 %.
 
     The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used, and 12 values of text or dates.
 
     Parameters
     ----------
-    axes, model : matplotlib Axes; fitted regressor
-        To draw on. Whatever has `predict_distribution`.
-    X : array [N, D] or data frame
-        Rows that it predicts from.
-    column : int
-        Which input, from 0; its range is that between its 2 % and 98 % quantiles.
-    name : str
-        Of the input; "" numbers it.
-    quantity : str
-        What the targets are, on the axis.
+    axes, model, X, column : matplotlib Axes, fitted regressor, array [N, D] or data frame, int
+        The axes, a model with `predict_distribution`, rows that it predicts from, and the number of the input, from 0.
+    name, quantity : str
+        Of the input ("" numbers it) and of the targets, on the axes.
     """
     rows = _some(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
@@ -285,14 +229,14 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Predicted against actual: points, or counts where there are many; the few rows beyond the middle 99.8 % are counted in words.
+    """Predicted against actual: points, or counts of many; the rows outside of the middle 99.8 % are counted in a note.
 
     Parameters
     ----------
-    axes, y, mean : matplotlib Axes; array [N]
-        To draw on. Held-out targets, and what was predicted of them.
+    axes, y, mean : matplotlib Axes, array [N], array [N]
+        The axes, held-out targets, and their predictions.
     quantity, unit : str
-        What the targets are and their unit, on the axes; without a unit "".
+        Name of the targets and their unit, on the axes; without a unit "".
     """
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     low, high = _shown_range(np.concatenate([y, mean]))
@@ -323,12 +267,12 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
 
 
 def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """The exact NLML per row, and the held-out NLPD where there is one, against seconds; where there is neither, the learner's loss.
+    """The exact NLML per row and the held-out NLPD against seconds; without either, the learner's loss.
 
     Parameters
     ----------
-    axes, history : matplotlib Axes; sequence of dictionaries
-        To draw on. An estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`, in nats, are drawn.
+    axes, history : matplotlib Axes, sequence of dictionaries
+        The axes and an estimator's `history_`, whose entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`, in nats, are drawn.
     """
     lines = {"nlml": ("NLML, training rows", _BLUE), "held_out_nlpd": ("NLPD, held-out rows", _ORANGE)}
     if not any(name in entry for entry in history for name in lines):
@@ -347,30 +291,14 @@ def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
         axes.text(0.5, 0.5, "no step was recorded", transform=axes.transAxes, ha="center", color=_GREY)
 
 
-def _draw_pit(axes: Axes, values: np.ndarray) -> None:
-    """Density of the PIT values; 1 everywhere if calibrated."""
-    axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.6)
-    axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
-    axes.set_title("PIT histogram", fontsize=8, pad=2)
-    axes.set(xlim=(0, 1), xticks=(0, 1), yticks=(), facecolor="none")
-    axes.tick_params(labelsize=7, length=2)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
 def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(Means, standard deviations), of a distribution its own."""
+    """(Means, standard deviations)."""
     pair = (mean.mean, mean.std) if std is None else (mean, std)
     return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title and names of the axes, in the style of all pictures.
-
-    Parameters
-    ----------
-    axes, title, x, y : matplotlib Axes; str
-        To draw on. The title, and the names of the horizontal and of the vertical axis.
-    """
+    """Title and names of the axes, in the style of all pictures."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)
@@ -393,7 +321,7 @@ def _with_column(rows: Any, column: int, values: Any) -> Any:
 
 
 def _shown_range(values: np.ndarray) -> tuple[float, float]:
-    """The range that holds most values, with a margin; of positive width also where all are equal."""
+    """The range of most values, with a margin; its width is positive."""
     low, high = np.percentile(values, _DRAWN) if len(values) > _DENSE else (values.min(), values.max())
     margin = 0.03 * (high - low) or 0.5 + abs(high) * 1e-3
     return float(low - margin), float(high + margin)

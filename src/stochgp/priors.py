@@ -10,9 +10,8 @@ random sign of a hash (`features.hashing`). A term without waves and hashes has 
 coordinates. If there is no room for all of them, its features are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al.
 (2016) for orthogonal directions; Kar and Karnick (2012) for random linear forms.
 
-Near many rows a posterior function varies only by its high frequencies. A spectral density with heavy tails has few of
-them, so independent draws would have sometimes too many and sometimes too few. The lengths of the frequencies are
-therefore stratified: every draw has its share of high ones.
+Near many rows a posterior function varies only by its high frequencies, of which independent draws from a heavy-tailed spectral density have too many or
+too few. The lengths of the frequencies are therefore stratified.
 """
 
 import functools
@@ -28,41 +27,32 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import (
+    cos_sin,
     independent_directions,
     independent_frequencies,
     orthogonal_directions,
-    spread_frequencies,
+    stratified_frequencies,
 )
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.numerics.sine_cosine import cos_sin
-from stochgp.numerics.threads import after
 from stochgp.parameters import Frozen, value_of
 
-GROUP = 4  # functions that share their frequencies. In larger groups their errors are alike, and variances from samples are off everywhere
+__all__ = ["prior_functions", "random_features"]
+
+GROUP = 4  # functions that share their frequencies; in larger groups their errors are too similar
 BLOCK = 512  # rows whose features exist at a time
 
 
 class RandomFeatures(AbstractFeatureMap):
     """φ with E φ(x)·φ(z) = k(x, z), for any kernel of the package. Build it with `random_features`.
 
-    The draws are frozen. Lengthscales and variances are read at every call. The `alpha` of a rational quadratic kernel is
-    not: the draws were made with its value at the time.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k; it may be frozen.
-    draws : frozen tuple
-        A `Draw` of each term of k, None where its features are exact.
-    n_inputs : int
-        D, the number of inputs.
+    The draws are frozen. Lengthscales and variances are read at every call; the `alpha` of a rational quadratic kernel is fixed by the draws.
     """
 
-    kernel: Any = eqx.field(converter=as_kernel)
-    draws: Frozen
+    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
+    draws: Frozen  # a `Draw` of each term of k, None if its features are exact
     n_inputs: int = eqx.field(static=True)
 
     @property
@@ -77,31 +67,17 @@ class RandomFeatures(AbstractFeatureMap):
 
 
 class PriorFunctions(eqx.Module):
-    """S functions f_s(x) = φ(x)·w_s, w_s ~ N(0, I): X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable.
+    """S functions f_s(x) = φ(x)·w_s, w_s ~ N(0, I): X [N, D] ↦ [N, S], differentiable.
 
-    There are G groups of functions, each with random features φ of its own. So the error of the features averages out
-    over many functions. Beside the result it takes memory for the features of `BLOCK` rows. Build it with
-    `prior_functions`.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k; it may be frozen.
-    draws : frozen tuple
-        As in `RandomFeatures`, with an axis G in front.
-    weights : array [G, M, L]
-        w of L functions in each group.
-    n_inputs : int
-        D, the number of inputs.
-    n_samples : int
-        S, at most G · L.
+    Each of G groups of functions has its own random features φ, so errors of the features average out over many functions. Memory: the features of
+    `BLOCK` rows. Build it with `prior_functions`.
     """
 
-    kernel: Any = eqx.field(converter=as_kernel)
-    draws: Frozen
-    weights: Float[Array, "G M L"]
+    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
+    draws: Frozen  # as in `RandomFeatures`, with an axis G in front
+    weights: Float[Array, "G M L"]  # w of L functions in each group
     n_inputs: int = eqx.field(static=True)
-    n_samples: int = eqx.field(static=True)
+    n_samples: int = eqx.field(static=True)  # at most G · L
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         check_rows(X, self.n_inputs)
@@ -124,25 +100,19 @@ def random_features(
 ) -> RandomFeatures:
     """A draw of at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
 
-    Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be
-    traced. For one stationary or periodic kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
+    Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be traced. For one stationary or periodic
+    kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
 
     Raises TypeError for a kernel without random features, ValueError when `n_features` are too few.
 
     Parameters
     ----------
-    kernel : kernel
-        k, one of the package or another kind of `kernels.AbstractStationary`; it may be frozen.
-    n_inputs : int
-        D, the number of inputs.
+    kernel, n_inputs, dtype : kernel, int, dtype
+        k, one of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
     n_features : int
-        The most. The terms of a sum share them equally; what terms with exact features do not need of theirs goes to the others.
-    key : PRNG key
-        Of all draws.
-    orthogonal : bool
-        True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
-    dtype : dtype
-        Of the draws.
+        The most. The terms of a sum share them equally; terms with exact features leave the remainder to the others.
+    key, orthogonal : PRNG key, bool
+        Of all draws. True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
     """
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
@@ -166,20 +136,12 @@ def prior_functions(
 
     Parameters
     ----------
-    kernel : kernel
-        k, of those that `random_features` takes.
-    n_inputs : int
-        D, the number of inputs.
-    n_samples : int
-        S, the number of functions.
-    n_features : int
-        Of each group of functions, at most; also the cost of one function at one row.
-    group : int
-        The most functions that share their features. The errors of functions that do are alike.
-    key : PRNG key
+    kernel, n_inputs, n_samples : kernel, int, int
+        k, as in `random_features`; D; S, the number of functions.
+    n_features, group : int
+        Most features of a group of functions, which are the cost of one function at one row; most functions in a group, whose errors are similar.
+    key, dtype : PRNG key, dtype
         Of features and weights.
-    dtype : dtype
-        Of the draws and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
@@ -191,19 +153,9 @@ def prior_functions(
 def spread_values(
     functions: PriorFunctions, X: Float[Array, "N D"], log_scales: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """The prior functions of an RBF kernel seen through inducing functions of widths ℓ_d c_d, ln c = `log_scales`, at the points X.
+    """Inner products of the prior functions of an RBF kernel with inducing functions of widths ℓ_d c_d, ln c = `log_scales`, at the points X.
 
-    A wave of frequency ω has Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4) of its height there: what makes the covariance of two such values the
-    generalised SE-ARD kernel, and c = 1 the function itself.
-
-    Parameters
-    ----------
-    functions : PriorFunctions
-        Of an RBF kernel.
-    X : array [N, D]
-        The points, in the units of the inputs.
-    log_scales : array [N, D]
-        ln c of each point and input, without unit.
+    A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the generalised SE-ARD kernel.
     """
     kernel = value_of(functions.kernel)
     terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)
@@ -220,21 +172,13 @@ def spread_values(
 
 
 class Draw(NamedTuple):
-    """The random part of a term's F features.
+    """The random part of a term's F features."""
 
-    Parameters
-    ----------
-    directions : tuple of arrays [A, F]
-        r_l of each linear factor, which sees A inputs.
-    frequencies : array [ΣA, F] or None
-        Of all waves together, in turns (1 turn = 2π); None where there are none.
-    hashes : tuple
-        For each factor that is hashed the F keys [F, 2] of its hashes, whose numbers are many; `_drawn` puts the numbers in their place.
-    """
-
-    directions: tuple[Array, ...]
-    frequencies: Array | None
-    hashes: tuple[Any, ...] = ()
+    directions: tuple[Array, ...]  # r_l [A, F] of each linear factor with A inputs
+    frequencies: Array | None  # [ΣA, F] of all waves together, in turns (1 turn = 2π)
+    hashes: tuple[
+        Any, ...
+    ] = ()  # the F keys [F, 2] of each hashed factor, which `_drawn` replaces by their numbers
 
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
@@ -245,13 +189,7 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
 
 @eqx.filter_jit
 def _groups(
-    kernel: Any,
-    n_inputs: int,
-    n_samples: int,
-    n_groups: int,
-    n_features: int,
-    key: PRNGKeyArray,
-    dtype: Any,
+    kernel: Any, n_inputs: int, n_samples: int, n_groups: int, n_features: int, key: PRNGKeyArray, dtype: Any
 ) -> tuple[Frozen, Array]:
     """The draws and the weights of every group."""
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
@@ -276,7 +214,7 @@ def _draws(
 def _draw(
     term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Array | None
 ) -> tuple[Draw | None, Array | None]:
-    """(The random part of a term's features, None where they are exact; what was drawn last): each draw after the other."""
+    """(The random part of a term's features, None if they are exact; the last array drawn): each draw after the other."""
     if term.n_exact == n_columns:
         return None, last
     linear, waves = term.rows.linear, term.rows.waves
@@ -285,14 +223,22 @@ def _draw(
     draw_directions = orthogonal_directions if orthogonal else independent_directions
     directions, frequencies = [], []
     for x in linear:
-        last = draw_directions(n, x.shape[1], after(next(keys), last), dtype)
+        last = draw_directions(n, x.shape[1], _after(next(keys), last), dtype)
         directions.append(x.shape[1] ** 0.5 * last.T)
-    draw = spread_frequencies if orthogonal else independent_frequencies
+    draw = stratified_frequencies if orthogonal else independent_frequencies
     for x, scales in zip(waves, term.scales, strict=True):
-        last = draw(n, x.shape[1], scales, after(next(keys), last), dtype)
+        last = draw(n, x.shape[1], scales, _after(next(keys), last), dtype)
         frequencies.append(last.T / (2 * math.pi))
     hashes = tuple(jax.random.key_data(jax.random.split(next(keys), n)) for _ in term.packed)
     return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None, hashes), last
+
+
+def _after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
+    """The same key, known no sooner than `last`, which holds no NaN; None: at once.
+
+    Two independent batches of factorisations in one program deadlock on two threads (JAX 0.10.2); so the second begins after the first.
+    """
+    return key if last is None else jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:

@@ -63,7 +63,7 @@ class ExactNLML(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """What `learners.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw.
+    """What `learning.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw.
 
     Parameters
     ----------

@@ -1,10 +1,13 @@
-"""Warnings of the package. Fits inside of a fit are silent without a change to the filters, which belong to the whole process."""
+"""What the package tells its user: warnings, and lines of progress on stderr."""
 
 import contextlib
+import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
+SECONDS_BETWEEN_LINES = 5.0
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # a value of its own in each thread
 
 
@@ -19,6 +22,31 @@ def silent() -> Iterator[None]:
 
 
 def warn(text: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """`warnings.warn` of the caller, except inside of `silent`."""
+    """`warnings.warn` of the caller, except inside of `silent`.
+
+    Fits inside of a fit are silent without a change to the filters, which belong to the whole process.
+    """
     if not _SILENT.get():
         warnings.warn(text, category, stacklevel=stacklevel + 1)
+
+
+def say(verbose: int, text: str) -> None:
+    """Print a line on stderr, unless `verbose` is 0."""
+    if verbose:
+        sys.stderr.write(text + "\n")
+
+
+def progress_printer(verbose: int) -> Callable[[str], None]:
+    """A function that prints a line of progress on stderr at most every 5 seconds; on a terminal each one in the place of the last. It does nothing if `verbose` is 0."""
+    last = -SECONDS_BETWEEN_LINES
+
+    def show(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if not verbose or now - last < (0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES):
+            return
+        last = now
+        sys.stderr.write(f"\r\033[K{text}" if sys.stderr.isatty() else text + "\n")
+        sys.stderr.flush()
+
+    return show

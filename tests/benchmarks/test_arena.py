@@ -1,19 +1,17 @@
-"""The arena of raw tables: the distribution of quantile rivals, divisions, budgets of tuning, resumption, scores; one quick run."""
+"""The arena of raw tables: the distribution of quantile rivals, divisions, budgets of tuning, scores; one quick run."""
 
 import itertools
-import json
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import __main__ as entry
-from benchmarks import arena, arena_cell, arena_inputs, arena_summary, arena_tables, arena_tuning, resuming
-from benchmarks.arena_rivals import LEVELS, RIVALS, Predicted, Rival
-from benchmarks.arena_tables import TABLES, AbsentError, Rows, division
+from benchmarks import arena, arena_inputs, arena_summary, arena_tables, arena_tuning
+from benchmarks.arena_rivals import LEVELS, Predicted, Rival
+from benchmarks.arena_tables import TABLES, Rows, division
 from benchmarks.quantiles import LEAST_SLOPE, QuantileDistribution
-from measuring import store
+from measuring.harness import AbsentError
 from stochgp import metrics
 
 
@@ -109,23 +107,19 @@ def test_tables_have_no_missing_target_and_not_the_target_among_the_inputs(name)
     assert not set(TABLES[name].dates) & set(numbers.columns)
 
 
-def test_an_absent_table_and_an_absent_rival_are_said_and_not_run(monkeypatch, tmp_path):
+def test_an_absent_table_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(arena_tables, "shared", lambda part: tmp_path / part)
-    arena._absent.cache_clear()
-    cell = {"table": "steel", "split": "time", "side": "ridge", "variant": "default", "rows": 5}
-    assert arena.lacking(cell) == "steel: ../shared/data/tables/steel_energy.csv.gz is not at hand"
-    arena._absent.cache_clear()
-    missing = RIVALS["ridge"]._replace(package="no_such_package")
-    monkeypatch.setitem(RIVALS, "ridge", missing)
-    assert "package no_such_package is not installed" in arena.lacking(cell)
+    with pytest.raises(AbsentError, match="../shared/data/tables/steel_energy.csv.gz is not at hand"):
+        TABLES["steel"].load()
 
 
-@pytest.mark.parametrize(("n_rows", "said"), [(2_000, None), (2_001, "exact: 2,001 rows are too many")])
-def test_an_exact_gp_is_fitted_to_few_rows_and_is_not_tuned(monkeypatch, n_rows, said):
-    monkeypatch.setattr(arena, "_n_rows", lambda *_: n_rows)
-    cell = {"table": "diabetes", "split": "random", "side": "exact", "variant": "default", "rows": 40_000}
-    assert arena.lacking(cell) == said
-    sides = {(cell["side"], cell["variant"]) for cell in arena.cells(False)}
+def test_an_exact_gp_is_fitted_to_few_rows_and_is_not_tuned(monkeypatch):
+    rows = Rows(pd.DataFrame({"x": np.arange(3000.0)}), np.arange(3000.0))
+    monkeypatch.setattr(arena_tables.Table, "load", lambda table: rows)
+    cell = {"table": "diabetes", "split": "random", "side": "exact", "variant": "default", "rows": 2_001}
+    with pytest.raises(AbsentError, match="exact: 2,001 rows are too many"):
+        arena.run(cell)
+    sides = {(cell["side"], cell["variant"]) for cell in arena.cells(False, False)}
     assert ("exact", "default") in sides and ("exact", "tuned") not in sides
 
 
@@ -161,7 +155,7 @@ class Clock:
             self.fits.append((len(y), settings))
             return lambda X: Predicted(np.full(len(X), y.mean() + settings.get("shift", 2.0)))
 
-        return Rival("sklearn", arena_inputs.Numbers, fit, lambda g: {"shift": float(g.uniform(-1, 1))})
+        return Rival(arena_inputs.Numbers, fit, lambda g: {"shift": float(g.uniform(-1, 1))})
 
 
 @pytest.mark.parametrize(("seconds", "n_trials"), [(None, 0), (0, 0), (1, 1), (180, 1), (270, 2), (1000, 11)])
@@ -187,7 +181,7 @@ def test_scores_are_those_of_metrics_in_units_of_the_training_targets():
     generator = np.random.default_rng(0)
     y, mean, std = generator.normal(size=50), generator.normal(size=50), generator.uniform(0.5, 2, 50)
     seen = 3.0 * np.array([-1.0, 1.0] * 10)  # of standard deviation 3
-    found = arena_cell.scores(Predicted(3 * mean, 3 * std), 3 * y, seen)
+    found = arena.scores(Predicted(3 * mean, 3 * std), 3 * y, seen)
     assert found["rmse"] == pytest.approx(metrics.rmse(y, mean))
     assert found["nlpd"] == pytest.approx(metrics.nlpd(y, mean, std))
     assert found["nlpd"] == pytest.approx(metrics.nlpd(3 * y, 3 * mean, 3 * std) - math.log(3))
@@ -196,7 +190,7 @@ def test_scores_are_those_of_metrics_in_units_of_the_training_targets():
     assert found["coverage95"] == metrics.coverage(y, mean, std) and found["repeated"] == 0.5
     quantiles = mean[:, None] + 4 * np.linspace(-2, 2, len(LEVELS))
     law = QuantileDistribution.through(quantiles, 1.0, 2.0)
-    found = arena_cell.scores(Predicted(mean, quantiles=3 * quantiles), 3 * y, seen)
+    found = arena.scores(Predicted(mean, quantiles=3 * quantiles), 3 * y, seen)
     assert found["nlpd"] == pytest.approx(metrics.nlpd(y, law))
     assert found["crps"] == pytest.approx(metrics.crps(y, law))
 
@@ -210,73 +204,6 @@ def test_quantiles_that_agree_surround_their_value_within_a_step():
     )
     lower, upper = law.interval(0.5)[0]
     assert lower < 0 < upper
-
-
-class Stopped:
-    """A benchmark of four cells that is killed at the third, once."""
-
-    def __init__(self):
-        self.measured, self.kill = [], True
-
-    def cells(self, quick):
-        return [{"side": side} for side in "abcd"]
-
-    def lacking(self, cell):
-        return "d is not installed" if cell["side"] == "d" else None
-
-    def depends(self, cell, records):
-        return {"before": len(records)}
-
-    def measure(self, cell):
-        self.measured.append(cell["side"])
-        if cell["side"] == "c" and self.kill:
-            self.kill = False
-            raise KeyboardInterrupt
-        if cell["side"] == "b" and self.kill:
-            self.kill = False
-            raise RuntimeError("exit status -9: ")
-        return {"score": 1.0}
-
-    def table(self, result):
-        return ["side"], [[row["side"]] for row in result["rows"]]
-
-
-def test_a_killed_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
-    stopped = Stopped()
-    monkeypatch.setattr(entry.importlib, "import_module", lambda name: stopped)
-    stopped.kill = False
-    call = ["arena", "--results", str(tmp_path), "--only"]
-    assert entry.main([*call, "side=a,b"]) == 0
-    stopped.kill = True
-    with pytest.raises(KeyboardInterrupt):
-        entry.main(call[:-1])
-    with (tmp_path / "arena.jsonl").open("a") as file:
-        file.write('{"settings": {"side": "c"')  # cut short
-    assert entry.main(call[:-1]) == 0
-    assert stopped.measured == ["a", "b", "c", "c"]
-    lines = store.read(tmp_path / "arena.jsonl")
-    assert [(r["settings"], r["from_others"]) for r in lines] == [
-        ({"side": s}, {"before": i}) for i, s in enumerate("abc")
-    ]
-    assert lines[0]["command"] == "python -m benchmarks arena --only side=a,b"
-    assert lines[2]["command"] == "python -m benchmarks arena"
-    said = capsys.readouterr()
-    assert said.err.count("skipped: d is not installed") == 1 and "2 cells to run, 2 done" in said.err
-    assert entry.main([*call[:-1], "--list"]) == 0
-    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["done "] * 3 + ["to do"]
-
-
-def test_a_cell_that_fails_is_said_and_leaves_no_line(tmp_path):
-    benchmark, said = Stopped(), []
-    path = tmp_path / "lines.jsonl"
-    outcome = resuming.run(benchmark, [{"side": "b"}], path, {}, said.append)
-    assert (
-        outcome.failed == 1
-        and store.read(path) == []
-        and "FAILED" in said[-1]
-        and "exit status -9" in said[-1]
-    )
-    assert resuming.run(benchmark, [{"side": "b"}], path, {}, said.append).failed == 0
 
 
 def test_tuning_takes_the_seconds_of_the_pools_fit():
@@ -310,10 +237,10 @@ def test_a_pool_in_haste_is_beside_ridge_regression_and_in_no_share():
         line("b", "ridge", nlpd=1.0, crps=0.2, rmse=0.4),
         line("c", "pool", "20 s", nlpd=0.5, crps=0.1, rmse=0.3),
     ]
-    headings, (found,) = arena_summary.in_haste({"rows": rows})
+    headings, (found,) = arena_summary.in_haste(rows)
     assert found == [2, 2, 2, 1, "0.750", "20.5"] and len(headings) == len(found)
-    assert arena_summary.shares({"rows": rows})[1][0][1] == 1
-    assert {name[3] for name in arena_summary.sides({"rows": rows})[1]} == {"pool", "pool, 20 s", "ridge"}
+    assert arena_summary.shares(rows)[1][0][1] == 1
+    assert {name[3] for name in arena_summary.sides(rows)[1]} == {"pool", "pool, 20 s", "ridge"}
 
 
 def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
@@ -337,24 +264,10 @@ def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
         },
         line("c", "lightgbm", nlpd=5.0, crps=5.0, rmse=5.0),
     ]
-    headings, ((split, n, both, nlpd, crps, rmse, half, _), second) = arena_summary.shares({"rows": rows})
+    headings, ((split, n, both, nlpd, crps, rmse, half, _), second) = arena_summary.shares(rows)
     assert (split, n, both, nlpd, crps, rmse) == ("all", 3, "1 of 3", "2 of 3", "1 of 3", "1 of 3")
     assert half == "0.500 (0.500 to 0.500)" and second[0] == "random" and len(headings) == len(second)
-    named, lines = arena_summary.table({"rows": rows})
-    assert [len(found) for found in lines] == [len(named)] * 3
-    assert lines[1][3:12] == [
-        "0.000",
-        "0.100",
-        "ridge",
-        "0.100",
-        "0.090",
-        "ngboost, tuned",
-        "0.300",
-        "0.200",
-        "ridge",
-    ]
-    assert lines[2][3] == "refused"
-    assert arena_summary.shares({"rows": []})[1] == []
+    assert arena_summary.shares([])[1] == []
 
 
 def test_mean_ranks_and_their_critical_difference():
@@ -364,7 +277,7 @@ def test_mean_ranks_and_their_critical_difference():
     rows += [scored(13, side, 0.0) for side in "abc"] + [line(13, "d", refused="no")]
     rows += [scored(t, "of few", -1.0) for t in range(7)]
     rows += [scored(14, "a", 9.0), line(0, "a", "tuned", nlpd=-9.0, crps=0.0, rmse=0.0)]
-    headings, found = arena_summary.ranks({"rows": rows})
+    headings, found = arena_summary.ranks(rows)
     assert headings == ["side", "divisions", "NLPD", "CRPS", "RMSE"]
     assert found[0] == [
         "a",
@@ -375,10 +288,8 @@ def test_mean_ranks_and_their_critical_difference():
     ]
     assert [row[0] for row in found] == [*"abcd", "critical difference"]
     assert found[3][2] == "4.00" and found[4][2:] == ["1.25"] * 3
-    assert arena_summary.ranks({"rows": rows[:1]})[1] == []
-    assert {row[0] for row in arena_summary.ranks({"rows": [*rows, scored(7, "of few", -1.0)]})[1]} > {
-        "of few"
-    }
+    assert arena_summary.ranks(rows[:1])[1] == []
+    assert {row[0] for row in arena_summary.ranks([*rows, scored(7, "of few", -1.0)])[1]} > {"of few"}
 
 
 def test_every_line_is_shown():
@@ -388,7 +299,7 @@ def test_every_line_is_shown():
         line("t", "ridge", "tuned", nlpd=0.25, crps=0.1, rmse=0.3),
         line("u", "pool", refused="no"),
     ]
-    headings, (first, second, third) = arena_summary.sides({"rows": rows})
+    headings, (first, second, third) = arena_summary.sides(rows)
     assert len(headings) == len(first) == len(second) == len(third)
     assert first[:5] == ["t", "random", 9, "ridge, tuned", "0.250"] and second[3:] == [
         "pool", "0.500", "0.100", "0.300", "0.500", "0.900", "1.0", "0.2", "3",
@@ -396,19 +307,10 @@ def test_every_line_is_shown():
     assert third[4] == "refused"
 
 
-def test_a_quick_run_of_a_tiny_table(capsys):
-    call = [
-        "arena",
-        "--quick",
-        "--json",
-        "--only",
-        "table=diabetes",
-        "side=ridge,histograms",
-        "variant=default",
-    ]
-    assert entry.main(call) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["side"] for row in rows] == ["histograms", "ridge"]
-    for row in rows:
-        assert row["n_train"] == 354 and row["n_test"] == 88 and row["trials"] == 0
-        assert 0.5 < row["rmse"] < 1 and row["crps"] < row["rmse"] and row["nlpd"] < 1.5
+@pytest.mark.parametrize("side", ["ridge", "histograms"])
+def test_a_cell_of_a_tiny_table(side):
+    row = arena.run(
+        {"table": "diabetes", "split": "random", "side": side, "variant": "default", "rows": 1_500}
+    )
+    assert row["n_train"] == 354 and row["n_test"] == 88 and row["trials"] == 0
+    assert 0.5 < row["rmse"] < 1 and row["crps"] < row["rmse"] and row["nlpd"] < 1.5

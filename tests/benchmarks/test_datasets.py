@@ -2,14 +2,12 @@
 
 import gzip
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.datasets import load
-from benchmarks.datasets.tables import TABLES
 from benchmarks.datasets.uci import MASK_FILE, UCI_SETS, UCISet
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -41,7 +39,7 @@ def toy_set(tmp_path, monkeypatch):
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
     monkeypatch.setattr("pooch.retrieve", refuse)
-    monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2, {}))
+    monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2))
     return folder, data
 
 
@@ -82,7 +80,6 @@ def test_damaged_or_foreign_files_are_refused(toy_set):
         ("uci:bkie:0", "did you mean 'bike'?"),
         ("uci:bike", "did you mean 'uci:bike:0'?"),
         ("uci:bike:10", "the splits are 0 to 9"),
-        ("pm2.5", "did you mean 'pm25'?"),
         ("", "no data set"),
     ],
 )
@@ -99,7 +96,7 @@ def test_collection_on_disk(name, monkeypatch):
     assert len(found.y) + len(found.y_test) == known.rows
     assert abs(len(found.y_test) - known.rows / 10) <= 1
     assert np.isfinite(found.X).all() and np.isfinite(found.y).all()
-    for file, digest in known.sha256.items():
+    for file, digest in (("data.csv.gz", known.data), (MASK_FILE, known.mask)):
         assert hashlib.sha256((SHARED / "uci" / name / file).read_bytes()).hexdigest() == digest
 
 
@@ -131,90 +128,13 @@ def test_hourly_bikes_against_plain_pandas(monkeypatch):
     np.testing.assert_array_equal(whole[np.lexsort(whole.T)], expected[np.lexsort(expected.T)])
 
 
-def lines_of(name, rows):
-    """The first lines of the original file, as its header and layout are known; the second row of pm25 has no target."""
-    if name == "energy":
-        rooms = [f"{what}{room}" for room in range(1, 10) for what in ("T", "RH_")]
-        outside = ["T_out", "Press_mm_hg", "RH_out", "Windspeed", "Visibility", "Tdewpoint", "rv1", "rv2"]
-        names = ["date", "Appliances", "lights", *rooms, *outside]
-        values = [["2016-01-11 17:00:00", *(10 * i + j for j in range(28))] for i in range(rows)]
-        return [",".join(f'"{value}"' for value in line) for line in (names, *values)]  # all is quoted
-    if name == "pm25":
-        sky = ["NW", "SE", "cv", "NE"]
-        values = [
-            [i + 1, 2010, 1, 1, i, "NA" if i == 1 else 100 + i, -21, -11.5, 1021, sky[i % 4], 1.79, 0, i]
-            for i in range(rows)
-        ]
-        header = "No,year,month,day,hour,pm2.5,DEWP,TEMP,PRES,cbwd,Iws,Is,Ir"
-    else:
-        header = ",x,y,x_range,y_range,count,sum_,avg"
-        values = [[i, 1.5 + i, 2, 3, 4, 10 * i, 0, "" if i == 0 else 7] for i in range(rows)]
-    return [header, *(",".join(str(value) for value in line) for line in values)]
-
-
-@pytest.fixture
-def original_files(tmp_path, monkeypatch):
-    """Eight rows of each original file in $STOCHGP_DATA, one of them compressed, and an empty cache."""
+def test_the_absent_file_of_hourly_bikes_says_what_to_get_and_where_to_put_it(tmp_path, monkeypatch):
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
-    for name in ("energy", "pm25", "query"):
-        text = ("\r\n".join(lines_of(name, 8)) + "\r\n").encode()
-        path = tmp_path / "given" / TABLES[name].folder / TABLES[name].file
-        path.parent.mkdir(parents=True)
-        path.write_bytes(text)
-        if name == "query":
-            path.rename(path.with_name(path.name + ".gz")).write_bytes(gzip.compress(text))
-        monkeypatch.setitem(TABLES, name, replace(TABLES[name], rows=7 if name == "pm25" else 8))
-    return tmp_path
-
-
-def whole_of(name):
-    """X and y in the order of the file."""
-    found = load(name, test_fraction=0.25)
-    X, y = np.concatenate([found.X, found.X_test]), np.concatenate([found.y, found.y_test])
-    assert len(found.y_test) == 2 and X.shape[1] == TABLES[name].columns == len(found.feature_names)
-    order = np.argsort(y)
-    return X[order], y[order], found.feature_names
-
-
-def test_energy_is_all_columns_but_the_date(original_files):
-    X, y, names = whole_of("energy")
-    np.testing.assert_array_equal(y, 10 * np.arange(8))
-    np.testing.assert_array_equal(X, y[:, None] + np.arange(1, 28))
-    assert names[:3] == ("lights", "T1", "RH_1") and names[-1] == "rv2"
-
-
-def test_pm25_leaves_out_rows_without_target_and_spreads_the_wind(original_files):
-    X, y, names = whole_of("pm25")
-    np.testing.assert_array_equal(y, 100.0 + np.delete(np.arange(8), 1))
-    np.testing.assert_array_equal(X[:, 0], y - 99)
-    wind = [names.index(f"cbwd={level}") for level in ("NW", "SE", "cv", "NE")]
-    np.testing.assert_array_equal(X[:, wind], np.delete(np.tile(np.eye(4), (2, 1)), 1, axis=0))
-
-
-def test_query_counts_the_points_of_a_rectangle(original_files):
-    X, y, names = whole_of("query")
-    np.testing.assert_array_equal(y, 10 * np.arange(8))
-    np.testing.assert_array_equal(X[:, 0], 1.5 + np.arange(8))
-    assert names == ("x", "y", "x_range", "y_range")
-
-
-@pytest.mark.parametrize("name", ["energy", "pm25", "query", "bike-hourly"])
-def test_absent_original_files_say_what_to_get_and_where_to_put_it(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
-    message, known = refusal(name), TABLES[name]
-    for word in (known.file, str(known.uci), known.title, str(tmp_path / "given" / known.folder)):
-        assert word in message
-    assert str(tmp_path / "cache" / known.folder) in message
-
-
-def test_other_files_in_the_place_of_the_original_are_refused(original_files, monkeypatch):
-    known = TABLES["pm25"]
-    path = original_files / "given" / known.folder / known.file
-    monkeypatch.setitem(TABLES, "pm25", replace(known, rows=9))
-    assert "gives 7 complete rows of 15 inputs; expected 9 of 15" in refusal("pm25")
+    message = refusal("bike-hourly")
+    assert "hour.csv" in message and "275" in message
+    assert str(tmp_path / "given" / "bike_hourly") in message and str(tmp_path / "cache") in message
+    path = tmp_path / "given" / "bike_hourly" / "hour.csv"
+    path.parent.mkdir(parents=True)
     path.write_text("a,b\n1,2\n")
-    assert str(path) in refusal("pm25") and "another file" in refusal("pm25")
-    path.write_text("")
-    assert "cannot be read" in refusal("pm25")
+    assert str(path) in refusal("bike-hourly") and "another file" in refusal("bike-hourly")

@@ -6,10 +6,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the rivals of the benchmarks need PyTorch (extra bench)")
 
 from benchmarks import rivals_torch  # noqa: E402
-from benchmarks.problem import make_problem  # noqa: E402
+from benchmarks.feature_steps import make_problem  # noqa: E402
 
 N, B, D, M = 40, 12, 3, 5
-BY_HAND = pytest.mark.parametrize("by_hand", [False, True])
 
 
 @pytest.fixture
@@ -17,8 +16,8 @@ def problem():
     return make_problem(N, D, M)
 
 
-def rival(method, problem, by_hand):
-    made = rivals_torch.METHODS[method](problem, rivals_torch.adam, by_hand=by_hand, dtype=torch.float64)
+def rival(method, problem):
+    made = rivals_torch.METHODS[method](problem, rivals_torch.OPTIMISERS["adam"], dtype=torch.float64)
     rng = np.random.default_rng(1)
     with torch.no_grad():
         made.model.w.copy_(torch.tensor(rng.standard_normal(M)))
@@ -67,9 +66,8 @@ def assert_gradients(made, problem, backward, dPhi, by_noise, by_w=None):
         np.testing.assert_allclose(made.model.w.grad.numpy(), by_w, rtol=1e-9)
 
 
-@BY_HAND
-def test_scgd_gradient_is_that_of_the_equation(problem, by_hand):
-    made = rival("scgd", problem, by_hand)
+def test_scgd_gradient_is_that_of_the_equation(problem):
+    made = rival("scgd", problem)
     X, y = batch(problem)
     Phi, backward = features(problem, X.numpy())
     tracker = 0.1 * problem.noise_variance * np.eye(M) + 0.9 * moment(problem, Phi)
@@ -82,9 +80,8 @@ def test_scgd_gradient_is_that_of_the_equation(problem, by_hand):
     )
 
 
-@BY_HAND
-def test_bsgd_gradient_is_that_of_the_equation(problem, by_hand):
-    made = rival("bsgd", problem, by_hand)
+def test_bsgd_gradient_is_that_of_the_equation(problem):
+    made = rival("bsgd", problem)
     X, y = batch(problem)
     Phi, backward = features(problem, X.numpy())
     Q = np.linalg.inv(Phi @ Phi.T + problem.noise_variance * np.eye(B))
@@ -94,9 +91,8 @@ def test_bsgd_gradient_is_that_of_the_equation(problem, by_hand):
     assert_gradients(made, problem, backward, dPhi, np.trace(Q) - Qy @ Qy)
 
 
-@BY_HAND
-def test_minimax_gradients_are_those_of_the_equations(problem, by_hand):
-    made = rival("minimax", problem, by_hand)
+def test_minimax_gradients_are_those_of_the_equations(problem):
+    made = rival("minimax", problem)
     X, y = batch(problem)
     Phi, backward = features(problem, X.numpy())
     A = made.A.detach().numpy().copy()
@@ -119,25 +115,13 @@ def test_minimax_gradients_are_those_of_the_equations(problem, by_hand):
 
 
 def test_minimax_counts_steps_with_an_active_projection(problem):
-    made = rival("minimax", problem, True)
+    made = rival("minimax", problem)
     made.project()
     assert int(made.violations) == 0
     with torch.no_grad():
         made.A.mul_(-1)
     made.project()
     assert int(made.violations) == 1
-
-
-@pytest.mark.parametrize("method", rivals_torch.METHODS)
-def test_hand_written_and_automatic_gradients_take_the_same_steps(problem, method):
-    ends = []
-    for by_hand in (False, True):
-        made = rival(method, problem, by_hand)
-        X, y = (torch.tensor(part, dtype=torch.float64) for part in (problem.X, problem.y))
-        rivals_torch.run_steps(made, X, y, 8, 5, torch.Generator().manual_seed(3))
-        ends.append([part.detach().numpy() for part in (*made.model.network, made.model.beta)])
-    for first, second in zip(*ends, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
 
 
 def test_an_epoch_evaluations_each_row_once():

@@ -5,12 +5,9 @@ import pytest
 from scipy.stats import multivariate_normal
 
 torch = pytest.importorskip("torch", reason="the rivals of the benchmarks need PyTorch (extra bench)")
-pytest.importorskip("gpytorch", reason="and GPyTorch (extra bench)")
 
-from benchmarks import rivals_softki, sparse  # noqa: E402
-from benchmarks.sparse_start import NOISE, VARIANCE  # noqa: E402
-from measuring import store  # noqa: E402
-from measuring.places import BENCHMARKS  # noqa: E402
+from benchmarks import rivals_softki  # noqa: E402
+from benchmarks.sparse import NOISE, VARIANCE  # noqa: E402
 
 N, M, D = 9, 4, 2
 LENGTHSCALE, TEMPERATURE = np.array([0.7, 1.6]), np.array([0.5, 1.3])
@@ -171,20 +168,10 @@ def test_a_step_moves_every_parameter(model, rows):
 def test_a_fit_of_the_fewest_steps_predicts_better_than_the_mean(monkeypatch):
     """Those that choose the number of threads; its solve is exact."""
     threads = torch.get_num_threads()
-    monkeypatch.setitem(sparse.FIT_SECONDS, "quick", 0.0)
+    monkeypatch.setattr(rivals_softki, "SECONDS", 0.0)
     try:
-        found = rivals_softki.softki("quick", 32)
+        found = rivals_softki.softki("synthetic", 32)
     finally:
         torch.set_num_threads(threads)
     assert found["steps"] == 8 and found["pseudo_steps"] == 0
     assert found["rmse"] < 0.6 and 0.8 < found["coverage95"] <= 1 and np.isfinite(found["nlpd"])
-
-
-def test_the_lines_of_the_benchmark_are_of_its_cells():
-    """So that none is run twice; and each side of a cell has a function of that part."""
-    cells = {store.key(cell) for cell in sparse.cells(False)}
-    assert {store.key(record["settings"]) for record in store.read(BENCHMARKS / "sparse.jsonl")} <= cells
-    assert len(cells) == len(sparse.cells(False))
-    softki = [cell for cell in sparse.cells(False) if cell["part"] == "softki"]
-    assert [cell["on"] for cell in softki] == list(sparse.FITTED)
-    assert all(cell["side"] in sparse.MODULES for cell in sparse.cells(False) + sparse.cells(True))

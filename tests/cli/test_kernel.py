@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.cli import main
-from stochgp.cli.hyperparameters import read_hyperparameters, with_hyperparameters
+from stochgp.cli.settings import read_hyperparameters, with_hyperparameters
 
 GIVEN = {"kernel": "matern32", "lengthscale": [1.0, 3.0], "variance": 0.8, "noise_variance": 0.02}
 

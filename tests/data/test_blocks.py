@@ -9,10 +9,9 @@ import pytest
 
 from stochgp import data
 from stochgp.data.blocks import Blocks
-from stochgp.data.hashing import hash_rows, is_below
+from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.data.survey import FileRows, survey
-from stochgp.tables import csv_files
 from stochgp.tables import files as files_module
 
 N = 700
@@ -27,7 +26,7 @@ WRITERS = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(files_module, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(csv_files, "CSV_BYTES", 2048)
+    monkeypatch.setattr(files_module, "CSV_BYTES", 2048)
 
 
 @pytest.fixture(scope="module")

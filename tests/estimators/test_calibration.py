@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load, metrics
+from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.distributions import ConformalScores, Normal, PITRecalibration, recalibration
 from stochgp.estimators.calibrating import _coverages, _nlpd, set_aside
@@ -142,11 +143,7 @@ def test_weights_of_the_fit_enter_its_correction(calibration):
 
 
 def pit_seed(model):
-    from stochgp.numerics.seeds import as_key, key_of, split
-    from stochgp.training_data.run import Run
-
-    learn, solve, start = map(key_of, split(as_key(model.random_state), 3))
-    return Run(learn, solve, start, None, None, None).sample_seed
+    return FitContext(model).sample_seed
 
 
 def test_files_keep_the_correction(pit, tmp_path):

@@ -15,7 +15,7 @@ from stochgp import (
     kernels,
     solvers,
 )
-from stochgp.distributions import PITRecalibration, SplineCurve
+from stochgp.distributions import PITRecalibration
 from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
@@ -31,7 +31,6 @@ TREES = Trees(jnp.array([[0, 1]], jnp.int32), jnp.array([[0.1, -0.2]]), jnp.arra
 LAWS = {
     "factor": Dispersion(3.1),
     "trees and Student's t": Dispersion(0.4, 5.0, TREES),
-    "curve": Dispersion(2.0, None, None, SplineCurve.of(_generator.uniform(size=4000) ** 1.4)),
 }
 MAKERS = {
     "exact": lambda: KernelGPRegressor(KERNEL, solver="cholesky", **KEPT),

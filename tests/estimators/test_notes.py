@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.families import kernel_posterior, left_out
+from stochgp.families.default_learners import kernel_learner
 from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
-from stochgp.selection import raised_noise
-from stochgp.selection.choices import kernel_learner
 from stochgp.solvers import Cholesky
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"
@@ -36,19 +36,19 @@ def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypa
         )
     assert local.plan_["learning_rows"]["choice"] == 30
 
-    monkeypatch.setattr(raised_noise, "SMALL", 20)  # as if these were many rows
-    monkeypatch.setattr(raised_noise, "SHARE", 50.0)
-    raised = KernelGPRegressor(learner=SUBSET, prediction="global", random_state=0).fit(X, y)
-    before, after = (raised.plan_[name]["choice"] for name in ("learned_noise_variance", "noise_variance"))
-    assert before < after == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
+    monkeypatch.setattr(left_out, "SMALL", 20)  # as if these were many rows
+    monkeypatch.setattr(kernel_posterior, "NOISE_SHARE", 50.0)
+    monkeypatch.setattr(kernel_posterior, "MAX_GROWTH", 100.0)
+    raised = KernelGPRegressor(learner=SUBSET, solver="cg", n_samples=2, random_state=0).fit(X, y)
+    floor = raised.plan_["noise_floor"]["choice"]
+    assert floor == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
     assert "Note: the noise variance is not the learned one" in words(raised.summary())
     assert capsys.readouterr() == ("", "")  # nothing is written unasked
 
 
 def test_a_fit_without_surprises_has_no_notes():
     model = KernelGPRegressor(learner=FullBatch(epochs=3), random_state=0).fit(*make_data())
-    assert "Note:" not in model.summary() and "learned_noise_variance" not in model.plan_
-    assert model.plan_["learning_rows"] == {"choice": 60, "why": "all rows"}
+    assert "Note:" not in model.summary() and not {"noise_floor", "learning_rows"} & set(model.plan_)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_a_fit_without_surprises_has_no_notes():
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
 )
-def test_the_plan_says_what_is_exact(learner, what):
-    plan = KernelGPRegressor(learner=learner, random_state=0).fit(*make_data()).plan_
-    assert plan["gradients"]["choice"] == what
-    assert plan["learner"]["choice"] == type(learner).__name__
+def test_the_report_says_what_is_exact(learner, what):
+    model = KernelGPRegressor(learner=learner, random_state=0).fit(*make_data())
+    assert model.fit_report_["gradients"] == what
+    assert model.plan_["learner"]["choice"] == type(learner).__name__
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,17 @@ def test_the_plan_says_what_is_exact(learner, what):
     [
         (SCGD(), "unbiased"),
         (SCGD(tracking=0.9, anchored=False), "biased"),
-        (SCGD(tracking=0.5, corrected=True), "estimated"),
     ],
-    ids=["anchored", "tracked", "corrected"],
+    ids=["anchored", "tracked"],
 )
-def test_the_variant_of_scgd_is_in_the_plan(learner, what):
+def test_the_variant_of_scgd_is_in_the_report(learner, what):
     model = FeatureGPRegressor(
         "rff", n_features=20, learner=learner, epochs=2, learning_rate=1e-3, random_state=0
     )
-    plan = model.fit(*make_data()).plan_
-    settings = plan["learner_settings"]["choice"]
-    assert (plan["learner"]["choice"], plan["gradients"]["choice"]) == ("SCGD", what)
+    report = model.fit(*make_data()).fit_report_
+    settings = report["learner"]
+    assert model.plan_["learner"]["choice"] == "SCGD" and report["gradients"] == what
     assert settings["anchored"] == learner.anchored and settings["tracking"] == learner.tracking
-    assert settings["corrected"] == learner.corrected
 
 
 def test_nothing_learned_is_said_as_such():

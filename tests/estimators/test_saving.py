@@ -96,13 +96,7 @@ BROKEN = {
     "attributes that are none": (lambda tree, facts: facts.update(attributes=None), "holds no whole"),
     "another estimator": (lambda tree, facts: facts.update(estimator="KernelGPRegressor"), "holds no whole"),
     "no estimator": (lambda tree, facts: facts.pop("estimator"), "holds no fitted estimator"),
-    "NaN": (lambda tree, facts: to_nan(tree["fitted"]), "holds NaN"),
 }
-
-
-def to_nan(fitted):
-    nothing = lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
-    object.__setattr__(fitted, "posterior", jax.tree.map(nothing, fitted.posterior))
 
 
 @pytest.mark.parametrize("name", BROKEN)

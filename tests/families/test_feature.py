@@ -157,8 +157,7 @@ def test_attributes_and_plan(fitted):
     assert isinstance(model.features_, features.AbstractFeatureMap)
     assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
     assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
-    assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 40
-    assert "only 40 rows" in model.plan_["batch_size"]["why"]
+    assert model.plan_["variance"]["choice"] == "exact" and model.fit_report_["batch_size"] == 40
     assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
     assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")
 
@@ -277,10 +276,10 @@ def test_rows_from_the_host_give_the_same_fit(monkeypatch):
     X, y = make_data(50)
     model = FeatureGPRegressor(**QUICK | {"epochs": 5})
     on_device = model.fit(X, y).predict(X)
-    assert model.plan_["rows"]["choice"] == "device"
+    assert model.fit_report_["rows_on_device"]
     monkeypatch.setattr("stochgp.learning.placing.SHARE_FOR_ROWS", 0.0)
     assert_array_equal(model.fit(X, y).predict(X), on_device)
-    assert model.plan_["rows"]["choice"] == "host"
+    assert not model.fit_report_["rows_on_device"]
 
 
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")

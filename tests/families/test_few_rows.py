@@ -9,7 +9,7 @@ from sweeps import some_of
 
 from stochgp import FeatureGPRegressor
 from stochgp.learners import SCGD, ByEvidence
-from stochgp.learning.judge import SETTLED_BY
+from stochgp.learners.evaluators import SETTLED_BY
 
 N, N_NEW, NOISE = 120, 2_000, 0.1
 
@@ -52,7 +52,7 @@ def test_few_rows_are_learned_from_all_of_them():
     """The features are those of a run on all rows; the variances those that the held-out rows of the run before chose."""
     X, y, _, _ = make_data(1)
     model = FeatureGPRegressor(random_state=0).fit(X, y)
-    closing = model.plan_["closing_steps"]["choice"]
+    closing = model.fit_report_["refit_steps"]
     assert closing > 0
     assert model.n_iter_ == model.history_[-1]["step"] + closing
     seen = [e for e in model.history_ if "criterion" in e and "step" in e]
@@ -60,17 +60,17 @@ def test_few_rows_are_learned_from_all_of_them():
     np.testing.assert_allclose(model.noise_variance_, chosen["noise_variance"], rtol=1e-5)
     many = np.repeat(X, 8, axis=0) + 1e-3 * np.arange(8 * N)[:, None]
     quick = FeatureGPRegressor(random_state=0, epochs=1, learning_rate=1e-3).fit(many, np.repeat(y, 8))
-    assert quick.plan_["closing_steps"]["choice"] == 0
+    assert "refit_steps" not in quick.fit_report_
 
 
 def test_a_fit_worse_than_a_constant_is_said():
     """Targets without any structure, and a model that may not learn how much noise there is."""
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(60, 2)), generator.normal(size=60)
-    learner = SCGD(judge=ByEvidence(refit=False), learning_rate=1e-6, epochs=2)
+    learner = SCGD(evaluator=ByEvidence(refit=False), learning_rate=1e-6, epochs=2)
     with pytest.warns(ConvergenceWarning, match="worse than by a constant"):
         model = FeatureGPRegressor("rff", n_features=20, learner=learner, random_state=0).fit(X, y)
-    found, constant = (model.plan_[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))
+    found, constant = (model.fit_report_[name] for name in ("held_out_nlpd", "constant_nlpd"))
     assert found > constant
     assert constant == pytest.approx(np.log(y.std()) + np.log(2 * np.pi) / 2 + 0.5, abs=0.5)
     assert "Note: held-out rows are predicted worse than by a constant" in model.summary()

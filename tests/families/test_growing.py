@@ -15,9 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import SparseGPRegressor, load
 from stochgp.data.streams import Batch
 from stochgp.learners import SVDGP, SVGP
-from stochgp.learning.schedules import cosine
-from stochgp.variational import WiderMean
-from stochgp.variational.wider import JITTER
+from stochgp.learners.descent import cosine
+from stochgp.variational import DecoupledMean
+from stochgp.variational.decoupled_mean import JITTER
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
@@ -89,8 +89,8 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     model = SparseGPRegressor(approximation=approximation, **functions, **given).fit(X, y)
     assert model.plan_.q.choice == "optimal"
     posterior, process = model._fitted.posterior, model._fitted.posterior.process
-    assert isinstance(process, WiderMean) == (approximation == "svdgp")
-    base = process.base if isinstance(process, WiderMean) else process
+    assert isinstance(process, DecoupledMean) == (approximation == "svdgp")
+    base = process.base if isinstance(process, DecoupledMean) else process
     learned = float(model._fitted.stream.gp.noise_variance)  # a stream goes on with it
     rows, z = model._fitted.inputs.transform(X), (y - y.mean()) / y.std()
     with jax.enable_x64(True):
@@ -100,8 +100,8 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
         unexplained = k(rows, rows) - across.T @ np.linalg.solve(K, across)
         variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
         mean = across.T @ np.linalg.solve(A, across @ z) / learned
-        if isinstance(process, WiderMean):
-            own, share = k(process.points, rows), model.plan_.mean_noise.choice
+        if isinstance(process, DecoupledMean):
+            own, share = k(process.points, rows), model.fit_report_["mean_noise"]
             among = k(process.points, process.points) + JITTER * float(model.kernel_.variance) * np.eye(30)
             right = own @ own.T + share * learned * among
             mean = own.T @ np.linalg.solve(right, own @ z)

@@ -145,7 +145,7 @@ def descended():
 def test_dual_descent_is_as_close_as_its_residual_says(descended):
     """|m̂(x) − m(x)| = |k(x, X) A⁻¹r| ≤ ‖A⁻¹k(X, x)‖ ‖r‖, and ‖y‖ = √N for standardised targets."""
     exact = dense(X, y)
-    residual = descended.plan_["residual"]["choice"]
+    residual = descended.fit_report_["residual"]
     bound = exact.std_of_mean * residual * np.sqrt(len(y)) + 1e-4 * y.std()
     assert np.all(np.abs(descended.predict(X_NEW) - exact.mean) < bound)
     assert descended.converged_ and residual < 0.01 and descended.n_iter_ > 0
@@ -163,7 +163,7 @@ def test_the_likelihood_is_estimated_where_it_is_not_known(descended):
 
 def test_conjugate_gradients_are_as_close_as_their_residual_says():
     exact, model = dense(X, y), given(solver="cg", n_samples=0).fit(X, y)
-    residual = model.plan_["residual"]["choice"]
+    residual = model.fit_report_["residual"]
     bound = exact.std_of_mean * residual * np.sqrt(len(y)) + 1e-4 * y.std()
     assert model.converged_ and model.plan_["solver"]["choice"] == "CG"
     assert np.all(np.abs(model.predict(X_NEW) - exact.mean) < bound)
@@ -282,7 +282,7 @@ def test_a_time_limit_ends_a_solve_with_the_best_point_and_says_so():
     with pytest.warns(ConvergenceWarning, match="time limit"):
         model = given(solver=solvers.SDD(batch_size=8), n_samples=0, time_limit=1e-6).fit(X, y)
     assert not model.converged_ and np.isfinite(model.predict(X_NEW)).all()
-    assert model.plan_["residual"]["choice"] > 0.01
+    assert model.fit_report_["residual"] > 0.01
 
 
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
@@ -336,7 +336,7 @@ def test_degenerate_data_give_finite_answers(rows, targets, learner):
 
 def test_one_block_is_solved_by_one_step():
     model = given(solver="sdd", n_samples=0).fit(X, y)  # in single precision
-    assert model.converged_ and model.n_iter_ <= 2 and model.plan_["residual"]["choice"] < 1e-5
+    assert model.converged_ and model.n_iter_ <= 2 and model.fit_report_["residual"] < 1e-5
     assert_allclose(model.predict(X_NEW), dense(X, y).mean, rtol=1e-4)
 
 

@@ -7,15 +7,15 @@ from stochgp import KernelGPRegressor
 from stochgp.budget import Budget, in_use
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
+from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import _neighbours_of, tolerances
 from stochgp.kernels import Constant, Matern32, Tanimoto
 from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
-from stochgp.planning.memory import HEADROOM
 from stochgp.posteriors.sampled import NEAREST
-from stochgp.selection.left_out import typical_error
 from stochgp.solvers import CG, SDD, Cholesky, SystemSize
-from stochgp.training_data.units import TrainingData
+from stochgp.solvers.memory import HEADROOM
 
 Y = np.random.default_rng(0).normal(size=20_000)
 Y /= np.sqrt(np.mean(Y**2))
@@ -68,15 +68,14 @@ def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few
     noise = np.where(generator.random(len(X)) < 0.1, 5.0, 0.1) * generator.normal(size=len(X))
     gp = KernelGP(Matern32(1.0, 1.0), constant_noise(float(np.var(noise))))
     plain = (Standardiser.identity((1,)), Standardiser.identity(()))
-    found = []
+    near = []
     for n in (len(X), 3_000):
         rows = Rows(X[:n], np.sin(X[:n, 0]) + noise[:n])
-        found.append(
-            typical_error(gp, TrainingData(rows, *plain, "float64"), Budget(10**11))
-        )  # whatever the process holds
-    assert found[1] is None
+        data = TrainingData(rows, *plain, "float64")
+        near.append(some_left_out(gp, data, Budget(10**11)))  # whatever the process holds
+    assert near[1] is None
     most = 1.4826 * np.median(np.abs(noise))
-    assert most < found[0] < 0.5 * np.std(noise)
+    assert most < typical_error(near[0]) < 0.5 * np.std(noise)
 
 
 @pytest.mark.parametrize(("solver", "share"), [(CG(), 0.5), (SDD(batch_size=32), 1.0), (Cholesky(), 1.0)])
@@ -90,7 +89,7 @@ def test_a_solver_solves_to_its_share_of_the_tolerance(solver, share):
     (tolerance,) = tolerances(0.01, standardised, 1)
     if not solver.exact_variances:
         assert model._fitted.posterior.tolerance == pytest.approx(share * tolerance, rel=1e-4)
-    assert model.plan_["residual"]["choice"] <= share * tolerance
+    assert model.fit_report_["residual"] <= share * tolerance
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_variances_begin_with_near_rows_where_trees_find_them(kernel, n_neighbou
     X = generator.integers(0, 4, (90, 3)) + generator.uniform(0, 0.1, (90, 1))
     given = {"learner": None, "noise_variance": 0.1, "solver": "cg", "n_samples": 4, "standardize": False}
     model = KernelGPRegressor(kernel, **given, random_state=0).fit(X, X[:, 0] - 1.5)
-    assert model.plan_["variance_neighbours"]["choice"] == n_neighbours
+    assert model._fitted.posterior.n_neighbours == n_neighbours
 
 
 def test_variances_are_from_samples_alone_where_there_is_no_memory_for_the_search():

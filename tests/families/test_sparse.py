@@ -17,12 +17,11 @@ from toy import KEY
 
 import stochgp
 from benchmarks.datasets import load
-from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, deadline, kernels, likelihoods
+from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.data import Standardiser
 from stochgp.data.streams import DeviceRows
-from stochgp.families.variational import COMPILING_PASS, closing_seconds
-from stochgp.learners import SVGP, fit
-from stochgp.learners.sgpr import EVALUATION
+from stochgp.learners import SVGP
+from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.parameters import frozen
 from stochgp.posteriors import VariationalPosterior
@@ -194,16 +193,6 @@ def test_classes_of_equal_rows_have_probabilities():
     p = SparseGPClassifier(**EDGE_SETTINGS).fit(rows, np.arange(20) % 3).predict_proba(rows)
     assert np.all(p > 0)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
-
-
-def test_time_is_kept_for_the_closing_pass_only_where_the_pass_will_be_made():
-    """A pass that takes more than its share is not made, so learning has all of the time."""
-    rows, inducing = 10**6, 100
-    wanted = COMPILING_PASS + EVALUATION * rows * inducing**2
-    for limit, share, kept in ((3 * wanted, 0.5, wanted), (1.5 * wanted, 0.5, 0.0), (5 * wanted, 0.1, 0.0)):
-        with deadline.within(limit):
-            assert closing_seconds(inducing, rows, share) == kept
-    assert closing_seconds(inducing, rows, 0.5) == 0.0  # there is no limit
 
 
 def test_a_time_limit_that_leaves_no_pass_says_so():

@@ -49,7 +49,7 @@ MAPS = {
     "composed": lambda: features.Composed(
         _mlp(), features.RandomFourier.init(kernels.RBF(2.0), 5, 6, key=KEY)
     ),
-    "beyond": lambda: features.Beyond.init(
+    "extrapolation": lambda: features.Extrapolation.init(
         np.array([[-0.5] * D, [0.5] * D]), 2.0, np.array([1.0, 0.5, 2.0]), n_features=8, key=KEY
     ),
     "sum": lambda: features.Sum(_mlp(), _fourier(kernels.RBF())),

@@ -85,7 +85,7 @@ def test_kmeans_finds_separated_clusters():
 
 @pytest.mark.parametrize("choose", [features.choose_landmarks, features.kmeans_landmarks])
 def test_more_landmarks_than_rows_are_refused(choose):
-    with pytest.raises(ValueError, match="7 landmarks.*the 6 rows"):
+    with pytest.raises(ValueError, match="n_landmarks is 7.*the 6 rows"):
         choose(_rows(6, dtype=jnp.float32), 7, key=KEY)
 
 

@@ -6,12 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp import kernels
-from stochgp.kernels import compared
-from stochgp.kernels.compared import ComparedRows
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
+from stochgp import kernels, neighbours
 from stochgp.models import KernelGP
-from stochgp.numerics.words import WORD, packed_bits, unpacked_bits
+from stochgp.neighbours import Neighbours, neighbours_bytes
+from stochgp.numerics.arrays import WORD, packed_bits, unpacked_bits
 from stochgp.operators import KernelOperator
 from stochgp.parameters import partition
 from stochgp.posteriors import LocalPosterior
@@ -138,10 +136,10 @@ def test_operators_of_packed_rows_are_tiled():
 @pytest.mark.parametrize("columns", [7, 1 << 15])
 def test_nearest_rows_are_those_of_the_highest_similarity(columns, monkeypatch):
     """Of equal ones the first, whatever the blocks."""
-    monkeypatch.setattr(compared, "COLUMNS", columns)
-    monkeypatch.setattr(compared, "POINTS", 4)
+    monkeypatch.setattr(neighbours, "COLUMNS", columns)
+    monkeypatch.setattr(neighbours, "POINTS", 4)
     bits, points = draw_bits(60, share=0.05), draw_bits(11, seed=1, share=0.05)
-    index = NearestRows(kernels.Tanimoto(1.7, packed=True), packed(bits))
+    index = Neighbours(packed(bits), kernels.Tanimoto(1.7, packed=True))
     wanted = np.argsort(-loop(points, bits), axis=1, kind="stable")
     for k in (1, 5, 60):
         found = index.query(packed(points), k)
@@ -152,12 +150,12 @@ def test_nearest_rows_are_those_of_the_highest_similarity(columns, monkeypatch):
 def test_neighbours_of_training_rows_leave_them_and_their_group_out():
     bits = draw_bits(30, share=0.1)
     group = np.arange(30, dtype=np.int32) // 3
-    index = NearestRows(kernels.Tanimoto(packed=True), packed(bits))
+    index = Neighbours(packed(bits), kernels.Tanimoto(packed=True))
     chosen, K = np.array([4, 0, 29]), loop(bits, bits)
     for given, own in ((None, np.eye(30, dtype=bool)), (group, group[:, None] == group[None, :])):
         wanted = np.argsort(-np.where(own, -1, K), axis=1, kind="stable")[chosen, :6]
         np.testing.assert_array_equal(index.others(chosen, 6, given), wanted)
-    around = ComparedRows(kernels.Tanimoto(packed=True), packed(bits)).around(chosen, 5)
+    around = index.around(chosen, 5)
     np.testing.assert_array_equal(around[:, 0], chosen)
 
 
@@ -167,9 +165,9 @@ def test_a_sum_with_tanimoto_compares_the_whole_kernel():
     with jax.enable_x64(True):
         K = np.asarray(kernel.matrix(jnp.asarray(counts), jnp.asarray(counts)))
     assert not kernel.has_places and not (kernels.Linear() * kernels.Tanimoto()).has_places
-    found = NearestRows(kernel, counts).query(counts[:5], 6)
+    found = Neighbours(counts, kernel).query(counts[:5], 6)
     np.testing.assert_array_equal(found, np.argsort(-K.astype(np.float32), axis=1, kind="stable")[:5, :6])
-    assert nearest_bytes(kernel, 40, D, 5, 6) > 0
+    assert neighbours_bytes(kernel, 40, D, 5, 6) > 0
 
 
 def test_local_prediction_from_all_rows_is_the_exact_posterior():

@@ -12,12 +12,21 @@ from toy import KEY, all_batches
 from stochgp.data.streams import Batch, DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
-from stochgp.learners import BSGD, ByLoss, NearestNeighbours, PowerLaw, Problem, Uniform, constant, fit
+from stochgp.learners import (
+    BSGD,
+    ByLoss,
+    NearestNeighbours,
+    PowerLaw,
+    Problem,
+    Uniform,
+    constant,
+)
 from stochgp.learners.bsgd import batch_gradient
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.networks import mlp
 from stochgp.parameters import AbstractParameter, frozen, partition, positive
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 
@@ -46,7 +55,7 @@ _batch_gradient = eqx.filter_jit(batch_gradient)  # one program is compiled soon
 def _gradient(gp, rows, **settings):
     trainable, rest = partition(gp)
     info, gradient = _batch_gradient(trainable, rest, rows, **settings)
-    return float(info.loss), gradient
+    return float(info["loss"]), gradient
 
 
 # Plain NumPy: loops over pairs
@@ -158,7 +167,7 @@ def test_ten_steps_are_those_of_the_plain_loop(strict_double):
     )
     gp = KernelGP(RBF(frozen(jnp.asarray(0.9)), _raw(2.0)), _raw(0.8))
     source = DeviceRows(X, y, dtype=jnp.float64)
-    problem = Problem(source, StepPlan(4, 3, 10, 10, 10), np.arange(12))
+    problem = Problem(source, StepPlan(4, 3, 10, 10, 10), (np.arange(12), learner.compiled()))
     state, _ = learner.advance(learner.init(gp, problem, key=KEY), problem, 0, 10, (5, 6))
     theta = np.array([2.0, 0.8])
     for k, S in enumerate(learner.sampling.batches(np.arange(12), 0, 10, 4, (5, 6)), start=1):

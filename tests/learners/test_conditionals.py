@@ -15,10 +15,18 @@ from stochgp import kernels, networks
 from stochgp.budget import resident
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32
-from stochgp.kernels.nearest import NearestRows, shared
-from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
+from stochgp.learners import (
+    ByLoss,
+    FullBatch,
+    LeaveOneOut,
+    Problem,
+    Vecchia,
+    constant,
+)
+from stochgp.learning import fit
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
+from stochgp.neighbours import Neighbours, shared
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature
 from stochgp.objectives.kernel import nlml
@@ -329,7 +337,7 @@ def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
     X = np.sort(np.random.default_rng(6).normal(size=(1024, 1)), axis=0).astype(np.float32)
     X = X - X.mean()
     gp, source = KernelGP(Matern12([0.27], 3.7), 0.0476), DeviceRows(X, np.sin(X[:, 0]))
-    others = NearestRows(gp.kernel, X).others(np.arange(1024), 15)
+    others = Neighbours(X, gp.kernel).others(np.arange(1024), 15)
     near = np.concatenate([others, np.arange(1024)[:, None]], axis=1)
     single, double = (curvature(gp, source, near, wide) for wide in (False, True))
     assert single.jittered == 0
@@ -417,7 +425,7 @@ def test_impossible_settings_are_refused_by_name(kind, setting, value):
 
 @sweep
 def test_a_model_without_a_kernel_is_refused(kind):
-    gp, learner = make_gp(), kind(judge=ByLoss())
+    gp, learner = make_gp(), kind(evaluator=ByLoss())
     X = np.random.default_rng(0).normal(size=(20, 2))
     for ask in (
         lambda: learner.need_bytes(gp, 20, 2),

@@ -12,13 +12,13 @@ from toy import KEY
 
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Linear
-from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
-from stochgp.learners.ivsgpr import linear_part, mirror_step, with_parts
-from stochgp.learning.growing import grown
+from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
+from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive
-from stochgp.planning.steps import StepPlan
 from stochgp.variational import Decoupled, functions_at, to_coupled
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -81,7 +81,7 @@ def test_the_rate_falls_with_the_root_of_the_step_as_in_the_paper():
     learner, ruled = SVDGP(learning_rate=0.01), SVDGP(learning_rate=InverseRoot(0.01))
     for step in (0.0, 1.0, 100.0, 1999.0):
         sizes = [
-            one.size(eqx.tree_at(lambda d: d.step, begun(one, empty(3, 2)).descent, jnp.float32(step)))
+            one.step_size(eqx.tree_at(lambda d: d.step, begun(one, empty(3, 2)).descent, jnp.float32(step)))
             for one in (learner, ruled)
         ]
         assert_allclose(sizes, 0.01 / (1 + 0.1 * np.sqrt(step)), rtol=1e-6)

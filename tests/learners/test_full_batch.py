@@ -13,10 +13,14 @@ from toy import FLOOR, KEY, assert_close, make_gp, make_toy, rows_of, theta_of
 
 from stochgp.data.streams import DeviceRows
 from stochgp.features import AbstractFeatureMap
-from stochgp.learners import SCGD, ByEvidence, ByLoss, FullBatch, constant, fit
+from stochgp.learners import (
+    SCGD,
+    ByEvidence,
+    FullBatch,
+)
+from stochgp.learning import fit
 from stochgp.models import FeatureGP
-from stochgp.objectives import Moments, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.likelihood import nlml_and_gradient
+from stochgp.objectives import Moments, nlml_and_gradient, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import Frozen, cast, frozen
 from stochgp.results import RESULTS
 
@@ -31,14 +35,6 @@ def test_the_gradient_is_the_exact_one(n, M):
     exact = Theta(*(part / (2 * n) for part in full_gradient(theta, toy)))
     assert_close(theta_of(found.gradient), exact)
     assert_close(found.nlml, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
-
-
-def test_a_step_of_plain_descent_is_along_it():
-    toy, gp = make_toy(12), make_gp(M=4)
-    learner = FullBatch(epochs=1, learning_rate=0.5, optimizer=optax.sgd, decay=constant, judge=ByLoss())
-    found = fit(learner, gp, DeviceRows(toy.X, toy.y, dtype=jnp.float64), key=KEY)
-    slopes = theta_of(nlml_and_gradient(gp, rows_of(toy)).gradient)
-    assert_close(theta_of(found.gp), Theta(*(a - 0.5 * g for a, g in zip(theta_of(gp), slopes, strict=True))))
 
 
 def test_batches_are_refused():
@@ -82,7 +78,9 @@ def _stretched():
 
 def test_line_search_reaches_the_optimum_and_stops_there():
     model, rows, best = _stretched()
-    learner = FullBatch(epochs=200, tolerance=1e-12, judge=ByEvidence(refit=False, validation_fraction=0.0))
+    learner = FullBatch(
+        epochs=200, tolerance=1e-12, evaluator=ByEvidence(refit=False, validation_fraction=0.0)
+    )
     found = fit(learner, cast(model, jnp.float64), DeviceRows(*rows, dtype=jnp.float64), key=KEY)
     values = [entry["nlml"] for entry in found.history]
     assert values[0] > best + 0.05
@@ -95,6 +93,6 @@ def test_line_search_reaches_the_optimum_and_stops_there():
 
 def test_anchored_scgd_reaches_the_optimum():
     model, rows, best = _stretched()
-    learner = SCGD(32, 400, 0.05, optimizer=optax.adam, judge=ByEvidence(validation_fraction=0.0))
+    learner = SCGD(32, 400, 0.05, optimizer=optax.adam, evaluator=ByEvidence(validation_fraction=0.0))
     found = fit(learner, model, DeviceRows(*rows), key=KEY)
     np.testing.assert_allclose(found.nlml, best, atol=1e-3)

@@ -6,16 +6,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy.optimize import minimize
 
 from stochgp import kernels, networks
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import ByLoss, Problem, fit
-from stochgp.learners.chain import Chain
+from stochgp.learners import ByLoss, Problem
 from stochgp.learners.full_batch import FullBatch
-from stochgp.learning.sampling import NearestNeighbours, Uniform
+from stochgp.learning import fit
+from stochgp.learning.chain import Chain
 from stochgp.models import KernelGP
 from stochgp.numerics import lbfgs
 from stochgp.parameters import cast, frozen, partition, positive
@@ -154,11 +153,6 @@ def test_a_prior_moves_the_optimum_as_it_must():
     assert np.linalg.norm(raw_of(found.gp) - _optimum().x) > 0.05
 
 
-def test_an_optax_rule_reaches_it_too():
-    found = learn(FullBatch(epochs=300, optimizer=optax.adam, tolerance=0.0, precision="float64"))
-    np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-4)
-
-
 def test_weights_stand_for_repeated_rows():
     times = np.arange(N) % 3 + 1
     X, y = make_data()
@@ -192,45 +186,13 @@ def test_small_noise_is_fitted_in_float64():
 # Sets of rows
 
 
-@pytest.mark.parametrize("sampling", [Uniform(), NearestNeighbours()])
-def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
-    learner = FullBatch(
-        epochs=4, subset_rows=N, n_subsets=2, sampling=sampling, tolerance=0.0, precision="float64"
-    )
-    source = make_source(3 * N)
-    prepared = learner.prepare(
-        make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (1, 2)
-    )
-    sets = prepared.sets
-    assert [len(rows.y) for rows in sets] == [N, N]
-    assert not np.array_equal(*(rows.y for rows in sets))
-    problem = Problem(source, learner.plan(source.size, source.n_inputs, ByLoss()), prepared)
-    state = learner.init(make_gp(), problem, key=KEY)
-    state, numbers = learner.advance(state, problem, 0, 4, (0,))
-    alone = FullBatch(epochs=4, tolerance=0.0, precision="float64")
-    fits = [learn(alone, source=DeviceRows(*rows, dtype=jnp.float64)) for rows in sets]
-    np.testing.assert_allclose(
-        raw_of(learner.model(state)), np.mean([raw_of(fit.gp) for fit in fits], axis=0)
-    )
-    np.testing.assert_allclose(numbers["loss"], np.mean([fit.loss for fit in fits]))
-
-
-def test_uniform_sets_are_disjoint_and_enough_rows_are_all_rows():
-    learner = FullBatch(subset_rows=N, n_subsets=3)
-    source = make_source(3 * N)
-    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (3,)).sets
-    together = np.concatenate([rows.X[:, 0] for rows in sets])
-    np.testing.assert_array_equal(np.sort(together), make_data(3 * N)[0][:, 0])
-    assert learner.sets(N) == (1, N)
-    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N, 1, ByLoss()), (3,)).sets) == 1
-
-
-def test_networks_are_not_averaged():
-    network = networks.mlp(1, (2,), key=KEY)
-    gp = cast(KernelGP(kernels.Warped(kernels.RBF(1.0), network), 0.1), jnp.float64)
-    with pytest.raises(ValueError, match="cannot be averaged"):
-        learn(FullBatch(subset_rows=8, n_subsets=2), gp)
-    assert np.isfinite(learn(FullBatch(subset_rows=8, epochs=1), gp).loss)
+def test_a_subset_is_random_and_enough_rows_are_all_rows():
+    learner, source = FullBatch(subset_rows=N), make_source(3 * N)
+    plan = learner.plan(source.size, source.n_inputs, ByLoss())
+    rows = learner.prepare(make_gp(), source, plan, (3,)).rows
+    assert len(rows.y) == N and set(rows.X[:, 0]) < set(make_data(3 * N)[0][:, 0])
+    assert len(learner.prepare(make_gp(), make_source(), plan, (3,)).rows.y) == N
+    assert learner.seen_rows(N - 1) == N - 1
 
 
 @pytest.mark.parametrize("hold", [kernels.RBF, lambda s: kernels.Warped(kernels.RBF(s), lambda z: 0.5 * z)])
@@ -246,18 +208,13 @@ def test_networks_can_be_held(hold):
     for got, want in zip(arrays(held.gp), arrays(expected.gp), strict=True):
         np.testing.assert_array_equal(got, want)
     assert len(jax.tree.leaves(partition(held.gp)[0])) == len(jax.tree.leaves(partition(make(network))[0]))
-    two = FullBatch(subset_rows=8, n_subsets=2, hold_networks=True, epochs=1)
-    assert np.isfinite(learn(two, make(network)).loss)
 
 
 # Cutting a run
 
 
-@pytest.mark.parametrize("optimizer", [None, optax.adam])
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
-    learner = FullBatch(
-        epochs=40, optimizer=optimizer, subset_rows=N, n_subsets=2, tolerance=0.0, precision="float64"
-    )
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    learner = FullBatch(epochs=40, subset_rows=N, tolerance=0.0, precision="float64")
     source, path = make_source(3 * N), tmp_path / "run"
     whole = learn(learner, source=source)
 
@@ -274,7 +231,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("subset_rows", 0), ("n_subsets", 1.5), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16"), ("batch_size", 8)],
+    [("subset_rows", 0), ("warm_rows", 1.5), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16"), ("batch_size", 8)],
 )  # fmt: skip
 def test_impossible_settings_are_refused(field, value):
     with pytest.raises((ValueError, TypeError), match=field):
@@ -285,8 +242,8 @@ def test_impossible_settings_are_refused(field, value):
 
 
 def make_chain():
-    """First sets of rows, then all of them."""
-    few = FullBatch(epochs=25, subset_rows=N, n_subsets=2, precision="float64")
+    """First a subset of the rows, then all of them."""
+    few = FullBatch(epochs=25, subset_rows=N, precision="float64")
     return Chain((few, FullBatch(tolerance=1e-12, precision="float64")))
 
 
@@ -316,7 +273,7 @@ def test_fits_begin_where_the_model_is_and_not_where_it_was_prepared():
 def test_a_chain_ends_with_the_steps_of_its_last_learner():
     """Not with those that the learners before have not used."""
     first = FullBatch(epochs=40, subset_rows=8)
-    last = FullBatch(epochs=2, tolerance=0.0, optimizer=optax.adam, learning_rate=0.01)
+    last = FullBatch(epochs=2, tolerance=0.0)
     source = make_source(3 * N)
     found = learn(Chain((first, last)), source=source)
     stages = [entry["stage"] for entry in found.history[1:]]

@@ -40,7 +40,7 @@ from stochgp.data.streams import Batch
 from stochgp.learners import ByEvidence, Minimax, PowerLaw, constant
 from stochgp.learners.minimax import project_spectrum
 
-PLAIN = {"anchored": False, "judge": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
+PLAIN = {"anchored": False, "evaluator": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 
 
 pytestmark = pytest.mark.usefixtures("strict_double")
@@ -231,7 +231,7 @@ def test_a_evaluation_sets_the_ceiling_and_measures_the_penalty_anchored_or_not(
     state = begin(learner, gp, toy, rate=RATE, anchor=True)
     assert_close((state.ceiling, state.threshold), (learner.ceiling * np.trace(F), threshold))
     step = eqx.filter_jit(learner.step)
-    share = float(step(state, _pair(toy, np.arange(2), np.arange(2, 4)), key=KEY)[1].penalty_share)
+    share = float(step(state, _pair(toy, np.arange(2), np.arange(2, 4)), key=KEY)[1]["penalty_share"])
     assert_close(share, 1 / threshold)
     what, how = learner.exactness({"penalty_share": share})
     assert what == "biased" and f"{share:.3g}" in how
@@ -298,6 +298,6 @@ def test_info_says_whether_the_spectrum_was_decomposed():
     state = begin(learner, gp, toy, rate=RATE)
     rows = _pair(toy, np.arange(4), np.arange(4, 8))
     step = eqx.filter_jit(learner.step)
-    assert step(state, rows, key=jax.random.key(0))[1].decomposed == 1  # A = σ²I, and log|A| pulls it down
+    assert step(state, rows, key=jax.random.key(0))[1]["decomposed"] == 1  # A = σ²I, and log|A| pulls it down
     inside = _at(state, _inside(theta_of(gp), toy))
-    assert step(inside, rows, key=jax.random.key(0))[1].decomposed == 0
+    assert step(inside, rows, key=jax.random.key(0))[1]["decomposed"] == 0

@@ -8,8 +8,8 @@ from toy import assert_close, begin, make_gp, make_toy, rows_of, stepper
 
 from stochgp.data.streams import Batch
 from stochgp.learners import SCGD, ByEvidence, Minimax
-from stochgp.learning.steps import _filled
-from stochgp.planning.steps import size_of_few
+from stochgp.learners.base import filled_batches
+from stochgp.learners.step_plan import size_of_few
 
 pytestmark = pytest.mark.usefixtures("strict_double")
 
@@ -23,8 +23,7 @@ def test_sizes_are_few_and_hold_what_they_are_for():
 @pytest.mark.parametrize(
     "learner",
     [
-        SCGD(anchored=False, tracking=0.5, judge=ByEvidence(refit=False), optimizer=optax.sgd),
-        SCGD(df=5.0, judge=ByEvidence(df=5.0), optimizer=optax.sgd),
+        SCGD(anchored=False, tracking=0.5, evaluator=ByEvidence(refit=False), optimizer=optax.sgd),
         Minimax(penalty=3.0, optimizer=optax.sgd),
     ],
 )
@@ -33,7 +32,7 @@ def test_a_step_is_that_of_the_batch(learner):
     weight = np.linspace(0.5, 2.0, 11)
     S = np.array([[3, 1, 7, 9, 10], [0, 2, 4, 5, 6]])
     S = S[0] if isinstance(learner, SCGD) else S
-    filled, factors = _filled(S, np.ones(5))
+    filled, factors = filled_batches(S, np.ones(5))
     assert filled.shape[-1] == 8 and factors.tolist() == [1.6] * 5 + [0] * 3
     wider = rows_of(toy, filled, weight)
     wider = Batch(wider.X, wider.y, jnp.asarray(np.asarray(wider.weight) * factors))

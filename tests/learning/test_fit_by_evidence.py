@@ -16,13 +16,21 @@ from toy import KEY, make_gp, make_toy
 from stochgp.data.standardise import Standardiser
 from stochgp.data.streams import DeviceRows, HostRows
 from stochgp.features import Network
-from stochgp.learners import BSGD, SCGD, ByEvidence, FullBatch, Minimax, Uniform, fit
-from stochgp.learning import evidence
-from stochgp.learning.rates import bracketed
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    ByEvidence,
+    FullBatch,
+    Minimax,
+    Uniform,
+    step_plan,
+)
+from stochgp.learners.step_plan import RATES, StepPlan
+from stochgp.learning import fit
+from stochgp.learning.run import bracketed
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import bounded, frozen
-from stochgp.planning.steps import RATES, StepPlan
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import fingerprint
 
@@ -32,24 +40,24 @@ COMMON = {
     "learning_rate": 1e-2,
     "optimizer": optax.adam,
 }  # 3 evaluations of 100 steps
-ALONE = COMMON | {"judge": ByEvidence(validation_fraction=0.0)}
-HALF = COMMON | {"batch_size": 10, "judge": ByEvidence(validation_fraction=0.5)}  # 100 of 200 rows held out
+ALONE = COMMON | {"evaluator": ByEvidence(validation_fraction=0.0)}
+HALF = COMMON | {
+    "batch_size": 10,
+    "evaluator": ByEvidence(validation_fraction=0.5),
+}  # 100 of 200 rows held out
 LEARNERS = {
     "scgd": SCGD(**ALONE),
     "scgd, held out": SCGD(**HALF),
-    "scgd, corrected": SCGD(**ALONE, tracking=0.2, corrected=True),
     "scgd, plain": SCGD(
         **COMMON,
         tracking=0.1,
         anchored=False,
-        judge=ByEvidence(refit=False, validation_fraction=0.0),
+        evaluator=ByEvidence(refit=False, validation_fraction=0.0),
         sampling=Uniform(replace=True),
     ),
     "minimax": Minimax(**ALONE),
     "bsgd": BSGD(**HALF),
-    "full batch": FullBatch(
-        epochs=60, learning_rate=1e-2, optimizer=optax.adam, judge=ByEvidence(validation_fraction=0.0)
-    ),
+    "full batch": FullBatch(epochs=60, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0)),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -102,7 +110,10 @@ def test_the_nlml_is_the_dense_one_of_the_model_returned(name):
 
 @sweep
 def test_the_best_evaluation_is_returned(name):
-    found, criterion = _fit(name), "held_out_nlpd" if LEARNERS[name].judge.validation_fraction > 0 else "nlml"
+    found, criterion = (
+        _fit(name),
+        "held_out_nlpd" if LEARNERS[name].evaluator.validation_fraction > 0 else "nlml",
+    )
     best = min((e for e in found.history if "step" in e), key=lambda e: e.get("criterion", e[criterion]))
     np.testing.assert_allclose(float(found.gp.noise_variance), best["noise_variance"], rtol=1e-5)
     np.testing.assert_allclose(float(found.gp.variance), best["variance"], rtol=1e-5)
@@ -165,9 +176,7 @@ def test_row_weights_are_repeated_rows():
     times = np.random.default_rng(0).integers(1, 4, 60)
     weighted = DeviceRows(toy.X, toy.y, times)
     repeated = DeviceRows(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
-    learner = FullBatch(
-        epochs=5, optimizer=optax.sgd, learning_rate=0.1, judge=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=5, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0))
     a, b = (fit(learner, make_gp(M=5, dtype=jnp.float32), rows, key=KEY) for rows in (weighted, repeated))
     np.testing.assert_allclose(a.nlml, b.nlml, rtol=1e-5)
     np.testing.assert_allclose(a.gp.features.W, b.gp.features.W, rtol=1e-3, atol=1e-4)
@@ -197,8 +206,8 @@ def test_variances_stay_frozen_or_within_their_bounds():
 
 
 def test_without_refit_the_variances_are_those_of_the_descent():
-    judge = ByEvidence(refit=False, validation_fraction=0.0)
-    learner = SCGD(**COMMON | {"optimizer": optax.sgd, "learning_rate": 1e-30}, judge=judge)
+    evaluator = ByEvidence(refit=False, validation_fraction=0.0)
+    learner = SCGD(**COMMON | {"optimizer": optax.sgd, "learning_rate": 1e-30}, evaluator=evaluator)
     gp = make_gp(M=5, dtype=jnp.float32)
     found = fit(learner, gp, _data(), key=KEY)
     np.testing.assert_allclose(float(found.gp.noise_variance), float(gp.noise_variance), rtol=1e-6)
@@ -241,9 +250,7 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
 
 
 def test_kills_at_random_evaluations_resume_to_the_same_bits(tmp_path):
-    learner = SCGD(
-        batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True
-    )  # 8 evaluations
+    learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1)  # 8 evaluations
     gp = make_gp(M=5, dtype=jnp.float32)
     unbroken = fit(learner, gp, _data(), key=KEY)
     generator, found = np.random.default_rng(0), None
@@ -288,9 +295,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
 
 
 def test_a_finished_run_stays_finished(tmp_path):
-    learner = FullBatch(
-        epochs=100, tolerance=1e9, optimizer=optax.sgd, judge=ByEvidence(validation_fraction=0.0)
-    )
+    learner = FullBatch(epochs=100, tolerance=1e9, evaluator=ByEvidence(validation_fraction=0.0))
     gp = make_gp(M=5, dtype=jnp.float32)
     first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
     assert first.result is RESULTS.successful
@@ -412,8 +417,8 @@ PATIENT = ALONE | {"epochs": None, "learning_rate": None}
 def patient_plan(monkeypatch, first):
     """Runs without epochs have cycles of `first`, 3 and 9 times as many steps."""
     plan = lambda n, bytes_per_row, batch_size, epochs: StepPlan(batch_size, 10, 13 * first, first, first)
-    monkeypatch.setattr(evidence, "steps_by_epochs", plan)
-    monkeypatch.setattr(evidence, "in_cycles", lambda plan: plan._replace(first_cycle=first))
+    monkeypatch.setattr(step_plan, "steps_by_epochs", plan)
+    monkeypatch.setattr(step_plan, "in_cycles", lambda plan: plan._replace(first_cycle=first))
 
 
 def test_the_best_trial_is_the_first_cycle(monkeypatch):

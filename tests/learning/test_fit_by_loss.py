@@ -26,13 +26,13 @@ from stochgp.learners import (
     LeaveOneOut,
     Uniform,
     Vecchia,
-    fit,
 )
+from stochgp.learners.base import Problem
 from stochgp.learners.conditionals import AbstractConditionals
-from stochgp.learning.base import Problem
-from stochgp.learning.steps import take_stretch
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
+from stochgp.learning.run import take_stretch
 from stochgp.models import KernelGP, SparseGP
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 from stochgp.variational import Decoupled, InducingPoints
 
@@ -208,9 +208,9 @@ class Scripted(AbstractLearner):
     optimizer: object = optax.sgd
     decay: object = None
     finish: float = -np.inf
-    judge: object = None
+    evaluator: object = None
 
-    def plan(self, n_rows, n_inputs, judge):
+    def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, len(self.losses), 1)
 
     def need_bytes(self, gp, n_rows, n_inputs):

@@ -8,28 +8,28 @@ from toy import make_gp, make_toy
 
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByEvidence
-from stochgp.learning.judge import Division
-from stochgp.planning.steps import held_out_rows
+from stochgp.learners.evaluators import Division
+from stochgp.learners.step_plan import held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):
     """Of variance v + σ², by the dense posterior; ρ weighs them in the mean, and ten times as much of all changes nothing before they join."""
     toy, gp, n = make_toy(500), make_gp(M=6), 420
-    weight, judge = np.random.default_rng(0).uniform(0.2, 3, 80), ByEvidence()
+    weight, evaluator = np.random.default_rng(0).uniform(0.2, 3, 80), ByEvidence()
     train = DeviceRows(toy.X[:n], toy.y[:n], dtype=jnp.float64)
 
     def judged(times):
         held_out = DeviceRows(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
-        evaluation = judge.look(gp, {}, Division(train, held_out))
-        return evaluation, judge.conclude(evaluation, Division(train, held_out))[1]
+        evaluation = evaluator.evaluate(gp, {}, Division(train, held_out))
+        return evaluation, evaluator.finalize(evaluation, Division(train, held_out))[1]
 
     evaluation, evidence = judged(1)
     v, s2 = evaluation.chosen
     Phi = np.sqrt(v) * np.asarray(gp.features(jnp.asarray(toy.X)), np.float64)
     mean, covariance = dense_posterior(Phi[:n], toy.y[:n], s2, Phi[n:])
     V, error = np.diag(covariance) + s2, toy.y[n:] - mean
-    np.testing.assert_allclose(evidence.held_out.std, np.sqrt(V), rtol=1e-6)
-    np.testing.assert_allclose(evidence.held_out.error, error, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(evidence.held_out.z, error / np.sqrt(V), rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(evidence.held_out.X, toy.X[n:])
     of = lambda e, V: np.average(np.log(2 * np.pi * V) + e**2 / V, weights=weight) / 2
     np.testing.assert_allclose(evaluation.nlpd, of(error, V), rtol=1e-6)
     centre, spread = toy.y[:n].mean(), toy.y[:n].var()
@@ -37,7 +37,8 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     other, more = judged(10)
     np.testing.assert_allclose(other.chosen, evaluation.chosen, rtol=1e-6)
     np.testing.assert_allclose(other.nlpd, evaluation.nlpd, rtol=1e-9)
-    np.testing.assert_allclose(more.held_out.std, evidence.held_out.std, rtol=1e-6)
+    np.testing.assert_allclose(more.held_out.z, evidence.held_out.z, rtol=1e-6)
+    np.testing.assert_allclose(more.held_out.weight, 10 * weight, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sizes", [[5] * 40, [1] * 100 + [50, 50], [150, 50], [199, 1], [110, 90]])

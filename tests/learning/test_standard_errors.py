@@ -11,8 +11,17 @@ from toy import KEY
 from stochgp import KernelGPRegressor
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern12
-from stochgp.learners import BSGD, ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, conditionals, fit
-from stochgp.learning.standard_errors import cells_of, godambe, named
+from stochgp.learners import (
+    BSGD,
+    ByLoss,
+    FullBatch,
+    LeaveOneOut,
+    Problem,
+    Vecchia,
+    conditionals,
+)
+from stochgp.learners.standard_errors import cells_of, godambe, named
+from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature
@@ -153,10 +162,9 @@ def test_names_and_the_plan():
     estimator = KernelGPRegressor(
         "matern12", learner=LeaveOneOut(n_neighbours=8, epochs=120), n_samples=0, random_state=0
     ).fit(X, y)
-    told = estimator.plan_["standard_errors"]["choice"]
+    told = estimator.fit_report_["standard_errors"]
     assert set(told) == set(names) | {"loss", "degrees_of_freedom"} and 0 < told["loss"] < 1
     assert told["degrees_of_freedom"] == found.standard_errors.degrees_of_freedom == 31
-    assert "standard_errors" in estimator.summary()
 
 
 def test_learners_that_do_not_know_them_say_nothing():

@@ -12,7 +12,8 @@ from toy import KEY
 
 from stochgp.data.streams import Batch
 from stochgp.kernels import RBF
-from stochgp.learners import IVSGPR, SVDGP, begin_stream, feed
+from stochgp.learners import IVSGPR, SVDGP
+from stochgp.learning import begin_stream, feed
 from stochgp.models import SparseGP
 from stochgp.storage import load_tree, save_tree
 from stochgp.variational import Decoupled

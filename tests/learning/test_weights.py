@@ -1,7 +1,6 @@
 """Mini-batches of rows whose weights differ by orders of magnitude: unbiased, with the heavy rows in every batch."""
 
-from typing import NamedTuple
-
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,9 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp.data.streams import DeviceRows, HostRows, SomeRows
 from stochgp.learners import SVGP, HeavyInAll, Problem, Uniform
-from stochgp.learning.sampling import heavy_rows
-from stochgp.learning.steps import advance_by_batches
-from stochgp.planning.steps import StepPlan
+from stochgp.learners.sampling import heavy_rows
+from stochgp.learners.step_plan import StepPlan
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -21,15 +19,15 @@ X, y = _generator.normal(size=(N, 2)), _generator.normal(size=N)
 WEIGHT = np.where(np.arange(N) == 4, 1e4, _generator.uniform(0.5, 2, N))
 
 
-class Seen(NamedTuple):
-    loss: jnp.ndarray
+class State(eqx.Module):
+    gp: jnp.ndarray
 
 
 class Total(SVGP):
     """A learner whose loss is Σ count · y of a batch."""
 
     def step(self, state, batch, *, key):
-        return state, Seen(jnp.sum(batch.weight * batch.y))
+        return state, {"loss": jnp.sum(batch.weight * batch.y)}
 
 
 def test_rows_are_heavy_that_a_batch_in_proportion_would_have_more_than_twice():
@@ -48,13 +46,13 @@ def test_rows_are_heavy_that_a_batch_in_proportion_would_have_more_than_twice():
 def test_an_epoch_of_batches_adds_up_to_all_rows(rows):
     """12 others in 3 batches of 4: N/B times the mean of the batches' sums is the sum over all rows."""
     source = rows(X, y, WEIGHT, dtype=jnp.float64)
-    sampling, problem = HeavyInAll(), None
+    sampling = HeavyInAll()
     prepared = sampling.prepare(source, B, 3, (0,))
     assert_array_equal(prepared[0], [4])
     batches = sampling.batches(prepared, 0, 3, B, (0,))
     assert np.all(np.sum(batches == 4, axis=1) == 1) and len(np.unique(batches)) == N
-    problem = Problem(source, StepPlan(B, 3, 3, 3), prepared)
-    _, found = advance_by_batches(Total(), sampling, jnp.zeros(()), problem, 0, 3, (0, 1))
+    problem = Problem(source, StepPlan(B, 3, 3, 3), (prepared, Total().compiled()))
+    _, found = Total().advance(State(jnp.zeros(())), problem, 0, 3, (0, 1))
     assert_allclose(N / B * found["loss"], np.sum(WEIGHT * y), rtol=1e-12)
 
 

@@ -13,8 +13,8 @@ from jax.test_util import check_grads
 from scipy.special import ndtri
 
 from stochgp import likelihoods
+from stochgp.likelihoods.classes import mirrored, sobol
 from stochgp.likelihoods.noise import AbstractNoise
-from stochgp.likelihoods.softmax import mirrored, sobol
 from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive
 from stochgp.transforms import SinhArcsinh
 
@@ -246,22 +246,6 @@ def test_means_are_those_of_the_transform(case):
 def test_frozen_parameters_do_not_train(case):
     held = frozen(case.likelihood)
     assert jax.tree.leaves(partition(held)[0]) == []
-
-
-def test_bound_of_student_s_expectation_is_one(double):
-    likelihood = cast(likelihoods.StudentT(3.0, 0.2), np.float64)
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        y, m, v, x = (
-            jnp.asarray(a)
-            for a in (
-                rng.normal(size=9),
-                rng.normal(size=(9, 1)),
-                rng.gamma(1.0, size=(9, 1)),
-                rng.normal(size=(9, 1)),
-            )
-        )
-        assert np.all(np.asarray(likelihood.bound(y, m, v, x)) <= expected(likelihood, y, m, v, x) + 1e-3)
 
 
 def test_many_degrees_of_freedom_are_gaussian_noise(double):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp.numerics import small_matrices
-from stochgp.numerics.small_matrices import apply_inverse, inverse_factor, safe_inverse_factor, whiten
+from stochgp.numerics import linalg
+from stochgp.numerics.linalg import apply_inverse, inverse_factor, safe_inverse_factor, whiten
 
 
 @pytest.mark.parametrize("M", [1, 5, 64, 65, 130, 257, 601])
@@ -38,11 +38,11 @@ def test_products_by_blocks_are_products(n, double):
     S = L[0] * np.arange(1, n + 1)
     all_of, first, columns, scaled = map(jnp.asarray, (L, L[0], X, S))
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-8)
-    assert_close(small_matrices.lower_times(first, columns), L[0] @ X)
-    assert_close(small_matrices.transposed_times(all_of, columns), L.swapaxes(1, 2) @ X)
-    assert_close(small_matrices.symmetric_product(scaled, first), S @ L[0].T)
-    assert_close(small_matrices.lower_of_product(columns, 2 * columns), np.tril(2 * X @ X.T))
-    total = lambda L, X: jnp.sum(small_matrices.lower_times(L, X) ** 2)
+    assert_close(linalg.lower_times(first, columns), L[0] @ X)
+    assert_close(linalg.transposed_times(all_of, columns), L.swapaxes(1, 2) @ X)
+    assert_close(linalg.symmetric_product(scaled, first), S @ L[0].T)
+    assert_close(linalg.lower_of_product(columns, 2 * columns), np.tril(2 * X @ X.T))
+    total = lambda L, X: jnp.sum(linalg.lower_times(L, X) ** 2)
     by_L, by_X = jax.grad(total, (0, 1))(first, columns)
     assert_close(by_X, 2 * L[0].T @ L[0] @ X)
     assert_close(np.tril(by_L), np.tril(2 * L[0] @ X @ X.T))

@@ -241,7 +241,7 @@ def test_a_variance_is_never_below_that_of_one_observation():
     found = left_out(
         *(jnp.asarray(part, jnp.float32) for part in (np.diag([1.0, 1e8]), [1.0, 2.0], [-1e8 - 9], [0.1]))
     )
-    np.testing.assert_allclose(found.found.variance, 0.1, rtol=1e-6)
+    np.testing.assert_allclose(found[0].variance, 0.1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("n_scored", [2, 4])

@@ -13,8 +13,7 @@ from toy import KEY
 from stochgp.data.streams import Batch
 from stochgp.kernels import RBF, Matern32
 from stochgp.models import SparseGP
-from stochgp.objectives import decoupled
-from stochgp.objectives.elbo import elbo
+from stochgp.objectives.elbo import bound_parts, columns_to_draw, elbo, sampled_mean_divergence
 from stochgp.parameters import partition, positive
 from stochgp.posteriors import VariationalPosterior
 from stochgp.priors import prior_functions, spread_values
@@ -180,7 +179,7 @@ def test_the_divergence_is_that_of_the_values_on_all_functions(spread):
 def test_tiles_of_functions_add_up_to_all(spread, monkeypatch, traced_afresh):
     """The bound and all of its gradient, from drawn columns and from every one: five functions in tiles of two."""
     gp, some = made(spread=spread), jnp.asarray([4, 1], jnp.int32)
-    slope = lambda J: _gradient(gp, lambda g: sum(decoupled.bound_parts(g, rows(), 6.0, J)))
+    slope = lambda J: _gradient(gp, lambda g: sum(bound_parts(g, rows(), 6.0, J)))
     wanted, value = [slope(some), slope(None)], divergence(gp)
     monkeypatch.setattr("stochgp.variational.functions.TILE", 2)
     for found, whole in zip([slope(some), slope(None)], wanted, strict=True):
@@ -293,9 +292,9 @@ def test_the_sampled_divergence_of_the_mean_is_unbiased_in_value_and_in_every_gr
     """Over all pairs of columns, drawn independently."""
     gp = made(spread=spread)
     every = [jnp.asarray(J, jnp.int32) for J in itertools.product(range(5), repeat=2)]
-    slope = _by_columns(gp, decoupled.sampled_mean_divergence)
+    slope = _by_columns(gp, sampled_mean_divergence)
     _assert_gradients(_average([slope(J) for J in every]), _gradient(gp, mean_divergence))
-    value = jax.jit(lambda J: decoupled.sampled_mean_divergence(gp, J))
+    value = jax.jit(lambda J: sampled_mean_divergence(gp, J))
     assert_allclose(np.mean([float(value(J)) for J in every]), mean_divergence(gp), rtol=1e-12)
 
 
@@ -303,7 +302,7 @@ def test_the_gradient_by_a_is_the_papers_with_its_factor():
     gp, J = made(), jnp.asarray([1, 3], jnp.int32)
     q = gp.approximation
     K = gram(of(q.mean_functions), of(q.mean_functions))
-    found = _by_columns(gp, decoupled.sampled_mean_divergence)(J).approximation.weights
+    found = _by_columns(gp, sampled_mean_divergence)(J).approximation.weights
     assert_allclose(found, 5 / 2 * K[:, [1, 3]] @ np.asarray(q.a)[[1, 3]], rtol=1e-11)
 
 
@@ -312,9 +311,9 @@ def test_every_function_is_drawn_equally_often(monkeypatch, traced_afresh):
     used, drawn = jnp.asarray(5, jnp.int32), []
     for u in (np.arange(3 * 5) + 0.5) / 15:
         monkeypatch.setattr(jax.random, "uniform", lambda key, dtype, u=u: jnp.asarray(u, dtype))
-        drawn.append(np.asarray(decoupled.columns_to_draw(used, 3, key=KEY)))
+        drawn.append(np.asarray(columns_to_draw(used, 3, key=KEY)))
     assert_array_equal(np.bincount(np.concatenate(drawn), minlength=5), np.full(5, 3 * 15 / 5))
-    assert_array_equal(decoupled.columns_to_draw(used, 5, key=KEY), np.arange(5))
+    assert_array_equal(columns_to_draw(used, 5, key=KEY), np.arange(5))
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -324,8 +323,8 @@ def test_estimates_from_batches_are_unbiased(spread):
 
     def estimate(g, drawn):
         S, J = drawn
-        parts = decoupled.bound_parts(g, Batch(*(part[S] for part in rows())), 6.0, J)
-        return parts.fit - parts.of_mean - parts.of_covariance
+        fit, of_mean, of_covariance = bound_parts(g, Batch(*(part[S] for part in rows())), 6.0, J)
+        return fit - of_mean - of_covariance
 
     slope, as_array = _by_columns(gp, estimate), lambda S: jnp.asarray(S, jnp.int32)
     found = [
@@ -349,7 +348,7 @@ def test_functions_that_are_not_there_count_for_nothing():
     roomy = eqx.tree_at(used, roomy, used(small))
     assert_allclose(bound(roomy, rows()), bound(small, rows()), rtol=1e-13)
     J, few = jnp.asarray([4, 1], jnp.int32), rows([0, 3])
-    slopes = [_gradient(g, lambda g: sum(decoupled.bound_parts(g, few, 6.0, J))) for g in (roomy, small)]
+    slopes = [_gradient(g, lambda g: sum(bound_parts(g, few, 6.0, J))) for g in (roomy, small)]
     for big, little in zip(*map(where, slopes), strict=True):
         inner = tuple(slice(n) for n in little.shape)
         assert_allclose(big[inner], little, rtol=1e-11, atol=1e-12)

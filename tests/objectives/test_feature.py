@@ -22,7 +22,6 @@ from toy import FLOOR, assert_close, make_gp, make_toy, rows_of, theta_of
 from stochgp.features import Network
 from stochgp.models import FeatureGP
 from stochgp.objectives import (
-    add_up,
     moments_of_rows,
     nlml,
     nlml_of_rows,
@@ -30,6 +29,7 @@ from stochgp.objectives import (
     refit,
     spectrum,
 )
+from stochgp.objectives.moments import add_up
 from stochgp.parameters import partition
 
 SIZES = [(12, 4), (5, 9)]  # more rows than features, more features than rows

@@ -90,7 +90,7 @@ def test_repeated_rows_have_the_whole_variance():
         np.testing.assert_array_equal(np.diag(found), np.float32(1.7))
 
 
-@pytest.mark.parametrize("block", [fused.Block(16, 16), fused.Block(32, 64), fused.Block(128, 16)])
+@pytest.mark.parametrize("block", [(16, 16), (32, 64), (128, 16)])
 def test_any_block_of_a_program(block, monkeypatch):
     monkeypatch.setattr(fused, "PROGRAMS", 8)  # so few that each has several steps
     kernel = kernels.RBF()

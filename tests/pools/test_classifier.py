@@ -10,10 +10,11 @@ from quick_members import member
 from stochgp import GPClassifier, SparseGPClassifier, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
-from stochgp.distributions import TemperatureScaling
+from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
-from stochgp.pools.weights import Pooling, PoolWeights, alone
+from stochgp.pools.calibration import calibrate_classes
+from stochgp.pools.weights import PoolWeights
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)
@@ -22,7 +23,7 @@ LABELS = np.array(["far", "left", "right"])
 Y = LABELS[np.where(np.hypot(*X.T) > 2, 0, np.where(X[:, 0] < 0, 1, 2))]
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
 W = np.array([0.4, 0.6])
-LEARNER = SVGP(steps=20, batch_size=128, judge=ByLoss())
+LEARNER = SVGP(steps=20, batch_size=128, evaluator=ByLoss())
 QUICK = {
     "smooth": member(SparseGPClassifier, "rbf", 20, learner=LEARNER),
     "rough": member(SparseGPClassifier, "matern12", 20, learner=LEARNER),
@@ -40,10 +41,10 @@ def _quick_members():
 def model(_quick_members):
     """Of members with given weights, without a temperature."""
     weigh = GPClassifier._weigh
-    given = PoolWeights(["smooth", "rough"], Pooling.of(W), W, "given")
+    given = PoolWeights.constant(["smooth", "rough"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(GPClassifier, "_weigh", lambda *of: weigh(*of) and given)
-        patched.setattr(classifier, "_temperature", lambda *_: None)
+        patched.setattr(classifier, "calibrate_classes", lambda *_: None)
         return GPClassifier(random_state=0).fit(X, Y)
 
 
@@ -135,13 +136,13 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     """Two members predict probabilities that are twice as sure as the labels allow."""
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
-    context, given = FitContext(GPClassifier()), PoolWeights(["a", "b"], Pooling.of(W), W, "")
-    found = classifier._temperature({"a": 0, "b": 0}, given, rows, np.stack([sure] * 2), False, context)
+    context = FitContext(GPClassifier())
+    found = calibrate_classes(Categorical(sure), rows, False, context)
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = classifier._temperature({"a": 0}, alone("a", ""), rows, log_p[None], False, context)
+    kept = calibrate_classes(Categorical(log_p), rows, False, context)
     assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
-    later = classifier._temperature({"a": 0, "b": 0}, given, rows, np.stack([sure] * 2), True, context)
+    later = calibrate_classes(Categorical(sure), rows, True, context)
     assert later is None and "exchangeable" in context.plan_["probabilities"]["why"]
 
 

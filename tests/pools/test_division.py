@@ -8,7 +8,7 @@ from stochgp.data.rows import Rows
 from stochgp.estimators import calibrating
 from stochgp.numerics import clustered
 from stochgp.pools.classifier import _of_known_classes
-from stochgp.pools.division import MOST, folds, held_out, held_out_in_time
+from stochgp.pools.held_out import MOST, folds, held_out, held_out_in_time
 
 N = 1_010
 UNEVEN = {

@@ -27,12 +27,12 @@ SETTINGS = {"random_state": 0, "target": "real"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_members():
-    few = {members.MAX_FEW_ROWS: (20, SVGP(steps=40, batch_size=128, judge=ByLoss()))}
+    few = {members.MAX_FEW_ROWS: (20, SVGP(steps=40, batch_size=128, evaluator=ByLoss()))}
     with pytest.MonkeyPatch.context() as patched:
         known = {name: WITHOUT_KERNEL[name] for name in ("feature", "linear")}
         patched.setattr(regressor, "REGRESSORS", known)
         patched.setattr(regressor, "MEMBERS_OF_FEW", ("linear",))
-        patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.smooth})
+        patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.CLASSIFIERS["smooth"]})
         patched.setattr(members, "FEW", few)
         yield
 

@@ -9,8 +9,8 @@ from numpy.testing import assert_array_equal
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
+from stochgp.families import left_out
 from stochgp.pools import held_out, regressor, targets
-from stochgp.selection import dispersion_choice
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_ctrl_c_in_a_member_ends_the_pool_with_the_members_so_far(run, step, mem
 
 
 def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
-    monkeypatch.setattr(held_out, "_once", interrupts(1, held_out._once))
+    monkeypatch.setattr(held_out, "_predict", interrupts(1, held_out._predict))
     model = pool().fit(X, Y)
     assert_interrupted(model, "line", "wavy")
     assert all("nlpd" in score for score in model.scores_.values())
@@ -110,7 +110,7 @@ def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
 
 def test_a_second_ctrl_c_raises_and_the_earlier_model_stays(whole, monkeypatch):
     before, predicted = dict(vars(whole)), whole.predict(NEW)
-    monkeypatch.setattr(held_out, "_once", interrupts(2, held_out._once))
+    monkeypatch.setattr(held_out, "_predict", interrupts(2, held_out._predict))
     with pytest.raises(KeyboardInterrupt):
         whole.fit(3 * X + 1, 2 * Y + 5)
     assert all(vars(whole)[name] is value for name, value in before.items())
@@ -136,8 +136,8 @@ def test_ctrl_c_while_small_models_are_compared_is_passed_on():
 
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
-    monkeypatch.setattr(dispersion_choice, "_left_out", interrupts(9))
-    settings = {"learner": "bsgd", "epochs": 2, "metric": "inputs", "random_state": 0}
+    monkeypatch.setattr(left_out, "_left_out", interrupts(9))
+    settings = {"learner": "bsgd", "epochs": 2, "rotate_inputs": False, "random_state": 0}
     model = KernelGPRegressor("rbf", **settings).fit(X[:200], Y[:200])
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
 
@@ -186,7 +186,7 @@ def test_without_a_seed_a_killed_run_goes_on_with_the_seed_of_its_checkpoint(tmp
     path = tmp_path / "run"
     killed_run(path, random_state=None)
     resumed = pool(random_state=None).fit(X, Y, checkpoint=path)
-    seed = checkpoints.noted(path, "seed", "")
+    seed = checkpoints.notes(path)["seed"]
     assert_array_equal(resumed.predict(NEW), pool(random_state=seed).fit(X, Y).predict(NEW))
 
 
@@ -200,5 +200,5 @@ def test_one_estimator_goes_on_with_the_seed_of_its_checkpoint(tmp_path):
     with pytest.raises(KilledError):
         make().fit(X, Y, checkpoint=path, callback=kill)
     resumed = make().fit(X, Y, checkpoint=path)
-    seed = checkpoints.noted(path, "seed", "")
+    seed = checkpoints.notes(path)["seed"]
     assert_array_equal(resumed.predict(NEW), make(random_state=seed).fit(X, Y).predict(NEW))

@@ -8,9 +8,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp.distributions import Normal, PITRecalibration
-from stochgp.pools.hurdle import ByClass, ConstantDraws
+from stochgp.pools.hurdle import Hurdle
 from stochgp.pools.mixed import Pool
-from stochgp.pools.weights import AbstractPooling, Pooling
+from stochgp.pools.weights import PoolWeights
 
 C = np.array([[4.0, 1.5, 0.0], [1.5, 2.0, 0.3], [0.0, 0.3, 1.0]])  # of observations
 X = np.zeros((3, 1))
@@ -37,15 +37,15 @@ class Member:
         return self.C
 
     def sample_functions(self, n, *, key, budget):
-        return ConstantDraws(self.m, n, None)
+        return Hurdle(self.m, 1.0, n_samples=n)
 
     def observed(self, functions, X, *, key):
         z = np.random.default_rng(1).standard_normal((len(X), functions.n_samples))
         return functions.at_numbers(X) + np.linalg.cholesky(self.C + 1e-12 * np.eye(len(X))) @ z
 
 
-class ByRow(AbstractPooling):
-    by_row = True
+class ByRow:
+    by_row, is_joint, positive = True, False, False
 
     def weights(self, X):
         return np.array([[0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
@@ -86,9 +86,8 @@ def test_draws_of_a_hurdle_have_the_covariance_of_its_observations():
 
 
 def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
-    level = np.log([0.25, 0.75])
-    pool = Pool(MEMBERS, Pooling(level, np.zeros(2)))
-    assert pool.pooling.is_joint and not ByClass(None).is_joint
+    pool = Pool(MEMBERS, PoolWeights.constant(["a", "b"], np.array([0.25, 0.75]), ""))
+    assert pool.pooling.is_joint and not Hurdle.is_joint
     functions = pool.sample_functions(2_000, key=jax.random.key(0), budget=None)
     drawn = pool.observed(functions, X, key=jax.random.key(1))
     of_first = np.asarray(functions.u) < 0.25
@@ -99,7 +98,8 @@ def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
 
 @pytest.mark.parametrize("members", [MEMBERS[1:], (Member(1.0, C), MEMBERS[1])], ids=len)
 def test_the_standard_deviation_of_an_observation_is_that_of_its_corrected_distribution(members):
-    pooling = Pooling(np.zeros(len(members)), np.zeros(len(members)))
+    names, w = [*"ab"][: len(members)], np.full(len(members), 1 / len(members))
+    pooling = PoolWeights.constant(names, w, "")
     pool = Pool(members, pooling, PITRecalibration(2.0, 1.5, 0.1, 500))
     mean, std = pool.mean_and_std(X, include_noise=True)
     assert_allclose(std, pool.distribution(X).std, rtol=1e-12)

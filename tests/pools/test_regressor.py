@@ -17,8 +17,8 @@ from stochgp.distributions import Mixture
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
 from stochgp.pools import base, held_out, members, refit, regressor
-from stochgp.pools.division import HeldOut
-from stochgp.pools.weights import Distance, Pooling, PoolWeights, alone, distance_between
+from stochgp.pools.held_out import HeldOut
+from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
 from stochgp.transforms import ShiftedLog
 
 N = 1_000
@@ -46,7 +46,7 @@ def default(_quick_members):
 @pytest.fixture(scope="module")
 def pool(_quick_members):
     """Of members with given weights."""
-    weights = PoolWeights(["feature", "sparse"], Pooling(LEVEL, np.zeros(2)), W, "given")
+    weights = PoolWeights.constant(["feature", "sparse"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(regressor, "stack", lambda _: weights)
         return GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
@@ -105,7 +105,9 @@ def test_functions_are_of_the_members_in_proportion_to_their_weights(pool):
 def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(pool):
     parts, other = list(pool.estimators_.values()), pickle.loads(pickle.dumps(pool))
     distance = distance_between(X[:50], np.ones(2), None, X[50:300], NEW + 1)
-    other._pooling, other._correction = Pooling(LEVEL, np.array([0.0, 2.0]), distance), None
+    slope = np.array([0.0, 2.0])
+    other._pooling = PoolWeights(["feature", "sparse"], LEVEL, slope, W, distance=distance)
+    other._correction = None
     w = other._pooling.weights(NEW)
     assert np.ptp(w[:, 0]) > 0.1
     means = np.stack([member.predict(NEW) for member in parts], axis=1)
@@ -201,7 +203,7 @@ def test_a_kernel_gp_of_other_folds_has_not_learned_from_the_fold():
     moved[::5] += 3 * np.random.default_rng(1).normal(size=30)
     seen, noise = rows.some(np.arange(150) % 5 != 0), []
     for y in (rows.y, moved):
-        model = KernelGPRegressor(random_state=0, likelihood="gaussian", metric="inputs").fit(rows.X, y)
+        model = KernelGPRegressor(random_state=0, likelihood="gaussian", rotate_inputs=False).fit(rows.X, y)
         curvature = refit.curvature_of(model, Budget(10**10))
         stepped = refit.posterior_of_fewer(model, seen, curvature, Budget(10**10))
         levels = [found.posterior.noise.level for found in (model._fitted, stepped)]
@@ -241,7 +243,7 @@ def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
     def too_late(*_):
         raise TimeIsUpError
 
-    monkeypatch.setattr(held_out, "_once", too_late)
+    monkeypatch.setattr(held_out, "_predict", too_late)
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
     assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
     assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"
@@ -277,7 +279,7 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
 def test_members_are_of_the_families_that_take_the_likelihood():
     names = lambda likelihood: {n for n in QUICK if GPRegressor(likelihood=likelihood)._takes_likelihood(n)}
     assert names("auto") == names("gaussian") == set(QUICK)
-    assert names("poisson") == {"sparse"} and names("row-noise-student-t") == {"feature", "linear", "trees"}
+    assert names("poisson") == names("row-noise") == {"sparse"}
     with pytest.raises(ValueError, match="likelihood"):
         names("gausian")
 
@@ -319,9 +321,10 @@ def test_trees_learn_again_from_all_rows():
 
 def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkeypatch):
     division = HeldOut(np.arange(N) < 9, np.zeros(N, bool))
-    pooling = Pooling(LEVEL, LEVEL, Distance(X[9:], np.ones(2)))
-    given = {"sparse": SparseGPRegressor()}, Rows(X, Y), division, PoolWeights(["sparse"], pooling, W, "")
-    refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor())).pooling
+    distance = Distance(X[9:], np.ones(2))
+    weights = PoolWeights(["sparse"], LEVEL, LEVEL, W, distance=distance)
+    given = {"sparse": SparseGPRegressor()}, Rows(X, Y), division, weights
+    refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
     monkeypatch.setattr(regressor, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N

@@ -13,7 +13,7 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
 from stochgp.pools import regressor, targets
 from stochgp.pools.targets import choose_counts, choose_transform, may_be_counts, shift_of
-from stochgp.pools.weights import Pooling, PoolWeights
+from stochgp.pools.weights import PoolWeights
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def test_all_members_learn_the_logarithm_of_prices(tmp_path):
 
 def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tmp_path):
     w = np.array([0.4, 0.6])
-    weights = PoolWeights(["feature", "linear"], Pooling.of(w), w, "given")
+    weights = PoolWeights.constant(["feature", "linear"], w, "given")
     monkeypatch.setattr(regressor, "stack", lambda _: weights)
     monkeypatch.setattr(regressor, "MEMBERS", weights.names)
     found = GPRegressor(random_state=0).fit(X, COUNTS)

@@ -11,7 +11,7 @@ from quick_members import QUICK
 from stochgp import GPRegressor, KernelGPRegressor, load
 from stochgp.data.rows import Rows
 from stochgp.pools import regressor
-from stochgp.pools.division import HeldOut
+from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import alone
 
 GENERATOR = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from stochgp import kernels
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.dense_factor import factorised
+from stochgp.numerics.linalg import factorised
 from stochgp.posteriors import (
     ExactKernelPosterior,
     KernelSystem,

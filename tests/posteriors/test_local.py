@@ -17,8 +17,6 @@ from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.base import Request
-from stochgp.selection.curves import FEWEST
-from stochgp.selection.dispersion import PARTS
 from stochgp.storage.files import load_tree, save_tree
 
 
@@ -178,7 +176,7 @@ def test_the_fewest_neighbours_that_lose_little():
         np.testing.assert_allclose(found.predict(Z).variance, loss(chosen)[1].predict(Z).variance, rtol=1e-6)
 
 
-def test_searching_ahead_changes_nothing_and_keeps_the_deadline(monkeypatch):
+def test_parts_change_nothing_and_keep_the_deadline(monkeypatch):
     Z = _data(50, seed=2)[0]
     whole = _posterior().predict(Z)
     monkeypatch.setattr(local, "QUERY_ROWS", 16)
@@ -244,10 +242,10 @@ def test_a_tree_that_is_there_is_not_counted_again():
     assert before - posterior.need_bytes(asked) == 60 * (8 * 2 + 32)  # places, and the tree's own
 
 
-def test_enough_rows_are_left_out_to_correct_probabilities():
-    """Of which the part that no tree sees, a quarter, is FEWEST at least, up to 256 neighbours; of more neighbours as many as the same numbers allow."""
+def test_fewer_rows_are_left_out_if_neighbours_are_more():
+    """With up to 256 neighbours at least 8,192; with more as many as the same numbers allow."""
     most = {n: LocalPosterior(GP, *_data(), n).most_left_out for n in (64, 128, 256, 512, 10**5)}
-    assert most[256] / PARTS >= FEWEST
+    assert most[256] == 8192
     assert most[64] > most[128] > most[256]
     assert most[512] * 512**2 == most[256] * 256**2
     assert most[10**5] >= 0

@@ -10,7 +10,7 @@ from stochgp import KernelGPRegressor
 from stochgp.kernels import RBF, Matern32
 from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
-from stochgp.numerics.dense_factor import safe_covariance
+from stochgp.numerics.linalg import safe_covariance
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, LocalPosterior
 from stochgp.solvers import Cholesky
 

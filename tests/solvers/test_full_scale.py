@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import kernels
-from stochgp.kernels.nearest import earlier_rows
+from stochgp.neighbours import earlier_rows
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.solvers import CG, solve

@@ -1,4 +1,4 @@
-"""Batches of factorisations in a compiled program that do not wait for each other: on two threads they may wait for ever (`numerics.threads.after`)."""
+"""Batches of factorisations in a compiled program that do not wait for each other: on two threads they may wait for ever (`priors._after`)."""
 
 import re
 

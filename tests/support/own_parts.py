@@ -11,13 +11,12 @@ import optax
 import stochgp
 from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
-from stochgp.kernels.base import as_active_dims, as_amplitude, as_positive
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
+from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
-from stochgp.planning.steps import StepPlan
 from stochgp.solvers import AbstractIterativeSolver
 from stochgp.solvers.base import Arranged, StepInfo
 from tests.test_toy_family import ConstantPosterior, ConstantRegressor
@@ -26,10 +25,6 @@ from tests.test_toy_family import ConstantPosterior, ConstantRegressor
 @stochgp.register("cauchy")
 class Cauchy(AbstractStationary):
     """k = variance / (1 + s), s the squared scaled distance."""
-
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: Any = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s):
         return 1 / (1 + s)
@@ -140,9 +135,9 @@ class Differences(AbstractLearner):
     learning_rate: float | None = None
     optimizer: Any = optax.sgd
     decay: Any = constant
-    judge: Any = None
+    evaluator: Any = None
 
-    def plan(self, n_rows, n_inputs, judge):
+    def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, 1, 1)
 
     def need_bytes(self, gp, n_rows, n_inputs):

@@ -126,7 +126,6 @@ class SCGDPoint(NamedTuple):
     theta: Theta
     w: np.ndarray
     F: np.ndarray
-    c: np.ndarray
 
 
 def batch_moments(theta, toy, S):
@@ -146,28 +145,16 @@ def scgd_gradient(theta, w, M, toy, S):
     return pull_back(theta, toy.X[S], toy.floor, by_features, by_noise), by_w
 
 
-def scgd(theta, toy, batches, a, b, *, corrected=False, profiled=False, refresh=1, start=None):
-    """The points after each batch; a[t] and b[t] are the steps. `start` is (w, F̃, c̃) other than (0, σ²I, 0)."""
+def scgd(theta, toy, batches, a, b, *, start=None):
+    """The points after each batch; a[t] and b[t] are the steps. `start` is (w, F̃) other than (0, σ²I)."""
     d = theta.W.shape[1]
-    w, F, c = start or (np.zeros(d), noise(theta, toy.floor) * np.eye(d), np.zeros(d))
-    last, points, M = theta, [], np.linalg.inv(F)
+    w, F = start or (np.zeros(d), noise(theta, toy.floor) * np.eye(d))
+    points = []
     for t, S in enumerate(batches):
-        F_now, c_now = batch_moments(theta, toy, S)
-        F_new, c_new = (1 - b[t]) * F + b[t] * F_now, (1 - b[t]) * c + b[t] * c_now
-        if corrected:
-            F_last, c_last = batch_moments(last, toy, S)
-            F_storm = F_now + (1 - b[t]) * (F - F_last)
-            if np.linalg.eigvalsh(F_storm)[0] > 0:
-                F_new, c_new = F_storm, c_now + (1 - b[t]) * (c - c_last)
-        F, c = F_new, c_new
-        if t % refresh == 0:
-            M = np.linalg.inv(F)
-        if profiled:
-            w = M @ c
-        by_theta, by_w = scgd_gradient(theta, w, M, toy, S)
-        last, theta = theta, minus(theta, scaled(by_theta, a[t]))
-        w = w if profiled else w - a[t] * by_w
-        points.append(SCGDPoint(theta, w, F, c))
+        F = (1 - b[t]) * F + b[t] * batch_moments(theta, toy, S)[0]
+        by_theta, by_w = scgd_gradient(theta, w, np.linalg.inv(F), toy, S)
+        theta, w = minus(theta, scaled(by_theta, a[t])), w - a[t] * by_w
+        points.append(SCGDPoint(theta, w, F))
     return points
 
 

@@ -19,7 +19,7 @@ from stochgp import kernels
 from stochgp.devices import Devices
 from stochgp.likelihoods.noise import known_noise
 from stochgp.operators import KernelOperator, wide
-from stochgp.operators.sharded import ShardedOperator, gather, ring, scatter
+from stochgp.operators.sharded import ShardedOperator, gather, ring
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.priors import prior_functions
 
@@ -35,7 +35,7 @@ def devices() -> Devices:
 
 
 SIZES = {"N": 4096, "D": 8, "S": 3, "B": 64, "G": 4}  # of the compiled programs
-WAYS = (gather, ring, scatter)
+WAYS = (gather, ring)
 FEW_ROWS = ("rbf", "tanimoto", "warped-sum")
 RNG = np.random.default_rng(0)
 

@@ -133,10 +133,10 @@ def bounds() -> dict:
         gp = cast(SparseGP(kernels.Matern32(0.7), Z, constant_noise(0.1)), np.float64)
 
         def computed(devices: Devices) -> np.ndarray:
-            slope = lower_bound_and_gradient(gp, source, devices=devices)
+            slope, gradient, _ = lower_bound_and_gradient(gp, source, devices=devices)
             naturals = lower_bound(gp, source, devices).naturals
             bound = bound_of_all(gp, source, devices).value
-            return np.concatenate([[slope.bound, bound], packed(slope.gradient), packed(naturals)])
+            return np.concatenate([[slope, bound], packed(gradient), packed(naturals)])
 
         wanted = computed(ONE)
         for G in counts():

@@ -18,13 +18,12 @@ import numpy as np
 from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
-from stochgp.planning.memory import ROWS, workspace_of
-from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose
 from stochgp.posteriors import sample_targets
 from stochgp.posteriors.sampled import moments
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, SystemSize, solve
+from stochgp.solvers.choice import SolvePlan, choose_solver
+from stochgp.solvers.memory import ROWS, workspace_of
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),
@@ -48,7 +47,7 @@ def main(given: dict) -> dict:
     probe = _operator(kernel, X)
     size = SystemSize.of(probe, given["n_inputs"], given["n_samples"], NOISE)
     try:
-        chosen = choose(size, limited, solver=given["solver"], workspace=workspace_of(kernel))
+        chosen = choose_solver(size, limited, solver=given["solver"], workspace=workspace_of(kernel))
     except ValueError as error:
         if not given.get("forced"):
             return {"refused": str(error), "limit": limit}
@@ -71,11 +70,11 @@ def of_least_memory(size: SystemSize, solver: str) -> SolvePlan:
     while high - low > 10**6:
         middle = (low + high) // 2
         try:
-            choose(size, Budget(budget.in_use() + middle), solver=solver)
+            choose_solver(size, Budget(budget.in_use() + middle), solver=solver)
             high = middle
         except ValueError:
             low = middle
-    return choose(size, Budget(budget.in_use() + high + 10**7), solver=solver)
+    return choose_solver(size, Budget(budget.in_use() + high + 10**7), solver=solver)
 
 
 def carry_out(chosen: SolvePlan, kernel, X, y, n_features: int) -> None:

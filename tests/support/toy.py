@@ -12,11 +12,11 @@ from reference import Theta, Toy
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
-from stochgp.learning.evidence import EvidenceEvaluation, Variances
+from stochgp.learners.evidence import EvidenceEvaluation, Variances
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import positive
-from stochgp.planning.steps import StepPlan
 
 FLOOR = 1e-3
 KEY = jax.random.key(0)

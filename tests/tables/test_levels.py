@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.budget import Budget
+from stochgp.context import FitContext
 from stochgp.data import TableEncoder
+from stochgp.data.reading import read_training_rows
 from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.tables.levels import LevelTargets
-from stochgp.training_data.inputs import read_training_rows
 
 RNG = np.random.default_rng(0)
 L, N = 70, 421
@@ -21,7 +21,7 @@ Y = EFFECT[SHOP] + np.sin(TABLE.x.to_numpy()) + 0.3 * RNG.normal(size=N)
 
 def read(table, y, weight=None):
     model = KernelGPRegressor(random_state=0)
-    return read_training_rows(model, table, y, weight, Budget.of(None))[:2]
+    return read_training_rows(model, table, y, weight, None, FitContext(model))
 
 
 def test_nine_copies_are_a_row_of_weight_nine():

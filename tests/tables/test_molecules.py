@@ -14,7 +14,7 @@ from benchmarks.datasets.molecule_sets import DOCKSTRING, load_molecules
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.cli import main
 from stochgp.data import Fingerprints, Morgan
-from stochgp.tables.molecules import MoleculeEncoder, fingerprints_of
+from stochgp.tables.molecules import FingerprintEncoder, fingerprints_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 pytest.importorskip("skfp", reason="molecules need the extra `molecules`")
@@ -166,9 +166,9 @@ def test_esol_and_chembl_where_they_are(monkeypatch):
     assert esol.target_name == "log_solubility_mol_per_l" and np.isfinite(esol.y).all()
     chembl = load_molecules("mol:chembl:CHEMBL205")
     assert len(chembl.smiles) == len(chembl.y) > 500 and np.isfinite(chembl.y).all()
-    encoder, words = MoleculeEncoder.fit(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
+    encoder, words = FingerprintEncoder.fit_molecules(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
     assert words.nbytes < 800 * len(words) and encoder.named
-    assert Fingerprints(encoder.packing.levels, words).counts().shape == (1128, 2048)
+    assert Fingerprints(encoder.levels, words).counts().shape == (1128, 2048)
 
 
 def esol_smiles():

@@ -171,4 +171,3 @@ def test_a_date_has_the_same_number_in_every_year_and_older_files_have_months():
     dates = [datetime.datetime(year, 7, 4) for year in (2023, 2024)] + [datetime.datetime(2023, 3, 1)]
     micros = np.array(dates, "datetime64[us]").astype(np.int64)
     np.testing.assert_array_equal(part_of("yearday", micros, 0), [186, 186, 61])
-    np.testing.assert_array_equal(part_of("month", micros, 0), [7, 7, 3])

@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from stochgp.data.rows import Rows
 from stochgp.kernels import RBF, Linear, Matern32
 from stochgp.thompson.maximise import (
-    Box,
     Maximiser,
     half_lengthscales,
     ladder,
@@ -21,13 +20,11 @@ from stochgp.thompson.maximise import (
 from tests.posteriors.test_contract import D, made
 
 pytestmark = pytest.mark.usefixtures("double")
-BOX = Box(np.array([-2.0, -1.5]), np.array([2.0, 1.0]))
+BOX = np.array([[-2.0, -1.5], [2.0, 1.0]])
 _generator = np.random.default_rng(0)
-OBSERVED = Rows(_generator.uniform(BOX.lower, BOX.upper, (30, D)), _generator.normal(size=30))
+OBSERVED = Rows(_generator.uniform(*BOX, (30, D)), _generator.normal(size=30))
 NEARBY = np.array([0.35, 0.75])
-GRID = np.stack(np.meshgrid(*(np.linspace(a, b, 81) for a, b in zip(*BOX, strict=True))), axis=-1).reshape(
-    -1, 2
-)
+GRID = np.stack(np.meshgrid(*(np.linspace(a, b, 81) for a, b in BOX.T)), axis=-1).reshape(-1, 2)
 
 
 def functions(name, n_samples=6):
@@ -62,7 +59,7 @@ def test_the_maximum_is_not_below_that_of_a_grid(sign):
     found, values = maximise(
         f, Maximiser(candidates=200), BOX, OBSERVED, NEARBY, sign=sign, generator=np.random.default_rng(1)
     )
-    assert np.all((found >= BOX.lower) & (found <= BOX.upper))
+    assert np.all((found >= BOX[0]) & (found <= BOX[1]))
     at_found = np.diagonal(np.asarray(f(jnp.asarray(found))))
     assert_allclose(values, at_found, rtol=1e-9, atol=1e-9)
     assert np.all(sign * values > best - 1e-3 * np.ptp(best))
@@ -87,17 +84,17 @@ def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_b
     spread = (near - X[np.argmin(np.abs(near[:, :1] - X[:, 0]), axis=1)]).std(axis=0) / 1e-3
     assert_allclose(spread, 1, atol=4 / np.sqrt(2 * len(near)))
     anywhere = found[:, :500].reshape(-1, 2)
-    error = BOX.width / np.sqrt(12 * len(anywhere))
-    assert np.all(np.abs(anywhere.mean(axis=0) - (BOX.lower + BOX.upper) / 2) < 4 * error)
+    error = np.ptp(BOX, axis=0) / np.sqrt(12 * len(anywhere))
+    assert np.all(np.abs(anywhere.mean(axis=0) - (BOX[0] + BOX[1]) / 2) < 4 * error)
     wide = proposals(how, BOX, Rows(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
-    assert np.all((wide >= BOX.lower) & (wide <= BOX.upper))
+    assert np.all((wide >= BOX[0]) & (wide <= BOX[1]))
 
 
 def test_nearby_is_half_a_lengthscale_or_a_tenth_of_the_box():
     assert_allclose(half_lengthscales(Matern32([0.4, 9.0]), BOX), [0.2, 2.5], rtol=1e-6)
     assert_allclose(half_lengthscales(RBF(0.4), BOX), [0.2, 0.2], rtol=1e-6)
     for kernel in (RBF(0.4) + Linear(), RBF(0.4, active_dims=[0])):
-        assert_array_equal(half_lengthscales(kernel, BOX), 0.1 * BOX.width)
+        assert_array_equal(half_lengthscales(kernel, BOX), 0.1 * np.ptp(BOX, axis=0))
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,15 @@ from toy import KEY, all_batches
 from stochgp.data.rows import Rows
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Matern32, Warped
-from stochgp.learners import SVGP, Problem, constant, fit
+from stochgp.learners import SVGP, Problem, constant
+from stochgp.learners.step_plan import StepPlan
+from stochgp.learning import fit
 from stochgp.likelihoods import Softmax
 from stochgp.models import SparseGP
 from stochgp.networks import mlp
 from stochgp.objectives.elbo import bound_of_all, sites
 from stochgp.objectives.elbo import elbo as bound_of_rows
 from stochgp.parameters import cast, frozen
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational import InducingPoints, Naturals, choose_points, optimum
 
@@ -207,7 +208,7 @@ def test_steps_of_classes_are_by_fresh_draws_of_the_bound():
     batch = Batch(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
     begun, take = _begun(learner, gp), eqx.filter_jit(learner.step)
     steps = [take(begun, batch, key=key) for key in jax.random.split(KEY, 64)]
-    losses = np.array([float(info.loss) for _, info in steps])
+    losses = np.array([float(info["loss"]) for _, info in steps])
     found = bound_of_all(begun.gp, DeviceRows(X, labels, dtype=jnp.float64))
     error = np.hypot(losses.std(ddof=1) / 8, found.stderr)
     assert found.stderr > 0 and losses.std() > 0
@@ -332,7 +333,7 @@ def test_the_prior_of_a_kernel_is_a_penalty_about_its_start_and_of_nothing_else(
         eqx.filter_jit(learner.step)(begun, batch, key=KEY) for learner in (far, free)
     )
     squares = sum(np.sum(0.2**2 * np.ones_like(leaf)) for leaf in jax.tree.leaves(gp.kernel))
-    assert_allclose(info.loss - without.loss, squares / (2 * 0.5**2 * N), rtol=1e-9)
+    assert_allclose(info["loss"] - without["loss"], squares / (2 * 0.5**2 * N), rtol=1e-9)
     for moved, plain in zip(jax.tree.leaves(state.gp.kernel), jax.tree.leaves(other.gp.kernel), strict=True):
         assert_allclose(moved - plain, -0.2 / (0.5**2 * N) * np.ones_like(moved), rtol=1e-9)
     assert_allclose(state.gp.approximation.points, other.gp.approximation.points, rtol=1e-12)

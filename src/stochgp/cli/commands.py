@@ -1,15 +1,31 @@
-"""fit, predict, evaluate. Each loads what it needs when it runs, so that help is there at once."""
+"""`stochgp fit`, `predict` and `evaluate`. Exit codes: 0 success, 2 bad input (one line on stderr), 130 Ctrl-C, 1 anything else.
 
+Imports here are light, and each command loads what it needs: `stochgp --help` loads neither JAX nor scikit-learn.
+"""
+
+import contextlib
+import functools
+import io
 import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+import cyclopts
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli.output import STDIO, check_picture, show, table_on_stdout, write_picture
-from stochgp.extending import load_code
-from stochgp.names import lookup
+from stochgp.cli import reports
+from stochgp.cli.processes import end_at_once, joined
+from stochgp.names import load_code, lookup
+from stochgp.version import __version__
 
+INTERRUPTED = 130
+STDIO = "-"
 _MODELS = {
     "auto": "GPRegressor",
     "kernel": "KernelGPRegressor",
@@ -18,11 +34,26 @@ _MODELS = {
 }
 _CLASSIFIERS = {"auto": "GPClassifier", "sparse": "SparseGPClassifier"}
 _IN_ONE_PROCESS = ("auto", "kernel")
-_TASKS = {task: task for task in ("auto", "numbers", "classes")}
+
+Flag = Annotated[bool, Parameter(negative="")]
+Texts = list[str] | None
+Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
+CODE = "A Python file or a module in which `stochgp.register` names parts of your own, run first. May be repeated."
+Code = Annotated[Texts, Parameter(name="--with", negative="", help=CODE)]
+Data = Annotated[str, Parameter(name="DATA")]
+Model = Annotated[str, Parameter(name="MODEL")]
+
+app = cyclopts.App(
+    name="stochgp",
+    help="Gaussian processes trained and solved with mini-batches, in memory that you set.",
+    version=__version__,
+    suppress_keyboard_interrupt=False,  # `main` answers it
+)
 
 
+@app.command
 def fit(
-    source: Annotated[str, Parameter(name="DATA")],
+    source: Data,
     /,
     *,
     target: str | None = None,
@@ -30,7 +61,7 @@ def fit(
     ignore: str | None = None,
     model: str = "auto",
     task: str = "auto",
-    setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    setting: Annotated[Texts, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
     bad_rows: str = "refuse",
     weight: str | None = None,
@@ -40,13 +71,13 @@ def fit(
     checkpoint: str | None = None,
     out: str,
     seed: int = 0,
-    quiet: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    distributed: Annotated[bool, Parameter(negative="")] = False,
+    quiet: Flag = False,
+    as_json: Json = False,
+    distributed: Flag = False,
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
-    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
+    code: Code = None,
 ) -> None:
     """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
 
@@ -54,9 +85,8 @@ def fit(
     ----------
     source
         A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, or -: CSV text from the standard input.
-        Folders, and files that would take much of the memory, are read block by block: then a
-        feature model learns from a uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
-        in memory where they fit, and a feature model is fitted alone where they do not.
+        Folders, and files that would take much of the memory, are read block by block: --test-fraction then chooses rows by their values, and
+        a feature model learns from a uniform sample of the rows.
     target
         The column to learn.
     inputs
@@ -64,26 +94,26 @@ def fit(
     ignore
         Columns to leave out: A,B. At predict they may be there or not.
     model
-        auto: kernel and feature models, weighed by rows that they have not seen; or one of them: kernel: any kernel, all rows kept; feature: a network or
-        random features; sparse: any kernel, a few inducing points kept.
+        auto: kernel and feature models, weighed by held-out rows; kernel: any kernel, all rows kept; feature: a network or random features;
+        sparse: any kernel, a few inducing points kept.
     task
-        numbers, classes, or auto: with --model auto or sparse classes where the target is true and false, or text of at most 50 different values that
-        are not mostly numbers or dates; numbers otherwise. --model kernel and feature learn no classes.
+        numbers, classes, or auto: with --model auto or sparse classes if the target is true and false, or text of at most 50 different values
+        that are not mostly numbers or dates. --model kernel and feature learn no classes.
     setting
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
     bad_rows
-        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. `evaluate` leaves such
-        rows out too, and `predict` refuses them.
+        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. `evaluate`
+        leaves such rows out too, and `predict` refuses them.
     weight
         The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
     split_by
-        Columns whose values belong together, A,B: rows that agree in them are on the same side of --test-fraction and of every division that
-        learning makes. They are inputs unless --ignore leaves them out. DATA is read block by block then.
+        Columns A,B: rows that agree in them are on the same side of --test-fraction and of every division in learning. They are inputs
+        unless --ignore leaves them out. DATA is read block by block then.
     new_rows
-        between the rows of DATA, after them in time, or auto: after, where a column of dates, or columns that only increase with the rows, say
-        when rows were taken and neighbours in time resemble each other. After: what is learned is judged by whole blocks of time.
+        between the rows of DATA, after them in time, or auto: after, if a column of dates, or columns that only increase with the rows, say
+        when rows were taken and neighbours in time resemble each other. After: models are judged by whole blocks of time.
     hyperparameters
         A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
         "noise_variance", and then keeps all of them unless a setting of learning is given.
@@ -95,32 +125,23 @@ def fit(
         Of the division into training and test rows, and of the learning.
     quiet
         No progress on stderr.
-    as_json
-        One JSON object on stdout.
     distributed
-        This is one of several processes that share the passes over the rows of a feature or sparse model: JAX finds the others where Slurm, Open MPI 4 or
+        One of several processes that share the passes over the rows of a feature or sparse model: JAX finds the others if Slurm, Open MPI 4 or
         Kubernetes started them. All run the same command; process 0 alone writes and prints.
     coordinator
-        HOST:PORT of process 0, where JAX cannot find the others; with --processes and --process.
+        HOST:PORT of process 0, if JAX cannot find the others; with --processes and --process.
     processes
         How many there are.
     process
         Which one this is, from 0.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
     load_code(code)
-    from stochgp.cli.processes import joined
-    from stochgp.cli.tables import Wanted, names_in
+    from stochgp.cli.rows import naming
     from stochgp.compiled import require_jax
-    from stochgp.storage.writing import check_can_write
 
-    read = [source, hyperparameters, *(code or ())]
-    check_can_write(out, read)
-    if checkpoint is not None:
-        check_can_write(checkpoint, read)
-        if os.path.realpath(checkpoint) == os.path.realpath(out):
-            raise ValueError(f"--checkpoint and --out both name {out}: give two files")
+    _check_outputs(out, checkpoint, [source, hyperparameters, *(code or ())])
+    if target is None:
+        raise ValueError(f"{source}: name the column to learn with --target")
     several = distributed or coordinator is not None
     if several and model in _IN_ONE_PROCESS:
         raise ValueError(
@@ -130,103 +151,77 @@ def fit(
         require_jax()
         plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
         plain |= {"devices": devices} if several else {}
-        describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, plain)
-        estimator = describe(lookup(task, _TASKS, "task") == "classes")
-        wanted = Wanted(
-            target,
-            names_in(inputs),
-            names_in(ignore),
-            estimator.missing,
-            holds_molecules=getattr(estimator, "smiles", None) is not None,
-            targets="numbers" if task == "auto" and model not in _CLASSIFIERS else task,
-            memory_limit=estimator.memory_limit,
-        )
-        options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
-        rows = _rows(source, wanted, test_fraction, seed, options, devices)
-        estimator = describe(True) if rows.are_classes else estimator
-        _learn(estimator, rows, source, checkpoint)
+        make = functools.partial(_estimator, model, setting or [], hyperparameters, plain)
+        estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
+        kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
+        options = {"bad_rows": bad_rows, "weight": weight, "split_by": _names_in(split_by) or ()}
+        columns = target, (_names_in(inputs), _names_in(ignore)), kind, test_fraction, seed
+        train, test, left_out, classify = _divided(source, estimator, columns, options, devices)
+        estimator = make(True) if classify else estimator
+        with naming(source):
+            estimator.fit(*train, checkpoint=checkpoint)
+        estimator.target_name_ = target
         estimator.trained_on_ = {
-            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out), "bad_rows": bad_rows
+            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out), "bad_rows": bad_rows
         }  # fmt: skip
         if devices.is_writer:
-            _save(estimator, out)
+            if several:  # the devices of several processes are no setting of the model
+                estimator.set_params(devices=None)
+            estimator.save(out)
         if estimator.plan_["ended"]["choice"] == "interrupted":
             raise KeyboardInterrupt(f"the model so far is in {out}")
         if devices.is_writer:
-            show(_report(estimator, rows, source, out), as_json)
+            reports.show(_report(estimator, train, test, source, out), as_json)
 
 
-def _rows(
-    source: str, wanted: Any, test_fraction: float | None, seed: int, options: dict[str, Any], devices: Any
-) -> Any:
-    """The `Divided` rows of DATA: read block by block where the options need it, or where a table might take too much of the memory."""
-    from stochgp.cli.many_rows import divided_blocks, is_large
-    from stochgp.cli.tables import read_divided
+def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
+    """Raises what writing these files would raise, and ValueError if they are inputs or the same file."""
+    from stochgp.storage.files import check_can_write
 
-    takes_blocks = not wanted.holds_molecules
-    asks = _asks_for_blocks(options, takes_them=takes_blocks)
-    is_much = devices.agree(is_large(source, wanted.memory_limit))
-    if asks or is_much and takes_blocks:
-        return divided_blocks(source, wanted, test_fraction, seed, **options)
-    return read_divided(source, wanted, test_fraction, seed)
+    check_can_write(out, read)
+    if checkpoint is not None:
+        check_can_write(checkpoint, read)
+        if os.path.realpath(checkpoint) == os.path.realpath(out):
+            raise ValueError(f"--checkpoint and --out both name {out}: give two files")
 
 
-def _asks_for_blocks(options: dict[str, Any], *, takes_them: bool) -> bool:
-    """Whether options are given that rows read block by block have; a ValueError where these rows are not read so."""
+def _divided(source: str, estimator: Any, columns: Any, options: dict[str, Any], devices: Any) -> Any:
+    """The rows of `rows.divide_table`; in blocks if the options need them, or if a table might take too much memory."""
+    from stochgp.cli.rows import divide_blocks, divide_table, is_large
+
     lookup(options["bad_rows"], dict.fromkeys(("refuse", "skip")), "--bad-rows")
-    asks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
-    if asks and not takes_them:
+    needs_blocks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
+    of_molecules = getattr(estimator, "smiles", None) is not None
+    if needs_blocks and of_molecules:
         raise ValueError("--bad-rows skip, --weight and --split-by are not for molecules")
-    return asks
+    if needs_blocks or devices.agree(is_large(source, estimator.memory_limit)) and not of_molecules:
+        return divide_blocks(source, *columns, **options)
+    return divide_table(source, estimator, *columns)
 
 
-def _learn(estimator: Any, rows: Any, source: str, checkpoint: str | None) -> None:
-    """Fits to the training rows."""
-    from stochgp.cli.tables import Labelled, naming
-
-    data = rows.train if isinstance(rows.train, Labelled) else (rows.train, rows.target)
-    with naming(source):
-        estimator.fit(*data, checkpoint=checkpoint)
-    estimator.target_name_ = rows.target
-
-
-def _save(estimator: Any, out: str) -> None:
-    """The model; the devices of several processes are no setting of it."""
-    from stochgp.devices import Devices
-
-    if isinstance(getattr(estimator, "devices", None), Devices):
-        estimator.set_params(devices=None)
-    estimator.save(out)
-
-
-def _report(estimator: Any, rows: Any, source: str, out: str) -> dict[str, Any]:
+def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dict[str, Any]:
     """What `fit` prints."""
-    from stochgp.cli.many_rows import scores_by_blocks
-    from stochgp.cli.reports import described, scores
-    from stochgp.cli.tables import Labelled
+    from stochgp.cli.rows import labelled_parts, mean_scores, naming
 
-    in_memory, aside = isinstance(rows.train, Labelled), f"{source}, rows set aside"
+    in_blocks, aside = isinstance(train[1], str), f"{source}, rows set aside"
     try:
-        report = described(estimator, out, len(rows.train.targets) if in_memory else estimator.n_rows_)
-        if rows.test is not None and in_memory:
-            report |= scores(estimator, rows.test, aside)
-        elif rows.test is not None:
-            report |= scores_by_blocks(estimator, rows.test, rows.target, aside)
+        report = reports.described(estimator, out, estimator.n_rows_ if in_blocks else len(train[1]))
+        if test is None:
+            return report
+        if not in_blocks:
+            with naming(aside):
+                return report | reports.scores(estimator, *test)
+        parts = labelled_parts(estimator, str(test.path), train[1], test.bad_rows, test)
+        return report | mean_scores(estimator, parts, aside)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
-    return report
 
 
 def _estimator(
-    model: str,
-    classify: bool,
-    setting: list[str],
-    hyperparameters: str | None,
-    plain: dict[str, Any],
+    model: str, setting: list[str], hyperparameters: str | None, plain: dict[str, Any], classify: bool
 ) -> Any:
     """The estimator that the options describe; `plain` are settings that they may override."""
-    from stochgp.cli.hyperparameters import with_hyperparameters
-    from stochgp.cli.settings import parse_settings
+    from stochgp.cli.settings import parse_settings, with_hyperparameters
 
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
@@ -238,14 +233,19 @@ def _estimator(
     return kind(**plain | settings)
 
 
+def _names_in(text: str | None) -> tuple[str, ...] | None:
+    """The names in "A,B"; None stays None. Raises ValueError for an empty name."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r}: expected column names with commas between them, such as A,B")
+    return names
+
+
+@app.command
 def predict(
-    model: Annotated[str, Parameter(name="MODEL")],
-    source: Annotated[str, Parameter(name="DATA")],
-    /,
-    *,
-    out: str,
-    quantiles: str | None = None,
-    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
+    model: Model, source: Data, /, *, out: str, quantiles: str | None = None, code: Code = None
 ) -> None:
     """Write the columns mean, std, lower_95, upper_95 for every row of DATA; they are of observations, noise included.
 
@@ -261,40 +261,32 @@ def predict(
         A .csv, .tsv, .parquet or .feather file, or -: CSV text on the standard output.
     quantiles
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
     load_code(code)
     from stochgp import data
-    from stochgp.cli.many_rows import blocks_of, is_large, placing
-    from stochgp.cli.reports import parsed_quantiles, prediction_columns
-    from stochgp.cli.tables import left_out, naming, without
-    from stochgp.storage.writing import check_can_write
+    from stochgp.cli.rows import parts_of
 
     if out != STDIO:
-        check_can_write(out, [model, source, *(code or ())])
-    asked = parsed_quantiles(quantiles)
+        _check_outputs(out, None, [model, source, *(code or ())])
+    levels = reports.parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
-    if is_large(source, estimator.memory_limit):
-        parts = ((block.table, placing(block)) for block in blocks_of(source, estimator))
-    else:
-        table = data.read_table(source, estimator.memory_limit)
-        parts = [(table, naming(source))]
-    with table_on_stdout() if out == STDIO else data.table_writer(out) as write:
+    parts = parts_of(source, estimator)
+    with reports.table_on_stdout() if out == STDIO else data.table_writer(out) as write:
         for table, place in parts:
-            with place:
-                write(prediction_columns(estimator, without(table, left_out(estimator)), asked))
+            with place():
+                write(reports.prediction_columns(estimator, table, levels))
 
 
+@app.command
 def evaluate(
-    model: Annotated[str, Parameter(name="MODEL")],
-    source: Annotated[str, Parameter(name="DATA")],
+    model: Model,
+    source: Data,
     /,
     *,
     target: str | None = None,
     report: str | None = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
+    as_json: Json = False,
+    code: Code = None,
 ) -> None:
     """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included; of a classifier n, accuracy and log_loss.
 
@@ -310,33 +302,90 @@ def evaluate(
     report
         A picture (.png, .pdf or .svg) of how far the predictions can be trusted: PIT values, coverage, errors against standard deviations, and how they
         depend on the two most relevant inputs.
-    as_json
-        One JSON object on stdout.
-    code
-        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
     load_code(code)
-    from stochgp.cli.many_rows import blocks_with, is_large, scores_by_blocks, usable_rows
-    from stochgp.cli.reports import picture, scores
-    from stochgp.cli.tables import read_labelled
+    from stochgp.cli.rows import is_large, labelled_parts, mean_scores
 
     if report is not None:
-        check_picture(report, model, source)
+        reports.check_picture(report, model, source)
     estimator = stochgp.load(model)
-    name: Any = getattr(estimator, "target_name_", None) if target is None else target
-    targets = "classes" if hasattr(estimator, "classes_") else "numbers"
-    rule = (getattr(estimator, "trained_on_", None) or {}).get("bad_rows", "refuse")
-    large = is_large(source, estimator.memory_limit)
-    if report is not None and targets == "classes":
+    name = getattr(estimator, "target_name_", None) if target is None else target
+    if name is None:
+        raise ValueError("the model does not know its target's name: give --target")
+    if report is not None and hasattr(estimator, "classes_"):
         raise ValueError("--report: there is a picture of numbers, not of classes")
-    if report is not None and large:
+    if report is not None and is_large(source, estimator.memory_limit):
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
-    if large:
-        blocks = blocks_with(source, name, bad_rows=rule)
-        show(scores_by_blocks(estimator, blocks, name, source), as_json)
-        return
-    usable = lambda table: usable_rows(table, estimator, name, rule)
-    rows = read_labelled(source, name, targets, estimator.memory_limit, usable)
-    show(scores(estimator, rows, source), as_json)
+    rule = (getattr(estimator, "trained_on_", None) or {}).get("bad_rows", "refuse")
+    parts = labelled_parts(estimator, source, name, rule)
+    parts = parts if report is None else list(parts)
+    reports.show(mean_scores(estimator, parts, source), as_json)
     if report is not None:
-        write_picture(picture(estimator, rows, source), report)
+        ((rows, _),) = parts
+        reports.write_picture(reports.picture(estimator, *rows), report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the arguments are those of the process unless given. Returns the exit code."""
+    if arguments is not None:
+        return _run(arguments)
+    code = _run(sys.argv[1:])
+    if code == INTERRUPTED or (code and end_at_once()):  # running computations would keep the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None if it was closed
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of characters that its encoding lacks
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: _complain(f"note: {message}", 0)
+        try:
+            app(
+                _with_stdin(arguments, stack),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the rest of the buffer
+            return _complain("the standard output was closed before all was written", 1)
+        except ConnectionError as error:  # another process of the run has ended
+            return _complain(error, 1)
+        except OSError as error:
+            return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
+        except (cyclopts.CycloptsError, ValueError, TypeError) as error:
+            return _complain(error, 2)
+        except KeyboardInterrupt as interrupt:
+            return _complain(f"interrupted; {interrupt}" if interrupt.args else "interrupted", INTERRUPTED)
+        except Exception as error:
+            return _complain(f"{type(error).__name__}: {error}", 1)
+    return 0
+
+
+def _complain(error: object, code: int) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"stochgp: {text}\n")
+    return code
+
+
+def _with_stdin(arguments: Sequence[str], stack: contextlib.ExitStack) -> list[str]:
+    """Replace - by a file of the standard input, until the stack ends; that of --out means the standard output."""
+    found: list[str] = []
+    for argument in arguments:
+        if argument != STDIO:
+            found.append(argument)
+        elif found[-1:] == ["--out"]:
+            found[-1] = f"--out={STDIO}"
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stochgp-")))
+            with (folder / "stdin.csv").open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            found.append(str(folder / "stdin.csv"))
+    return found

@@ -11,18 +11,14 @@ HEARTBEAT = 30  # seconds after which a silent process is given up
 LOST = ("gloo", "nccl", "connection", "coordination", "heartbeat", "socket", "peer")  # in messages of JAX
 
 
-class LostProcessError(Exception):
-    """Another process of the run has ended before its time."""
-
-
 @contextlib.contextmanager
 def joined(
     distributed: bool, coordinator: str | None, processes: int | None, process: int | None
 ) -> Iterator[Any]:
-    """The `Devices` of the run: of one process, or all of all processes, in which what is inside ends together.
+    """The `Devices` of one process, or of several processes, in which the block ends together.
 
-    The parameters are the options of a run of several processes. Then it is to be called before anything uses a device. Raises ValueError for
-    options that do not fit, and where no other process is found; LostProcessError where another process ends while this one works with it.
+    Call it before anything uses a device. Raises ValueError for options that do not fit, and if no other process is found; ConnectionError
+    if another process ends early.
     """
     _check(distributed, coordinator, processes, process)
     if not distributed and coordinator is None:
@@ -43,13 +39,13 @@ def joined(
 
 
 def end_at_once() -> bool:
-    """Whether this process is one of several, whose farewell would wait for one that is lost."""
+    """Whether this process is one of several: shutting down would wait for a lost one."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
 
 
 def _check(distributed: bool, coordinator: str | None, processes: int | None, process: int | None) -> None:
-    """Raises ValueError, naming the options, where they do not fit together."""
+    """Raises ValueError for options that do not fit together."""
     three = (coordinator, processes, process)
     if distributed and three != (None, None, None):
         raise ValueError(
@@ -84,15 +80,15 @@ def _losses_named() -> Iterator[None]:
     except JaxRuntimeError as error:
         if not any(word in str(error).lower() for word in LOST):
             raise
-        raise LostProcessError(
+        raise ConnectionError(
             "another process of this run has ended; start all of them again: with --checkpoint they go on from the last evaluation"
         ) from error
 
 
 def _keep_output() -> Callable[[bool], None]:
-    """The standard output for this program alone: what else writes there, as gloo does, goes to the standard error.
+    """Send what libraries such as gloo print to the standard error.
 
-    Returns what is to be informed whether this process speaks; until then, and where it does not, nothing comes out.
+    Returns a function of whether this process prints; until it is called, and if it does not, nothing comes out.
     """
     sys.stdout.flush()
     kept = os.dup(1)

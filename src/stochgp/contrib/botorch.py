@@ -1,8 +1,7 @@
 """Fitted estimators as models of BoTorch (`pip install stochgp[botorch]`), so that its acquisition functions run on them with gradients.
 
-Nothing else of the package imports this module, and it alone needs torch. Values are in the units of the targets given to `fit`, points in those of
-the inputs; tensors come back in the dtype and on the device of the points. Everything is computed by JAX on the host's default device; a custom autograd
-function carries the gradients over.
+Values are in the units of the targets given to `fit`, points in those of the inputs; results have the dtype and the device of the points. JAX computes
+them on the host's default device; a custom autograd function passes the gradients on.
 """
 # pyright: reportMissingImports=false
 # torch, gpytorch and botorch are an extra.
@@ -34,12 +33,11 @@ ROWS = 512  # points at which functions are evaluated at a time
 class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
-    Mean and covariance of f are those of `predict`, with the scale that was chosen for its variances (`estimators.joint_predictions`). With an iterative
-    solver the covariance is estimated from the function samples that were solved for (`n_samples`, with a relative standard error of at most √(2/S));
-    otherwise it is exact.
+    Mean and covariance of f are those of `predict` (`estimators.joint_predictions`). With an iterative solver the covariance is estimated from
+    `n_samples` function samples, with a relative standard error of at most √(2/S); otherwise it is exact.
 
-    Raises TypeError for what is no regressor, ValueError for a posterior that knows no covariances, inputs that are not numbers alone, and
-    targets that are transformed or counts.
+    Raises TypeError unless the estimator is a regressor, ValueError for a posterior without covariances, encoded inputs, and targets that are
+    transformed or counts.
 
     Parameters
     ----------
@@ -67,7 +65,7 @@ class PosteriorModel(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """Of f, or with `observation_noise` of observations: True gives their variance by `predict`, a tensor [… q, 1] is added as it is."""
+        """The posterior of f, or with `observation_noise` of observations: True adds their variance by `predict`, a tensor [… q, 1] is added."""
         _check_outputs(output_indices, 1)
         X = self.transform_inputs(X)
         _check_points(X, self._joint.n_inputs)
@@ -94,7 +92,6 @@ class PosteriorModel(Model):
         )
 
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
-        """Variances [… q]."""
         if isinstance(observation_noise, Tensor):
             return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
         if not observation_noise:
@@ -111,7 +108,7 @@ class FunctionModel(DeterministicModel):
     Parameters
     ----------
     functions : FunctionDraws
-        What `estimator.sample_functions(S)` gives: S functions, in the units of the targets.
+        The result of `estimator.sample_functions(S)`: S functions, in the units of the targets.
     outputs : list of int, optional
         Which of the functions are outputs, counted from 0; None = all S.
     """

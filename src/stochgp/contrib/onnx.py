@@ -1,10 +1,10 @@
 """Fitted feature GPs as ONNX files (`pip install stochgp[onnx]`): predictions wherever ONNX Runtime runs, without Python, JAX or this package.
 
-Nothing else of the package imports this module, and `onnx` itself is loaded by `to_onnx` alone. What is written is
+`onnx` itself is loaded by `to_onnx` alone. The file computes
 
-    z = (x − mean)/scale,   Φ = φ(z),   E f = m + s Φŵ,   var f = s² Σ_j (ΦR)_j²,   var y = c² (var f + s² σ² s₀(z))
+    z = (x − mean)/scale,   Φ = φ(z),   E f = m + s Φŵ,   var f = c(z) s² Σ_j (ΦR)_j²,   var y = var f + c(z) s² σ²
 
-with the names of `posteriors.FeaturePosterior`; c is 1 unless probabilities were corrected. The features are computed in the dtype of the
+with the names of `posteriors.FeaturePosterior`; c is that of `observations.Dispersion`, 1 for Gaussian errors. The features are computed in the dtype of the
 model, all the rest in float64, as `predict` does it.
 """
 # pyright: reportMissingImports=false
@@ -15,7 +15,6 @@ import functools
 import importlib
 import os
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -29,17 +28,19 @@ from stochgp import features, networks
 from stochgp.data import TableEncoder
 from stochgp.estimators.fitted import Fitted
 from stochgp.families import FeatureGPRegressor
-from stochgp.likelihoods import AbstractNoise, StudentT
-from stochgp.likelihoods.noise import LARGEST_OF_HEADS, ConstantNoise, HeadNoise
-from stochgp.networks.embeddings import BOUND
-from stochgp.observations import Observation
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, ConstantNoise
+from stochgp.networks import embeddings
+from stochgp.numerics.trees import Trees
+from stochgp.observations import Dispersion, Observation
 from stochgp.parameters import value_of
 from stochgp.posteriors import FeaturePosterior
-from stochgp.storage.writing import replacing
+from stochgp.storage.files import replacing
 from stochgp.version import __version__
 
 HOW_TO_INSTALL = "pip install 'stochgp[onnx]'"
 OPSET, IR_VERSION = 18, 8  # of 2022: older runtimes read the file too
+INT64 = 7  # the number of ONNX
 OUTPUTS = ("mean", "function_std", "observation_std")
 ACTIVATIONS = {
     networks.relu: "Relu",
@@ -53,22 +54,22 @@ ACTIVATIONS = {
 def to_onnx(model: Any, path: str | os.PathLike) -> None:
     """Writes mean and standard deviations of a fitted `FeatureGPRegressor` to an ONNX file.
 
-    The input "X" is float64 [N, D], in the units and the order of the columns of `fit`, for any number of rows. The outputs are float64 [N], in the units of
-    the targets: "mean"; "function_std", of f, as `predict(X, return_std=True)`; "observation_std", with the noise, as with `include_noise=True`. They
-    equal those of `predict` up to rounding: after 1,500 rows of three inputs, at 400 rows of which 100 lie beyond these, to 6e-13 of the spread of y with
-    dtype="float64"; with "float32" to 7e-6 for networks, and to 9e-5 for Fourier features, whose weights are large. NaN is not filled in: predictions of a
-    row that has one are NaN. The file holds no training rows. Its metadata name the columns of a data frame, and the distribution of an observation.
+    The input "X" is float64 [N, D], in the units and the order of the columns of `fit`. The outputs are float64 [N], in the units of the targets:
+    "mean"; "function_std", of f, as `predict(X, return_std=True)`; "observation_std", with the noise, as with `include_noise=True`. They equal
+    those of `predict` up to rounding. Predictions of a row with NaN are NaN. The file holds no training rows. Its metadata name the columns of a
+    data frame, and the distribution of an observation.
 
-    It writes the features "mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp", "rff", "orf" and "linear", and sums and chains of them; networks of
-    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; constant noise, row noise and heavy tails. Raises TypeError for other estimators, ValueError for other features, for a table
-    whose columns are not numbers that stay as they are, for transformed targets and counts, and for a calibration, and ImportError without `onnx`.
+    Features may be "mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp", "rff", "orf" and "linear", and sums and chains of them; networks are of
+    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; noise is constant, or Student-t whose scale depends on the inputs. Raises TypeError
+    for other estimators, ValueError for other features, for a table whose columns are encoded, for transformed targets, counts and calibrations, and
+    ImportError without `onnx`.
 
     Parameters
     ----------
     model : FeatureGPRegressor
         Fitted to numbers.
     path : path
-        The file to be written, such as "model.onnx".
+        The file, such as "model.onnx".
     """
     if not isinstance(model, FeatureGPRegressor):
         raise TypeError(f"to_onnx writes a FeatureGPRegressor, not a {type(model).__name__}")
@@ -103,25 +104,25 @@ def _save(graph: "_Graph", n_inputs: int, about: dict[str, str], path: str | os.
 
 @dataclass(frozen=True)
 class _Graph:
-    """Nodes (operator, inputs, output, attributes) and constant arrays by name; numbers are written in `dtype`."""
+    """Nodes (operator, inputs, output, attributes) and constant arrays by name, in `dtype`."""
 
     dtype: np.dtype
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def to(self, dtype: DTypeLike) -> "_Graph":
-        """The same graph, to which numbers are now written in this dtype."""
+        """The same graph with constants of this dtype."""
         return dataclasses.replace(self, dtype=np.dtype(dtype))
 
     def array(self, value: Any) -> str:
-        """The name of a constant; whole numbers are places and sizes."""
+        """The name of a constant; whole numbers are indices and sizes."""
         found = np.asarray(value)
         name = f"c{len(self.arrays)}"
         self.arrays[name] = found.astype(np.int64 if found.dtype.kind == "i" else self.dtype)
         return name
 
     def add(self, op: str, *inputs: Any, out: str | None = None, **attributes: Any) -> str:
-        """The name of the output of a new node; what is no name is a constant."""
+        """The name of the output of a new node; inputs are names or constants."""
         names = [given if isinstance(given, str) else self.array(given) for given in inputs]
         out = f"v{len(self.nodes)}" if out is None else out
         self.nodes.append((op, names, out, attributes))
@@ -133,7 +134,6 @@ class _Graph:
 
 
 def _write(fitted: Fitted, graph: _Graph) -> None:
-    """From X to the three outputs."""
     posterior, observation, s = fitted.posterior, fitted.observation, fitted.target_scale
     posterior = typing.cast(FeaturePosterior, posterior)
     shifted = graph.add("Sub", "X", np.asarray(fitted.inputs.mean))
@@ -144,30 +144,38 @@ def _write(fitted: Fitted, graph: _Graph) -> None:
     graph.add("Add", graph.add("Mul", mean, s), float(fitted.targets.mean), out="mean")
     half = graph.add("MatMul", Phi, np.asarray(posterior.root))
     variance = graph.add("ReduceSum", graph.add("Mul", half, half), np.array([1]), keepdims=0)
+    level = float(observation.likelihood.noise.level)  # pyright: ignore[reportAttributeAccessIssue]
+    total, inflation = graph.add("Add", variance, level), observation.inflation
+    if inflation is not None:
+        factor = _factor(inflation, graph, graph.cast(Z))
+        variance, total = graph.add("Mul", variance, factor), graph.add("Mul", total, factor)
     graph.add("Mul", graph.add("Sqrt", variance), s, out="function_std")
-    noise = _noise(observation, graph, graph.cast(Z))
-    inflation = observation.inflation
-    correction = 1.0 if inflation is None else float(inflation.corrected(np.ones(1))[0])
-    total = graph.add("Sqrt", graph.add("Add", variance, noise))
-    graph.add("Mul", total, correction * s, out="observation_std")
+    graph.add("Mul", graph.add("Sqrt", total), s, out="observation_std")
 
 
-def _noise(observation: Observation, graph: _Graph, Z: str) -> str:
-    """σ² s₀(z): one number, or one of each row."""
-    noise, level = _noise_of(observation), observation.noise_variance
-    if not isinstance(noise, HeadNoise):
-        return graph.array(level)
-    eta = graph.add("MatMul", _features(noise.features, graph, Z), np.asarray(noise.weights))
-    bounded = graph.add("Tanh", graph.add("Div", eta, LARGEST_OF_HEADS))
-    return graph.add("Mul", graph.add("Exp", graph.add("Mul", bounded, LARGEST_OF_HEADS)), level)
+def _factor(inflation: Dispersion, graph: _Graph, Z: str) -> str:
+    """c s(z): one number, or one of each row."""
+    if inflation.trees is None:
+        return graph.array(inflation.variance)
+    eta = graph.add("Clip", _log_scale(inflation.trees, graph, Z), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+    return graph.add("Mul", graph.add("Exp", eta), inflation.variance)
 
 
-def _noise_of(observation: Observation) -> AbstractNoise:
-    return observation.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]  # has_noise: asked before
+def _log_scale(trees: Trees, graph: _Graph, Z: str) -> str:
+    """Σ_t leaves[t, b_t(z)]."""
+    inputs, thresholds, leaves = (np.asarray(part) for part in (trees.inputs, trees.thresholds, trees.leaves))
+    (T, d), L = inputs.shape, leaves.shape[1]
+    values = graph.add("Gather", Z, inputs.ravel().astype(np.int64), axis=1)
+    digits = graph.cast(graph.add("Greater", values, thresholds.ravel()))
+    digits = graph.add("Reshape", digits, np.array([-1, T, d]))
+    leaf = graph.add("MatMul", digits, 2.0 ** np.arange(d - 1, -1, -1))
+    place = graph.add("Cast", graph.add("Add", leaf, L * np.arange(T, dtype=np.float64)), to=INT64)
+    return graph.add(
+        "ReduceSum", graph.add("Gather", leaves.ravel(), place, axis=0), np.array([1]), keepdims=0
+    )
 
 
 def _check_inputs(fitted: Fitted) -> None:
-    """Raises ValueError where columns are not taken as they are."""
     encoder = fitted.encoder
     if encoder is None:
         return
@@ -182,7 +190,6 @@ def _check_inputs(fitted: Fitted) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
-    """Raises ValueError where mean and standard deviations are not those of f and noise."""
     if observation.outward is not None:
         raise ValueError(
             "to_onnx writes no transformed targets and no counts: fit targets that are transformed before, such as log(y)"
@@ -191,34 +198,25 @@ def _check_observation(observation: Observation) -> None:
         raise ValueError("to_onnx writes no prior mean that was fitted: fit with mean=None")
     if observation.correction is not None:
         raise ValueError("to_onnx writes no calibration: fit with calibration=None")
-    inflation = observation.inflation
-    scales = inflation is not None and inflation.is_scaling
-    written = observation.has_noise and isinstance(_noise_of(observation), ConstantNoise | HeadNoise)
-    if scales or not written:
+    likelihood = observation.likelihood
+    if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise, ConstantNoise):
         raise ValueError(
-            "to_onnx writes Gaussian and Student-t noise, constant or by a network of the inputs: fit with likelihood='gaussian'"
+            "to_onnx writes no noise model of your own: fit with likelihood='auto' or 'gaussian'"
         )
 
 
 def _about(model: FeatureGPRegressor) -> dict[str, str]:
-    """What the file says of itself."""
     fitted = model._fitted
-    observation, names = fitted.observation, getattr(model, "feature_names_in_", None)
-    inflation, kind = observation.inflation, "Gaussian"
-    df = inflation.df if inflation is not None else None
-    if isinstance(observation.likelihood, StudentT):
-        df = float(observation.likelihood.df)
-    if df is not None:
-        kind = f"Student-t, {df:.4g} degrees of freedom"
-    if inflation is not None and inflation.curve is not None:
-        kind += ", probabilities corrected: quantiles are not mean + observation_std times a constant of that distribution"
+    inflation, names = fitted.observation.inflation, getattr(model, "feature_names_in_", None)
+    df = None if inflation is None else inflation.df
+    kind = "Gaussian" if df is None else f"Student-t, {df:.4g} degrees of freedom"
     columns = {} if names is None else {"columns": ", ".join(names)}
     return {"distribution": kind} | columns
 
 
 @functools.singledispatch
 def _map(features: Any, graph: _Graph, X: str) -> str:
-    """The name of what a feature map or a network makes of rows X [N, D], in the graph's dtype."""
+    """The name of the output of a feature map or a network for rows X [N, D], in the graph's dtype."""
     _refuse(type(features).__name__)
 
 
@@ -234,22 +232,17 @@ def _features(features: Any, graph: _Graph, X: str) -> str:
 
 
 def _value(parameter: Any) -> np.ndarray:
-    """On the host, in its own dtype."""
     with jax.enable_x64(True):
         return np.asarray(value_of(parameter))
 
 
-def _writes(kind: type) -> Callable:
-    return _map.register(kind)
-
-
-@_writes(features.Linear)
+@_map.register(features.Linear)
 def _linear(phi: features.Linear, graph: _Graph, X: str) -> str:
     with_one = graph.add("Pad", X, np.array([0, 1, 0, 0]), 1.0)  # one column of ones in front
     return graph.add("Div", with_one, phi.n_features**0.5)
 
 
-@_writes(features.RandomFourier)
+@_map.register(features.RandomFourier)
 def _fourier(phi: features.RandomFourier, graph: _Graph, X: str) -> str:
     kernel = value_of(phi.kernel)
     if kernel.active_dims is not None:
@@ -263,40 +256,40 @@ def _fourier(phi: features.RandomFourier, graph: _Graph, X: str) -> str:
     return graph.add("Mul", waves, np.sqrt(2 * _value(kernel.variance) / phi.n_features))
 
 
-@_writes(features.Beyond)
-def _beyond(phi: features.Beyond, graph: _Graph, X: str) -> str:
+@_map.register(features.Extrapolation)
+def _beyond(phi: features.Extrapolation, graph: _Graph, X: str) -> str:
     nearest = _nearest(graph, X, phi.low, phi.high)
     within = graph.add("ReduceMin", graph.cast(graph.add("Equal", X, nearest)), np.array([1]), keepdims=1)
     difference = graph.add("Sub", *(_features(phi.fourier, graph, rows) for rows in (X, nearest)))
     return graph.add("Mul", difference, graph.add("Sub", 1.0, within))
 
 
-@_writes(features.Sum)
+@_map.register(features.Sum)
 def _sum(phi: features.Sum, graph: _Graph, X: str) -> str:
     return graph.add("Concat", *(_features(part, graph, X) for part in (phi.left, phi.right)), axis=1)
 
 
-@_writes(features.Scaled)
+@_map.register(features.Scaled)
 def _scaled(phi: features.Scaled, graph: _Graph, X: str) -> str:
     return graph.add("Mul", _features(phi.features, graph, X), np.sqrt(_value(phi.variance)))
 
 
-@_writes(features.Composed)
+@_map.register(features.Composed)
 def _composed(phi: features.Composed, graph: _Graph, X: str) -> str:
     return _features(phi.features, graph, _features(phi.network, graph, X))
 
 
-@_writes(features.Network)
+@_map.register(features.Network)
 def _network(phi: features.Network, graph: _Graph, X: str) -> str:
     return _features(phi.network, graph, X)
 
 
-@_writes(networks.Embedded)
+@_map.register(networks.Embedded)
 def _embedded(network: networks.Embedded, graph: _Graph, X: str) -> str:
     return _features(network.network, graph, _features(network.embedding, graph, X))
 
 
-@_writes(networks.MLP)
+@_map.register(networks.MLP)
 def _mlp(network: networks.MLP, graph: _Graph, X: str) -> str:
     if network.activation not in ACTIVATIONS:
         _refuse(f"the activation {network.activation!r}")
@@ -307,24 +300,24 @@ def _mlp(network: networks.MLP, graph: _Graph, X: str) -> str:
     return X
 
 
-@_writes(networks.Within)
-def _within(embedding: networks.Within, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.Within)
+def _within(embedding: embeddings.Within, graph: _Graph, X: str) -> str:
     nearest, width = _nearest(graph, X, embedding.low, embedding.high), _value(embedding.width)
     share = graph.add("Div", graph.add("Sub", X, nearest), np.where(width > 0, width, 1))
     return graph.add("Add", nearest, graph.add("Mul", graph.add("Tanh", share), width))
 
 
-@_writes(networks.SmoothClip)
-def _smooth_clip(embedding: networks.SmoothClip, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.SmoothClip)
+def _smooth_clip(embedding: embeddings.SmoothClip, graph: _Graph, X: str) -> str:
     u = graph.add("Mul", graph.add("Sub", X, _value(embedding.center)), _value(embedding.slope))
-    v = graph.add("Div", u, BOUND)
+    v = graph.add("Div", u, embeddings.BOUND)
     root = graph.add("Sqrt", graph.add("Add", graph.add("Mul", v, v), 1.0))
     clipped = graph.add("Sub", graph.add("Div", u, root), _value(embedding.mean))
     return graph.add("Div", clipped, _value(embedding.scale))
 
 
-@_writes(networks.PiecewiseLinear)
-def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.PiecewiseLinear)
+def _piecewise_linear(embedding: embeddings.PiecewiseLinear, graph: _Graph, X: str) -> str:
     edges = _value(embedding.edges)
     above = graph.add("Sub", graph.add("Unsqueeze", X, np.array([2])), edges[:, :-1])
     share = graph.add("Clip", graph.add("Div", above, np.diff(edges)), 0.0, 1.0)
@@ -332,8 +325,8 @@ def _piecewise_linear(embedding: networks.PiecewiseLinear, graph: _Graph, X: str
     return graph.add("Concat", _features(embedding.clip, graph, X), centred, axis=1)
 
 
-@_writes(networks.Periodic)
-def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
+@_map.register(embeddings.Periodic)
+def _periodic(embedding: embeddings.Periodic, graph: _Graph, X: str) -> str:
     u = _features(embedding.clip, graph, X)
     turns = graph.add("Mul", graph.add("Unsqueeze", u, np.array([2])), _value(embedding.frequencies))
     angles = graph.add("Mul", graph.add("Add", turns, _value(embedding.phases)), 2 * np.pi)
@@ -343,5 +336,4 @@ def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
 
 
 def _nearest(graph: _Graph, X: str, low: Any, high: Any) -> str:
-    """The nearest point of a box."""
     return graph.add("Min", graph.add("Max", X, _value(low)), _value(high))

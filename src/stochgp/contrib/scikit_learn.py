@@ -1,24 +1,28 @@
 """Kernels of `sklearn.gaussian_process.kernels` as ours."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
-from stochgp.contrib.reading import MATERN, parameter, product, total, unit
-from stochgp.kernels.base import AbstractKernel, Sum
+from stochgp.kernels.base import AbstractKernel, Product, Sum
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.stationary import RBF, RationalQuadratic
+from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from stochgp.parameters import Frozen, frozen, value_of
 
-KINDS = MATERN | {np.inf: RBF}  # of Matern by its ν
+__all__ = ["from_sklearn"]
+MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52, np.inf: RBF}  # by ν
 
 
 def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     """A kernel of scikit-learn as one of ours, and the variance of its noise.
 
     Sums and products, RBF, Matérn (ν = 1/2, 3/2, 5/2, ∞), RationalQuadratic, ExpSineSquared (of one input; of several ours is the product over
-    inputs), DotProduct, σ₀² + x·z, and ConstantKernel. A hyperparameter whose bounds are "fixed" is frozen, and so is an amplitude of 1 that
-    no constant says; others train, without bounds. All are in the units of the data: the same model is an estimator with `standardize=False`.
+    inputs), DotProduct, σ₀² + x·z, and ConstantKernel. A hyperparameter whose bounds are "fixed" is frozen, and so is an amplitude of 1 without
+    a constant; others train, without bounds. All are in the units of the data: the same model is an estimator with `standardize=False`.
 
     Parameters
     ----------
@@ -30,13 +34,12 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     kernel : AbstractKernel
         Of the function, without noise.
     noise_variance : number or None
-        The sum of what stands in `WhiteKernel` terms, None without any. An estimator that is given it as `noise_variance` keeps it; one that is not
-        learns its own.
+        The sum over `WhiteKernel` terms, None without any. An estimator with this `noise_variance` keeps it; without one it learns its own.
 
     Raises
     ------
     ValueError
-        For other kernels and other ν, for white noise inside a product, and where nothing but noise is there.
+        For other kernels and other ν, for white noise inside a product, and for noise alone.
 
     Examples
     --------
@@ -47,33 +50,32 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     (RBF(lengthscale=Positive(0.5), variance=Positive(2.)), 0.1)
     """
     terms = _terms(kernel)
-    found = [_one(term) for term in terms if type(term).__name__ != "WhiteKernel"]
-    noise = [term for term in terms if type(term).__name__ == "WhiteKernel"]
+    found = [_converted(term) for term in terms if type(term).__name__ != "WhiteKernel"]
+    noise = [term.noise_level for term in terms if type(term).__name__ == "WhiteKernel"]
     if not found:
         raise ValueError("the kernel is noise alone: there is no function to learn")
-    return total(found), float(sum(term.noise_level for term in noise)) if noise else None
+    return total(found), float(sum(noise)) if noise else None
 
 
 def _terms(kernel: Any) -> list[Any]:
-    """Of a sum."""
     return [*_terms(kernel.k1), *_terms(kernel.k2)] if type(kernel).__name__ == "Sum" else [kernel]
 
 
-def _one(kernel: Any) -> AbstractKernel:
-    name = type(kernel).__name__
-    part, amplitude = lambda field: _parameter(kernel, field), unit()
+def _converted(kernel: Any) -> AbstractKernel:
+    name, amplitude = type(kernel).__name__, unit()
+    part = lambda field: parameter(getattr(kernel, field), getattr(kernel, f"hyperparameter_{field}").fixed)
     if name == "Product":
-        return product(_one(kernel.k1), _one(kernel.k2))
+        return product(_converted(kernel.k1), _converted(kernel.k2))
     if name == "Sum":
-        return Sum(_one(kernel.k1), _one(kernel.k2))
+        return Sum(_converted(kernel.k1), _converted(kernel.k2))
     if name == "RBF":
         return RBF(part("length_scale"), amplitude)
     if name == "Matern":
-        if kernel.nu not in KINDS:
+        if kernel.nu not in MATERN:
             raise ValueError(f"Matern with nu={kernel.nu:g}: only 0.5, 1.5, 2.5 and inf have a kernel here")
-        return KINDS[kernel.nu](part("length_scale"), amplitude)
+        return MATERN[kernel.nu](part("length_scale"), amplitude)
     if name == "RationalQuadratic":
-        return RationalQuadratic(part("length_scale"), amplitude, part("alpha"))
+        return RationalQuadratic(part("length_scale"), amplitude, alpha=part("alpha"))
     if name == "ExpSineSquared":
         return Periodic(part("length_scale"), amplitude, part("periodicity"))
     if name == "DotProduct":
@@ -88,5 +90,29 @@ def _one(kernel: Any) -> AbstractKernel:
     )
 
 
-def _parameter(kernel: Any, field: str) -> Any:
-    return parameter(getattr(kernel, field), getattr(kernel, f"hyperparameter_{field}").fixed)
+def unit() -> Frozen:
+    """The amplitude of a kernel without one, which `product` may replace."""
+    return frozen(1.0)
+
+
+def parameter(value: Any, is_fixed: bool) -> Any:
+    """A field of a kernel from a number or an array: frozen, or the number itself, which trains."""
+    value = np.asarray(value, np.float64)
+    value = float(value) if value.ndim == 0 else value
+    return frozen(value) if is_fixed else value
+
+
+def total(terms: Sequence[AbstractKernel]) -> AbstractKernel:
+    """The sum of one term or more."""
+    return functools.reduce(Sum, terms)
+
+
+def product(left: AbstractKernel, right: AbstractKernel) -> AbstractKernel:
+    """The product; a constant replaces the frozen amplitude 1 of the other factor."""
+    for constant, other in ((left, right), (right, left)):
+        amplitude = getattr(other, "variance", None)
+        if not isinstance(constant, Constant) or isinstance(other, Constant) or amplitude is None:
+            continue
+        if isinstance(amplitude, Frozen) and float(value_of(amplitude, np.float32)) == 1.0:
+            return eqx.tree_at(lambda kernel: kernel.variance, other, constant.variance)
+    return Product(left, right)

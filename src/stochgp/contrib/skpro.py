@@ -1,6 +1,6 @@
-"""Our regressors as probabilistic regressors of skpro (`pip install 'stochgp[skpro]'`), and what they predict as its distributions.
+"""Our regressors as probabilistic regressors of skpro (`pip install 'stochgp[skpro]'`), and their predictions as its distributions.
 
-Nothing else of the package imports this module, and it alone needs skpro and its pandas. Values are in the units of the targets given to `fit`.
+Values are in the units of the targets given to `fit`.
 """
 # pyright: reportMissingImports=false
 # skpro is an extra.
@@ -31,15 +31,14 @@ DISCRETE = ("mean", "var", "pmf", "log_pmf", "cdf", "ppf", "energy")
 
 
 class PredictedDistribution(BaseDistribution):
-    """What is predicted of N observations, as a distribution of skpro of N rows and one column.
+    """The distributions of N observations, as a distribution of skpro of N rows and one column.
 
-    Moments, densities (probabilities of counts), F, quantiles and energies are those of the distribution itself, not of a Gaussian in its place.
-    p = 0 and p = 1 of `ppf` count as 1e-300 and 1 − 1e-16.
+    Moments, densities (probabilities of counts), F, quantiles and energies are exact. p = 0 and p = 1 of `ppf` count as 1e-300 and 1 − 1e-16.
 
     Parameters
     ----------
     distribution : AbstractDistribution
-        Of N rows, what `predict_distribution` of an estimator gives.
+        Of N rows, the result of `predict_distribution` of an estimator.
     index : pandas.Index or None
         Of the rows; None = 0, 1, …, N − 1. Of one row with neither index nor columns it is a scalar.
     columns : pandas.Index or None
@@ -76,7 +75,6 @@ class PredictedDistribution(BaseDistribution):
             self.set_tags(**{"distr:measuretype": "discrete", "capabilities:exact": list(DISCRETE)})
 
     def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> dict[str, Any]:
-        """skpro's subsets, by numbers of rows."""
         if rowidx is None:
             return {"distribution": self.distribution}
         rows = np.arange(self.distribution.n_rows)[np.asarray(rowidx)]
@@ -88,18 +86,13 @@ class PredictedDistribution(BaseDistribution):
     def _var(self) -> Any:
         return self._of_rows(self.distribution.std**2)
 
-    # What has no density, or no probability of single values, is asked for neither: skpro goes by the tags.
     def _log_pdf(self, x: Any) -> Any:
         return self._of_points(self.distribution.logpdf, x)
 
     def _pdf(self, x: Any) -> Any:
         return np.exp(self._log_pdf(x))
 
-    def _log_pmf(self, x: Any) -> Any:
-        return self._of_points(self.distribution.logpdf, x)
-
-    def _pmf(self, x: Any) -> Any:
-        return np.exp(self._log_pmf(x))
+    _log_pmf, _pmf = _log_pdf, _pdf
 
     def _cdf(self, x: Any) -> Any:
         return self._of_points(self.distribution.cdf, x)
@@ -115,7 +108,6 @@ class PredictedDistribution(BaseDistribution):
         return self._of_rows(_own_energy(self.distribution))
 
     def _energy_x(self, x: Any) -> Any:
-        """E|Y − x| = CRPS(x) + E|Y − Y'|/2."""
         half = _own_energy(self.distribution)[:, None] / 2
         return self._of_points(lambda x: self.distribution.crps(x) + half, x)
 
@@ -130,7 +122,7 @@ class PredictedDistribution(BaseDistribution):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """What skpro's tests make of it: a mixture of several rows, counts, a scalar."""
+        """Parameters of skpro's tests: a mixture of several rows, a Gaussian, a scalar."""
         normal = Normal(np.array([0.0, 1.0, -2.0]), np.array([1.0, 2.0, 0.5]))
         student = Student(np.array([1.0, 0.0, 3.0]), np.array([1.0, 0.5, 2.0]), 5.0)
         mixture = Mixture((normal, student), np.array([0.3, 0.7]))
@@ -147,7 +139,7 @@ def _own_energy(distribution: AbstractDistribution) -> Float[np.ndarray, " N"]:
 
     def of_part(part: AbstractDistribution, _: Any) -> Float[np.ndarray, "n 1"]:
         breaks = part._own_breaks()
-        found = part._bulk()._integrals(breaks[:, :-1], breaks[:, 1:], both)[0]
+        found = part._integrals(breaks[:, :-1], breaks[:, 1:], both)[0]
         return 2 * found.sum(axis=1, keepdims=True)
 
     nothing = np.zeros((distribution.n_rows, 1))
@@ -158,12 +150,12 @@ class ProbaRegressor(BaseProbaRegressor):
     """One of our regressors as a probabilistic regressor of skpro.
 
     `predict_proba` gives the distribution of an observation, noise included; `predict` its mean, `predict_var` its variance. `predict_interval` is that
-    of the estimator, so that a conformal calibration counts.
+    of the estimator, with its conformal calibration.
 
     Parameters
     ----------
     estimator : PosteriorRegressor or None
-        A regressor of this package with its settings, which is not changed: what is fitted is a clone. None: `GPRegressor()`.
+        A regressor of this package with its settings; a clone of it is fitted. None: `GPRegressor()`.
 
     Attributes
     ----------
@@ -173,7 +165,7 @@ class ProbaRegressor(BaseProbaRegressor):
     Raises
     ------
     ValueError
-        By `fit`, for targets of several columns, and for what the estimator refuses.
+        By `fit`, for targets of several columns, and for data that the estimator refuses.
 
     Examples
     --------
@@ -220,7 +212,7 @@ class ProbaRegressor(BaseProbaRegressor):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """What skpro's tests make of it: hyperparameters that are kept, and such that are learned."""
+        """Parameters of skpro's tests: fixed hyperparameters, and learned ones."""
         return [
             {"estimator": KernelGPRegressor("rbf", noise_variance=0.1, learner=None)},
             {"estimator": KernelGPRegressor("matern32", random_state=0)},
@@ -228,5 +220,5 @@ class ProbaRegressor(BaseProbaRegressor):
 
 
 def _named(X: pd.DataFrame) -> pd.DataFrame:
-    """With names that are texts, which scikit-learn's checks want: those that skpro gives to columns of an array are numbers."""
+    """With names that are texts, as scikit-learn requires; skpro numbers the columns of an array."""
     return X.set_axis([str(name) for name in X.columns], axis=1)

@@ -1,15 +1,14 @@
 """Data: rows in memory and in files, standardising, nearest rows; and what users need of `stochgp.tables`."""
 
+from stochgp.neighbours import Neighbours
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import SUFFIXES, read_table, table_writer, write_table
-from stochgp.tables.fingerprints import Fingerprints
-from stochgp.tables.molecules import Morgan
+from stochgp.tables.molecules import Fingerprints, Morgan
 from stochgp.tables.rules import MAX_LEVELS, ColumnRule
 from stochgp.tables.targets import holds_classes, label_column, target_column
 
 from .blocks import Blocks
-from .neighbours import Neighbours
 from .splits import train_test_indices
 from .standardise import Standardiser
 

@@ -14,10 +14,17 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.tables.columns import TableError
-from stochgp.tables.csv_files import csv_names
-from stochgp.tables.files import BLOCK_SUFFIXES, DAMAGE, checked_names, damaged, file_suffix, tables_of
+from stochgp.tables.files import (
+    BLOCK_SUFFIXES,
+    DAMAGE,
+    checked_names,
+    csv_names,
+    damaged,
+    file_suffix,
+    tables_of,
+)
 
-from .hashing import hash_again, hash_rows, is_below
+from .splits import hash_again, hash_rows, is_below
 
 LARGEST = 1e150  # whose square is still a number
 NAMED = 5  # bad rows that a message names

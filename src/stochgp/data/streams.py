@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from stochgp.deadline import in_time
 from stochgp.numerics.arrays import filled_up, on_device
 
 from .rows import Rows
@@ -39,6 +40,16 @@ class AbstractPasses(abc.ABC):
     @abc.abstractmethod
     def chunks(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of at most `size` rows on the device; rows of weight 0 fill chunks up."""
+
+
+class TimedPasses(AbstractPasses):
+    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
+
+    def __init__(self, rows: AbstractPasses):
+        self.rows, self.size, self.count = rows, rows.size, rows.count
+
+    def chunks(self, size: int) -> Iterator[Batch]:
+        return in_time(self.rows.chunks(size))
 
 
 class AbstractSource(AbstractPasses):

@@ -1,35 +1,35 @@
 """Predictive distributions of observations, as values."""
 
 from .base import AbstractDistribution
-from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
+from .calibrating import (
+    ConformalScores,
+    PITRecalibration,
+    TemperatureScaling,
+    conformal,
+    recalibration,
+    temperature_scaling,
+)
 from .categorical import Categorical
 from .counts import Counts
-from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
-from .location_scale import LocationScale, Normal, Student
-from .mixture import Mixture
-from .point_mass import PointMass
-from .rounded import Rounded, mixture
-from .scale_mixture import ScaleMixture, student_multipliers
-from .temperature import TemperatureScaling, temperature_scaling
-from .warped import Warped
+from .curves import BetaCurve, PositiveCurve, Recalibrated
+from .mixture import Mixture, PointMass
+from .normal import Normal, ScaleMixture, Student, student_multipliers
+from .transformed import Rounded, Warped, mixture
 
 __all__ = [
-    "AbstractCurve",
     "AbstractDistribution",
     "BetaCurve",
     "Categorical",
-    "Conformal",
     "ConformalScores",
     "Counts",
-    "LocationScale",
     "Mixture",
     "Normal",
     "PITRecalibration",
     "PointMass",
+    "PositiveCurve",
     "Recalibrated",
     "Rounded",
     "ScaleMixture",
-    "SplineCurve",
     "Student",
     "TemperatureScaling",
     "Warped",
@@ -38,4 +38,4 @@ __all__ = [
     "recalibration",
     "student_multipliers",
     "temperature_scaling",
-]
+]  # fmt: skip

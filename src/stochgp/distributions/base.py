@@ -1,6 +1,7 @@
-"""What every predictive distribution can do. Everything is on the host, in NumPy and float64."""
+"""The interface of predictive distributions. Everything is on the host, in NumPy and float64."""
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,55 +14,76 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.warning import warn
 
 HELD = 1 << 19  # numbers of one part of an evaluation
-ARRAYS = 16  # of a part that a search of quantiles holds at once
+ARRAYS = 16  # that a search of quantiles holds at once
 NODES = 48  # of an integral over probabilities
-# Probabilities, from either end, of the quantiles between which integrals over y are in pieces.
+# Probabilities, from either end, of the quantiles between which integrals over y are taken.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
-OF_PIECE = 6  # nodes of Gauss and Legendre of such a piece
-LONGEST = 10_000  # counts of a sum; beyond it integrals stand for sums
-TOGETHER = 200_000  # counts of several rows
+OF_PIECE = 6  # Gauss–Legendre nodes between two of them
+LONGEST = 10_000  # terms of a sum over counts; integrals replace longer sums
+TOGETHER = 200_000  # terms of the sums of several rows
 SMALLEST = 1e-280  # a probability below it is taken from the density
+MAX_STEPS = 200  # of a bisection; Newton needs five to ten
+CLOSE = 1e-13  # relative, of a probability, and of a bracket
 
 PerRow = Float64[np.ndarray, " N"]
 Points = Float64[np.ndarray, "N Q"]
 
 
 class AbstractDistribution(eqx.Module):
-    """What is predicted of one observation at each of N rows.
+    """The distribution of one observation at each of N rows.
 
-    `y` is a number for all rows, an array [N] or, for Q points a row, an array [N, Q]; results have its shape, [N] for a number.
-    A leaf says the methods with an underscore, for points [N, Q].
+    `y` is a number for all rows, an array [N], or an array [N, Q] of Q points for each row; results have its shape, [N] for a number. Leaves
+    implement the methods with an underscore, for points [N, Q]. Their first field has N rows, and so have all arrays and distributions among
+    their fields.
     """
 
     @property
-    @abc.abstractmethod
     def n_rows(self) -> int:
         """N."""
+        first = next(iter(vars(self).values()))
+        return first.n_rows if isinstance(first, AbstractDistribution) else len(first)
 
     @property
-    @abc.abstractmethod
     def mean(self) -> PerRow:
-        """Of each row's observation."""
+        """The mean of each row's observation: the median within `limits` if there is none, or one outside of them, with a warning."""
+        low, high = self.limits
+        if self.tail_index <= 1:
+            warn("these distributions have no mean: medians take its place", stacklevel=2)
+            return np.clip(self.quantile(0.5), low, high)
+        mean = self._moment(0)
+        if (outside := (mean < low) | (mean > high)).any():
+            what = f"{outside.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
+            warn(f"{what}: medians replace them", stacklevel=2)
+            mean[outside] = np.clip(self[outside].quantile(0.5), low, high)
+        return mean
 
     @property
-    @abc.abstractmethod
     def std(self) -> PerRow:
-        """The standard deviation of each row's observation; inf where there is none."""
+        """The standard deviation of each row's observation, inf if there is none; of one clipped to `limits` if it exceeds their distance."""
+        (low, high), std = self.limits, np.full(self.n_rows, math.inf)
+        if self.tail_index > 2:
+            std = self._moment(1)
+        if (wide := std > high - low).any():
+            y, w = self[wide]._nodes()
+            y = np.clip(y, low, high)
+            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
+        return std
 
     @property
     def tail_index(self) -> float:
-        """Moments of the order below it exist: ∞ for all of them, the degrees of freedom of a Student-t."""
-        return math.inf
+        """Moments of lower order exist: ∞ for all of them, the degrees of freedom of a Student-t."""
+        base = getattr(self, "base", None)
+        return math.inf if base is None else base.tail_index
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which the training targets support means, those of the `base`; infinite if nothing is known."""
+        """The range of means that the training targets support, that of the `base`; infinite if nothing is known."""
         base = getattr(self, "base", None)
         return (-math.inf, math.inf) if base is None else base.limits
 
     @property
     def is_discrete(self) -> bool:
-        """Whether observations are whole numbers, of which each has a probability."""
+        """Whether observations are whole numbers, each with a probability."""
         return False
 
     @property
@@ -69,13 +91,17 @@ class AbstractDistribution(eqx.Module):
         """Whether some values have a positive probability."""
         return self.is_discrete
 
-    @abc.abstractmethod
-    def __getitem__(self, rows: Any) -> "AbstractDistribution":
+    def __getitem__(self, rows: Any) -> Any:
         """The distribution of these rows: a slice, an array of row numbers, or a mask."""
+        of_rows = AbstractDistribution | np.ndarray
+        taken = {name: value[rows] for name, value in vars(self).items() if isinstance(value, of_rows)}
+        return dataclasses.replace(self, **taken)
 
-    @abc.abstractmethod
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """The distribution of scale · y + shift, scale > 0."""
+        """The distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
+        raise ValueError(
+            f"a {type(self).__name__} is in its own units, not in those of {scale} · y + {shift}"
+        )
 
     @abc.abstractmethod
     def _logpdf(self, y: Points) -> Points: ...
@@ -94,27 +120,25 @@ class AbstractDistribution(eqx.Module):
     @property
     def _held(self) -> int:
         """Numbers that an evaluation at one point of one row holds."""
-        return 1
-
-    def _crps(self, y: Points) -> Points:
-        return self._squares_below(y) + self._squares_above(y)
+        base = getattr(self, "base", None)
+        return 1 if base is None else base._held
 
     @property
     def _pieces(self) -> int:
-        """Of integrals over y."""
-        return 2 * len(BREAKS)
+        """The number of pieces of an integral over y; 0 of a sum, which is taken in parts."""
+        return 0 if self.is_discrete else 2 * len(BREAKS)
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        """Increasing points, between which F is smooth: the quantiles of these probabilities."""
+        """Increasing points, the quantiles of these probabilities, between which F is smooth."""
         return self._quantile(p)
 
     def _own_breaks(self) -> Float64[np.ndarray, "N B"]:
         p = np.array([*BREAKS, 0.5, *(1 - p for p in reversed(BREAKS))])
         return self._breaks(np.broadcast_to(p, (self.n_rows, len(p))))
 
-    def _bulk(self) -> "AbstractDistribution":
-        """The same but for what changes no CRPS by more than 1e-8 of it."""
-        return self
+    def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
+        """`_tails` as integrals take them: of counts continued between half numbers."""
+        return self._tails(y)
 
     def _integrals(
         self, low: Points, high: Points, of_tails: Callable[[Points, Points, Points], list[Points]]
@@ -123,88 +147,46 @@ class AbstractDistribution(eqx.Module):
         nodes, w = np.polynomial.legendre.leggauss(OF_PIECE)
         half = (high - low) / 2
         t = (low + high)[..., None] / 2 + half[..., None] * nodes
-        tails = self._tails(t.reshape(len(t), -1))
+        tails = self._smooth_tails(t.reshape(len(t), -1))
         return [half * (g @ w) for g in of_tails(t, *(tail.reshape(t.shape) for tail in tails))]
 
-    def _crps_in_pieces(self, y: Points) -> Points:
-        """∫ F² dt up to y and ∫ (1 − F)² dt from there, in pieces between `_breaks`: no quantile is solved for at every node."""
-        breaks, bulk = self._own_breaks(), self._bulk()
+    def _crps(self, y: Points) -> Points:
+        below, above = self._squares(y)
+        return below + above
+
+    def _squares(self, y: Points) -> tuple[Points, Points]:
+        """(∫ F² dt up to y, ∫ (1 − F)² dt from y), in pieces between `_breaks`."""
+        breaks = self._own_breaks()
         squares = lambda t, below, above: [below**2, above**2]
-        under, over = bulk._integrals(breaks[:, :-1], breaks[:, 1:], squares)
+        under, over = self._integrals(breaks[:, :-1], breaks[:, 1:], squares)
         nothing = np.zeros((self.n_rows, 1))
         under = np.concatenate([nothing, np.cumsum(under, axis=1)], axis=1)  # up to each break
         over = np.concatenate([np.cumsum(over[:, ::-1], axis=1)[:, ::-1], nothing], axis=1)  # from each break
-        k = np.sum(breaks[:, None] <= y[..., None], axis=2)  # breaks that y has passed
+        k = np.sum(breaks[:, None] <= y[..., None], axis=2)  # breaks up to y
         before, after = np.maximum(k - 1, 0), np.minimum(k, breaks.shape[1] - 1)
         low = np.minimum(np.take_along_axis(breaks, before, axis=1), y)
         high = np.maximum(np.take_along_axis(breaks, after, axis=1), y)
-        found = bulk._integrals(low, y, squares)[0] + bulk._integrals(y, high, squares)[1]
-        found += np.where(k > 0, np.take_along_axis(under, before, axis=1), 0.0)
-        return found + np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
+        below = np.where(k > 0, np.take_along_axis(under, before, axis=1), 0.0)
+        above = np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
+        return below + self._integrals(low, y, squares)[0], above + self._integrals(y, high, squares)[1]
 
-    def _moments_of_pieces(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]: m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation cut at `limits`."""
-        breaks = np.clip(self._own_breaks(), *self.limits)
-        m = breaks[:, [breaks.shape[1] // 2]]
-        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
-        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
-        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
-        shift = first.sum(axis=1, keepdims=True)
-        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
+    def _moments(self) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1], if they exist; of leaves without `mean` and `std`."""
+        raise NotImplementedError
 
-    def _mean_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
-        """The first of the moments; the median within `limits` if there is none, or one beyond them, with a warning."""
-        low, high = self.limits
-        if self.tail_index <= 1:
-            warn("these distributions have no mean: medians take its place", stacklevel=3)
-            return np.clip(self.quantile(0.5), low, high)
-        mean = self._by_parts(lambda part, _: moments(part)[0], np.zeros((self.n_rows, 1)))[:, 0]
-        if (beyond := (mean < low) | (mean > high)).any():
-            what = f"{beyond.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
-            warn(f"{what}: medians replace them", stacklevel=3)
-            mean[beyond] = np.clip(self[beyond].quantile(0.5), low, high)
-        return mean
-
-    def _std_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
-        """The second of the moments; that of an observation cut at `limits` if it exceeds their distance."""
-        (low, high), std = self.limits, np.full(self.n_rows, math.inf)
-        if self.tail_index > 2:
-            std = self._by_parts(lambda part, _: moments(part)[1], np.zeros((self.n_rows, 1)))[:, 0]
-        if (wide := std > high - low).any():
-            y, w = self[wide]._nodes()
-            y = np.clip(y, low, high)
-            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
-        return std
+    def _moment(self, k: int) -> PerRow:
+        nothing = np.zeros((self.n_rows, 1))
+        return self._by_parts(lambda part, _: part._moments()[k], nothing, OF_PIECE * self._pieces)[:, 0]
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
 
     def _nodes(self) -> tuple[Points, Float64[np.ndarray, " S"]]:
         """(y [N, S], w [S]) with Σ_s w_s g(y_s) ≈ E g(Y): quantiles of p = sin²θ, Gauss–Legendre in θ."""
-        sin2, w = probability_nodes()
-        return self._quantile(np.broadcast_to(inside(sin2), (self.n_rows, NODES))), w
-
-    def _squares_below(self, y: Points) -> Points:
-        """∫ F(t)² dt up to y, 2 ∫₀^F p (y − q_p) dp with F = F(y)."""
-        sin2, w = probability_nodes()
-        below = self._tails(y)[0]
-        total = np.empty_like(y)
-        for j in range(y.shape[1]):
-            F, at = below[:, [j]], y[:, [j]]
-            gap = np.maximum(at - self._quantile(inside(F * sin2)), 0)
-            total[:, j] = 2 * F[:, 0] * ((F * sin2 * gap) @ w)
-        return total
-
-    def _squares_above(self, y: Points) -> Points:
-        """∫ (1 − F(t))² dt from y, 2 ∫_F^1 (1 − p) (q_p − y) dp with F = F(y)."""
-        sin2, w = probability_nodes()
-        below, above = self._tails(y)
-        total = np.empty_like(y)
-        for j in range(y.shape[1]):
-            F, S, at = below[:, [j]], above[:, [j]], y[:, [j]]
-            gap = np.maximum(self._quantile(inside(F + S * sin2)) - at, 0)
-            total[:, j] = 2 * S[:, 0] * ((S * (1 - sin2) * gap) @ w)
-        return total
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        theta = (nodes + 1) * np.pi / 4
+        p, w = inside(np.sin(theta) ** 2), weights * np.pi / 4 * np.sin(2 * theta)
+        return self._quantile(np.broadcast_to(p, (self.n_rows, NODES))), w
 
     def _log_mass(self, y: Points, width: float) -> Points:
         (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
@@ -266,7 +248,7 @@ class AbstractDistribution(eqx.Module):
         return self.quantile([(1 - level) / 2, (1 + level) / 2])
 
     def sample(self, key: Any, n: int = 1) -> Float64[np.ndarray, "N S"]:
-        """n independent draws for each row, [N, n]; `key` is a key, a number, or whatever `random_state` may be."""
+        """n independent draws for each row, [N, n]; `key` is a key, a number, or any `random_state`."""
         generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
         return self._draw(generator, n)
 
@@ -301,34 +283,25 @@ class AbstractDistribution(eqx.Module):
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
 
 
-def probability_nodes() -> tuple[np.ndarray, np.ndarray]:
-    """(sin²θ, w) with Σ w g(sin²θ) ≈ ∫₀¹ g(p) dp: Gauss–Legendre in θ, which takes the singularities of quantiles at 0 and 1."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    theta = (nodes + 1) * np.pi / 4
-    return np.sin(theta) ** 2, weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
-
-
 def crps_of_counts(
     distribution: AbstractDistribution,
     y: Points,
     least_tail: float,
     F: Callable[[Any, np.ndarray], np.ndarray],
-    of_many: Callable[[Any, float, float, float], float],
+    smooth: AbstractDistribution,
 ) -> Points:
-    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) [N, K] = `F(rows, k)` of counts k [N, K] that follow on one another.
+    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) [N, K] = `F(rows, k)` of successive counts k [N, K].
 
-    F is evaluated at the counts k from the quantile of `least_tail` to that of 1 − `least_tail`. Below them it counts as 0, above them as 1.
-    Where they are more than 10⁴, the sum is `of_many(row, y, first, last)` for each y.
+    F is evaluated at the counts from the quantile of `least_tail` to that of 1 − `least_tail`. If these are more than 10⁴, the integral of the
+    distribution `smooth`, F(k) at k + ½, from 0 on replaces the sum.
     """
-    ends = (
-        distribution._quantile(np.full((distribution.n_rows, 1), p))[:, 0]
-        for p in (least_tail, 1 - least_tail)
-    )
-    low, high = ends
+    low, high = distribution._quantile(np.tile([least_tail, 1 - least_tail], (distribution.n_rows, 1))).T
     found, length = np.empty_like(y), high - low + 1
     many = length > LONGEST + 1
     for i in np.flatnonzero(many):
-        found[i] = [of_many(distribution[i : i + 1], at, low[i], high[i]) for at in y[i]]
+        row, points = smooth[i : i + 1], np.append(np.maximum(y[i], 0.0), 0.0)[None]
+        below, above = row._squares(points)
+        found[i] = (below + above)[0, :-1] - below[0, -1] + np.maximum(-y[i], 0.0)
     order = np.flatnonzero(~many)
     order = order[np.argsort(length[order], kind="stable")]
     while len(order):  # rows of about as many counts together
@@ -346,3 +319,27 @@ def crps_of_counts(
 def inside(p: np.ndarray) -> np.ndarray:
     """Probabilities kept off 0 and 1, where quantiles are infinite."""
     return np.clip(p, 1e-300, 1 - 1e-16)
+
+
+def solve_increasing(
+    value_and_slope: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    low: np.ndarray,
+    high: np.ndarray,
+    start: np.ndarray | None = None,
+) -> np.ndarray:
+    """x in [low, high] with value(x) = 0, of each entry: Newton steps in a bracket, halved if they leave it.
+
+    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle.
+    """
+    x = 0.5 * (low + high) if start is None else start
+    for _ in range(MAX_STEPS):
+        value, slope = value_and_slope(x)
+        low, high = np.where(value < 0, x, low), np.where(value < 0, high, x)
+        done = (np.abs(value) <= CLOSE) | (high - low <= CLOSE * np.maximum(np.abs(low), np.abs(high)))
+        if done.all():
+            break
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            newton = x - value / slope
+        within = (newton > low) & (newton < high)  # False for NaN
+        x = np.where(done, x, np.where(within, newton, 0.5 * (low + high)))
+    return x

@@ -1,13 +1,13 @@
-"""Corrections of predictive distributions by rows that neither the fit nor its choices have seen.
+"""Calibrations of predictive distributions, fitted to rows that neither the fit nor its choices have seen.
 
-All of them are for exchangeable rows: not for later times, nor for rows of groups that are on both sides. Rows of one `group` count as one,
-of which a random one is taken, ρ times as likely for a row of `weight` ρ.
-
-Without groups a row of weight ρ counts as ρ equal ones in what is fitted: log densities and shares weigh ρ. How sure that is depends on how many
-rows differ: there n is (Σρ)²/Σρ² (Kish 1965), the number of rows where weights are equal.
+All of them are for exchangeable rows: not for later times, nor for rows of groups that the fit has seen. Each `group` counts as one row, drawn at
+random, ρ times as likely for a row of `weight` ρ. Without groups a row of weight ρ counts as ρ equal ones in means and quantiles. The evidence is
+that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are equal.
 """
 
+import dataclasses
 import math
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,30 +15,36 @@ import equinox as eqx
 import numpy as np
 import scipy.optimize
 from jaxtyping import Bool, Float64
+from scipy.special import log_softmax
 
 from stochgp.distributions.base import AbstractDistribution
+from stochgp.distributions.categorical import Categorical
 from stochgp.distributions.curves import BetaCurve, Recalibrated
 from stochgp.numerics.arrays import effective_number
 from stochgp.warning import warn
 
-FEWEST = 100  # rows of a recalibration
-SURE = 9.2  # of twice the log likelihood ratio: the 1 % point of χ² with two degrees of freedom
+FEWEST = 100  # rows of a recalibration or a temperature
+SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
+    9.2,
+    6.63,
+)  # of twice the log likelihood ratio: 1 % points of χ² with two degrees of freedom and one
 STEADY = 475  # rows from which the coverage of 95 % intervals varies by less than 1 %
-MOST_COARSE = 0.1  # of the rows
+MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
+MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
 
 
 class PITRecalibration(eqx.Module):
-    """F → R(F), R the distribution function of Beta(a, b), fitted to PIT values; a = b = 1 where these do not clearly differ from uniform ones.
+    """F → R(F), R the distribution function of Beta(a, b), fitted to PIT values; a = b = 1 if these do not clearly differ from uniform ones.
 
     Parameters
     ----------
     a, b : float
         Of Beta(a, b), both positive.
     gain : float
-        The log density in nats that a row gains, on average over the rows it was fitted to; 0 where a = b = 1.
+        The gain in log density, in nats a row, on average over the rows of the fit; 0 for a = b = 1.
     n_rows : int
-        How many rows, or groups, it was fitted to.
+        The number of rows, or groups, of the fit.
     """
 
     a: float
@@ -53,75 +59,104 @@ class PITRecalibration(eqx.Module):
     def __call__(
         self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None
     ) -> AbstractDistribution:
-        """Of each row by Beta(a^s, b^s), s its `strength` from 0 to 1; None: 1 of all."""
+        """Correct each row by Beta(a^s, b^s), s its `strength` from 0 to 1; None: 1 for all."""
         return found if self.is_identity else Recalibrated(found, _curve(self.a, self.b, strength))
 
 
-class Conformal(eqx.Module):
-    """Intervals (q(½ − r), q(½ + r)), r the k-th smallest |u_i − ½| of n held-out rows, k = ⌈(n + 1) level⌉.
-
-    With weights r is the smallest |u_i − ½| that a share of at least (1 + 1/n) level of the rows does not exceed. For exchangeable rows the
-    intervals hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows. Given the n rows, that probability
-    is distributed as Beta(k, n + 1 − k). Where r is ½ they reach as far as the distribution does.
-
-    Parameters
-    ----------
-    reach : float
-        r, a probability from 0 to ½.
-    level : float
-        The probability with which an interval is to hold a new observation.
-    n_rows : int
-        How many held-out rows, or groups, r is taken from.
-    """
-
-    reach: float
-    level: float
-    n_rows: int
-
-    def interval(self, found: AbstractDistribution) -> Float64[np.ndarray, "N 2"]:
-        r = min(self.reach, 0.5 - NEAREST)
-        return found.quantile([0.5 - r, 0.5 + r])
-
-
 class ConformalScores(eqx.Module):
-    """|u_i − ½| of held-out rows, u_i their `pit`, from the smallest: split conformal intervals of any level that they are enough for.
+    """Split conformal intervals (q(½ − r), q(½ + r)) from |u_i − ½| of n held-out rows, u_i their `pit`.
+
+    r is the k-th smallest score, k = ⌈(n + 1) level⌉; with weights the smallest that a share of at least (1 + 1/n) level of the rows does not
+    exceed. For exchangeable rows the intervals hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows.
+    Given the n rows, that probability is distributed as Beta(k, n + 1 − k). At r = ½ they reach as far as the distribution does.
 
     Parameters
     ----------
     scores : array [n]
-        |u_i − ½|, from the smallest.
+        |u_i − ½|, in increasing order.
     weight : array [n]
         ρ of each, positive, in the order of the scores.
+    level : float
+        The probability with which `interval` is to hold a new observation.
     """
 
     scores: Float64[np.ndarray, " n"]
     weight: Float64[np.ndarray, " n"]
+    level: float = 0.95
 
     @classmethod
     def of(
         cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
     ) -> "ConformalScores":
-        """Of these rows, or of a random one of each group."""
+        """The scores of these rows, or of a random one of each group."""
         found, y, weight = one_of_each(found, y, groups, seed, weight)
         scores = np.abs(found.pit(y, seed) - 0.5)
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], weight[order])
 
     @property
+    def n_rows(self) -> int:
+        return len(self.scores)
+
+    @property
     def number(self) -> float:
-        """How many rows of equal weight are as sure."""
+        """The number of rows of equal weight with the same evidence."""
         return effective_number(self.weight)
 
-    def at(self, level: float) -> Conformal:
-        """Raises ValueError for a level that needs more rows."""
+    @property
+    def reach(self) -> float:
+        """r, a probability from 0 to ½."""
         n = self.number
-        if n < rows_for(level):
-            raise ValueError(
-                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
-            )
         below = np.cumsum(self.weight) * (n / self.weight.sum())
-        k = int(np.searchsorted(below, min((n + 1) * level, n) - 1e-9))
-        return Conformal(float(self.scores[min(k, len(below) - 1)]), level, len(self.scores))
+        k = int(np.searchsorted(below, min((n + 1) * self.level, n) - 1e-9))
+        return float(self.scores[min(k, len(below) - 1)])
+
+    def at(self, level: float) -> "ConformalScores":
+        """Intervals of this level. Raises ValueError if it needs more rows."""
+        if self.number < rows_for(level):
+            raise ValueError(
+                f"{self.number:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
+            )
+        return dataclasses.replace(self, level=level)
+
+    def interval(self, found: AbstractDistribution) -> Float64[np.ndarray, "N 2"]:
+        r = min(self.reach, 0.5 - NEAREST)
+        return found.quantile([0.5 - r, 0.5 + r])
+
+
+class TemperatureScaling(eqx.Module):
+    """P(c) → P(c)^(1/T) / Σ_c' P(c')^(1/T); the most probable class stays (Guo et al. 2017, arXiv 1706.04599).
+
+    Parameters
+    ----------
+    temperature : float
+        T, positive; 1 changes nothing, and probabilities below 1 become surer.
+    gain : float
+        The gain in log probability, in nats a row, on average over the rows of the fit; 0 for T = 1.
+    n_rows : int
+        The number of rows, or groups, of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp.distributions import Categorical, TemperatureScaling
+    >>> found = Categorical(np.log([[0.8, 0.2]]))
+    >>> TemperatureScaling(0.5, 0.0, 0)(found).probabilities.round(3).tolist()
+    [[0.941, 0.059]]
+    """
+
+    temperature: float
+    gain: float
+    n_rows: int
+
+    @property
+    def is_identity(self) -> bool:
+        return self.temperature == 1.0
+
+    def __call__(self, found: Categorical) -> Categorical:
+        if self.is_identity:
+            return found
+        return Categorical(_scaled(found.log_probabilities, 1 / self.temperature))
 
 
 def rows_for(level: float) -> int:
@@ -140,7 +175,7 @@ def recalibration(
 ) -> PITRecalibration:
     """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else the identity.
 
-    Raises ValueError for fewer than 100 rows (or groups), and where a tenth of them have repeated targets that stand further apart than half a
+    Raises ValueError for fewer than 100 rows (or groups), and if a tenth of them have repeated targets that stand further apart than half a
     standard deviation: their PIT values are no continuous numbers.
 
     Parameters
@@ -150,11 +185,11 @@ def recalibration(
     y : array [n]
         Their targets.
     groups : array [n] or None
-        Which rows belong together, by numbers or text: of each group one random row is used. None: every row is.
+        Groups by numbers or text; one random row of each is used. None: every row is used.
     seed : int
         Of the choice of rows from groups, and of the PIT values of counts.
     weight : array [n] or None
-        ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
+        ρ of each row, positive; None: 1.
     strength : array [n] or None
         s of each row, from 0 to 1, whose curve is that of Beta(a^s, b^s); without groups only. None: 1 for all.
     """
@@ -177,7 +212,7 @@ def recalibration_of_parts(
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
     widths = [np.diff(found.quantile([0.3085, 0.6915]))[:, 0] for found, _, _ in picked]
     n_coarse = int(_are_coarse(np.concatenate(widths), y).sum())
-    if n_coarse > MOST_COARSE * n:
+    if n_coarse > MAX_COARSE * n:
         raise ValueError(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
@@ -189,23 +224,10 @@ def recalibration_of_parts(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
     gain = -float(best.fun)
-    if 2 * effective_number(weight) * gain <= SURE:
+    if 2 * effective_number(weight) * gain <= SURE_OF_CURVE:
         return PITRecalibration(1.0, 1.0, 0.0, n)
-    a, b = (float(v) for v in np.exp(best.x))
+    a, b = np.exp(best.x).tolist()
     return PITRecalibration(a, b, gain, n)
-
-
-def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> BetaCurve:
-    """Of Beta(a^s, b^s)."""
-    return BetaCurve(a, b) if strength is None else BetaCurve(a ** strength[:, None], b ** strength[:, None])
-
-
-def _are_coarse(width: Float64[np.ndarray, " N"], y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-    """Which targets occur again, and have no other within half of the width between the quantiles Φ(±½), a standard deviation of a Gaussian."""
-    values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
-    apart = np.diff(values, prepend=-np.inf, append=np.inf)
-    gap = np.minimum(apart[:-1], apart[1:])[number]
-    return (counts[number] > 1) & (gap > width / 2)
 
 
 def conformal(
@@ -216,7 +238,7 @@ def conformal(
     groups: Any = None,
     seed: int = 0,
     weight: Any = None,
-) -> Conformal:
+) -> ConformalScores:
     """Split conformal intervals of this level from held-out rows, by |F(y) − ½| (Vovk et al. 2005).
 
     Raises ValueError for fewer rows than such a level needs: 19 for 95 %, 99 for 99 %. Warns of fewer than 475, whose coverage varies.
@@ -229,21 +251,49 @@ def conformal(
         Their targets.
     level : float
         The probability with which an interval is to hold a new observation, above 0 and below 1.
-    groups : array [n] or None
-        Which rows belong together, by numbers or text: of each group one random row is used. None: every row is.
-    seed : int
-        Of the choice of rows from groups, and of the PIT values of counts and classes.
-    weight : array [n] or None
-        ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
+    groups, seed, weight
+        As in `recalibration`.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-    scores = ConformalScores.of(found, y, groups=groups, seed=seed, weight=weight)
-    made, n = scores.at(level), scores.number
-    if n < STEADY:
+    made = ConformalScores.of(found, y, groups=groups, seed=seed, weight=weight).at(level)
+    if (n := made.number) < STEADY:
         deviation = math.sqrt(level * (1 - level) / n)
         warn(f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2)
     return made
+
+
+def temperature_scaling(
+    found: Categorical, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
+) -> TemperatureScaling:
+    """The T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows, if 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63, else T = 1.
+
+    The second term is a log-normal prior of T. Raises ValueError for fewer than 100 rows (or groups), and if y or weight are not of these rows.
+
+    Parameters
+    ----------
+    found : Categorical
+        Predicted for the n held-out rows.
+    y : array [n]
+        The numbers of their classes.
+    groups, seed, weight
+        As in `recalibration`.
+    """
+    some, y, weight = one_of_each(found, y, groups, seed, weight)
+    n = len(y)
+    if n < FEWEST:
+        raise ValueError(f"{n} held-out rows are too few to scale by; at least {FEWEST} are needed")
+    logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
+    at = np.arange(n), y.astype(np.int64)
+    of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
+    if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
+        loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
+        ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
+        best = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
+        gain = of_true(best.x) - of_true(0.0)
+        if 2 * number * gain > SURE_OF_TEMPERATURE:
+            return TemperatureScaling(float(np.exp(best.x)), gain, n)
+    return TemperatureScaling(1.0, 0.0, n)
 
 
 def one_of_each(
@@ -264,3 +314,21 @@ def one_of_each(
         order = np.argsort(generator.exponential(size=len(y)) / rho)
     rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
     return found[rows], y[rows], np.ones(len(rows))
+
+
+def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> BetaCurve:
+    """The curve of Beta(a^s, b^s)."""
+    return BetaCurve(a, b) if strength is None else BetaCurve(a ** strength[:, None], b ** strength[:, None])
+
+
+def _are_coarse(width: Float64[np.ndarray, " N"], y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    """Mark targets that occur again, and have no other within half of the width between the quantiles Φ(±½)."""
+    values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
+    apart = np.diff(values, prepend=-np.inf, append=np.inf)
+    gap = np.minimum(apart[:-1], apart[1:])[number]
+    return (counts[number] > 1) & (gap > width / 2)
+
+
+def _scaled(log_probabilities: np.ndarray, factor: float) -> Float64[np.ndarray, "N C"]:
+    """Probabilities to a power, normalised; the impossible stays so."""
+    return log_softmax(factor * np.asarray(log_probabilities, np.float64), axis=1)

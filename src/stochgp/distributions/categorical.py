@@ -1,7 +1,5 @@
 """Probabilities of classes."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float64
 from scipy.special import logsumexp
@@ -24,10 +22,6 @@ class Categorical(AbstractDistribution):
     log_probabilities: Float64[np.ndarray, "N C"]
 
     @property
-    def n_rows(self) -> int:
-        return len(self.log_probabilities)
-
-    @property
     def probabilities(self) -> Float64[np.ndarray, "N C"]:
         return np.exp(self.log_probabilities)
 
@@ -43,12 +37,6 @@ class Categorical(AbstractDistribution):
     @property
     def is_discrete(self) -> bool:
         return True
-
-    def __getitem__(self, rows: Any) -> "Categorical":
-        return Categorical(self.log_probabilities[rows])
-
-    def affine(self, scale: float, shift: float | PerRow) -> "Categorical":
-        raise ValueError(f"classes have no units: they cannot become {scale} · y + {shift}")
 
     @property
     def _held(self) -> int:
@@ -66,7 +54,10 @@ class Categorical(AbstractDistribution):
     def _tails(self, y: Points) -> tuple[Points, Points]:
         reached = self._classes <= y[..., None]  # [N, Q, C]
         log_p = np.broadcast_to(self.log_probabilities[:, None], reached.shape)
-        return _total(log_p, reached), _total(log_p, ~reached)
+        with np.errstate(divide="ignore"):
+            masked = (np.where(where, log_p, -np.inf) for where in (reached, ~reached))
+            below, above = (np.exp(np.asarray(logsumexp(part, axis=-1))) for part in masked)
+        return below, above
 
     def _quantile(self, p: Points) -> Points:
         reached = np.cumsum(self.probabilities, axis=1)[:, None, :-1] < p[..., None]
@@ -76,10 +67,3 @@ class Categorical(AbstractDistribution):
         """Σ_c (F(c) − 1[c ≥ y])² for classes y."""
         F = np.cumsum(self.probabilities, axis=1)[:, None, :-1]
         return np.sum((F - (self._classes[:-1] >= y[..., None])) ** 2, axis=-1)
-
-
-def _total(log_p: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Σ exp over those that count."""
-    masked = np.where(where, log_p, -np.inf)
-    with np.errstate(divide="ignore"):
-        return np.exp(logsumexp(masked, axis=-1))

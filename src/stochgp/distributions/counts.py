@@ -1,27 +1,23 @@
 """Counts whose log rate is normal."""
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr, ndtri
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points, crps_of_counts
-from stochgp.distributions.roots import solve_increasing
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, crps_of_counts, solve_increasing
 
 REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
 FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
-MOST_NODES = 4000  # of that rule
-LEAST_TAIL = 1e-13  # beyond the counts of a sum
-SCORE_NODES = 64  # of either half of the integral that stands for a long sum
-# Counts from MANY on, where the rate varies over SHARP or more standard deviations of a count, have a rule that does not grow with them.
+MAX_NODES = 4000  # of that rule
+LEAST_TAIL = 1e-13  # outside of the counts of a sum
+# Counts from MANY on, if the rate varies over SHARP or more standard deviations of a count, have a rule whose nodes do not grow with them.
 MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
-AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
-MOST_LOG = 300.0  # of the rate there
-MOST = 1e300  # for counts that are infinite
+AROUND = 10.0  # standard deviations of a count given its rate, of the first bracket of a quantile
+MAX_LOG_RATE, MAX_COUNT = 300.0, 1e300
 LARGEST_RATE = 1e18  # of NumPy's generator of Poisson counts
-CLOSEST = 1e-15  # relative distance of counts that are distinguished
+CLOSEST = 1e-15  # relative difference of counts that are distinguished
 
 
 class Counts(AbstractDistribution):
@@ -44,10 +40,6 @@ class Counts(AbstractDistribution):
     shape: float | None = None
 
     @property
-    def n_rows(self) -> int:
-        return len(self.center)
-
-    @property
     def mean(self) -> PerRow:
         """e^(m + v/2)."""
         return np.exp(self.center + self.variance / 2)
@@ -61,20 +53,9 @@ class Counts(AbstractDistribution):
     def is_discrete(self) -> bool:
         return True
 
-    def __getitem__(self, rows: Any) -> "Counts":
-        return Counts(self.center[rows], self.variance[rows], self.shape)
-
-    def affine(self, scale: float, shift: float | PerRow) -> "Counts":
-        raise ValueError(f"counts have no units: they cannot become {scale} · y + {shift}")
-
     @property
     def _held(self) -> int:
         return 512
-
-    @property
-    def _pieces(self) -> int:
-        """A score is a sum, in parts of its own."""
-        return 0
 
     def _logpdf(self, y: Points) -> Points:
         """Around the mode of p(y|f) N(f), f = m + √v e, which is log-concave, with s² = −1/(second derivative by e): e = e* + s sinh t."""
@@ -91,11 +72,12 @@ class Counts(AbstractDistribution):
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         k = np.floor(y)
-        below, above = self._smooth_tails(np.maximum(k, 0.0))
+        below, above = self._smooth_tails(np.maximum(k, 0.0) + 0.5)
         return np.where(k >= 0, below, 0.0), np.where(k >= 0, above, 1.0)
 
-    def _smooth_tails(self, k: Points) -> tuple[Points, Points]:
-        """`_tails` at k > −1, continued smoothly between the counts by the incomplete gamma and beta functions."""
+    def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
+        """`_tails` of the counts k = y − ½ > −1, continued between them by the incomplete gamma and beta functions."""
+        k = y - 0.5
         m, std = (np.broadcast_to(part[:, None], k.shape) for part in (self.center, np.sqrt(self.variance)))
         below, above = np.empty(k.shape), np.empty(k.shape)
         sharp = (k >= MANY) & (std * np.sqrt(np.maximum(k, 0.0)) >= SHARP) & (self.shape is None)
@@ -108,7 +90,7 @@ class Counts(AbstractDistribution):
         """E P(Y ≤ k | f) and E P(Y > k | f), by the trapezoid rule in z, f = m + √v z."""
         at, m, std = k[:, None], m[:, None], std[:, None]
         sharp = float(np.max(std * np.sqrt(np.maximum(at, np.exp(np.minimum(m, 40.0))) + 1)))
-        n = min(MOST_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
+        n = min(MAX_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
         z = np.linspace(-FAR, FAR, n)
         w = np.exp(-0.5 * z**2)
         mu = np.exp(m + std * z)
@@ -122,7 +104,9 @@ class Counts(AbstractDistribution):
 
     def _quantile(self, p: Points) -> Points:
         """The least count k with F(k) ≥ p, by halving between counts on both sides of it."""
-        rate = np.exp(np.minimum(self.center[:, None] + np.sqrt(self.variance)[:, None] * ndtri(p), MOST_LOG))
+        rate = np.exp(
+            np.minimum(self.center[:, None] + np.sqrt(self.variance)[:, None] * ndtri(p), MAX_LOG_RATE)
+        )
         more = 0.0 if self.shape is None else 1 / self.shape
         around = AROUND * (np.sqrt(rate + more * rate**2) + 1)
         low, high = np.maximum(np.floor(rate - around), -1.0), np.ceil(rate + around)
@@ -141,23 +125,9 @@ class Counts(AbstractDistribution):
         return high
 
     def _crps(self, y: Points) -> Points:
-        """Σ_k (F(k) − 1[k ≥ y])², the integral of the same for distribution functions that are steps; by nodes beyond 10⁴ counts."""
+        """Σ_k (F(k) − 1[k ≥ y])², of at most 10⁴ counts one by one."""
         F = lambda rows, k: np.cumsum(np.exp(rows.logpdf(k)), axis=1)
-        return crps_of_counts(self, y, LEAST_TAIL, F, Counts._crps_of_many)
-
-    def _crps_of_many(self, y: float, low: float, high: float) -> float:
-        """Of one row, for low ≤ y ≤ high + 1: ∫ F(k)² dk up to y − ½ and ∫ (1 − F(k))² dk from there on, Gauss–Legendre in log(k + 1).
-
-        F rises with k, so that each integral is within ½ of the sum that it stands for.
-        """
-        nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
-        at = float(np.clip(y, low, high + 1))
-        ends, total = np.log(np.array([low, at, high + 1]) + 0.5), 0.0
-        for side in (0, 1):
-            half = (ends[side + 1] - ends[side]) / 2
-            x = np.exp(ends[side] + half * (nodes + 1))
-            total += half * np.sum(weights * x * self._smooth_tails(x[None] - 1)[side][0] ** 2)
-        return float(total) + max(low - y, 0) + max(y - high - 1, 0)
+        return crps_of_counts(self, y, LEAST_TAIL, F, self)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         normal = generator.standard_normal((self.n_rows, n))
@@ -207,7 +177,7 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
     By the trapezoid rule in t, log G = log(k + 1) + t/√(k + 1).
     """
-    n = np.minimum(k[:, None], MOST) + 1
+    n = np.minimum(k[:, None], MAX_COUNT) + 1
     d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
     w = np.exp(-n * (np.expm1(d) - d))
     w = w / w.sum(axis=1, keepdims=True)

@@ -1,6 +1,5 @@
-"""Increasing curves of [0, 1] onto itself, by which probabilities are corrected, and distributions that they correct."""
+"""Increasing curves of [0, 1] onto itself, and distributions whose probabilities they correct."""
 
-import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -8,49 +7,13 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
-from stochgp.distributions.base import OF_PIECE, SMALLEST, AbstractDistribution, PerRow, Points
-from stochgp.transforms import Spline
-
-AT = (0.005, 0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975, 0.995)  # inner knots of a spline
-PRIOR_ROWS = 50.0  # with uniform probabilities, that count beside those a spline is fitted to
+from stochgp.distributions.base import SMALLEST, AbstractDistribution, PerRow, Points, inside
 
 Probabilities = Any  # arrays of one shape, in [0, 1]
 
 
-class AbstractCurve(eqx.Module):
-    """R increasing from R(0) = 0 to R(1) = 1. A probability u comes with 1 − u, so that both ends are accurate."""
-
-    lower: ClassVar[float] = -np.inf  # observations are above it
-
-    @property
-    def kinks(self) -> Float64[np.ndarray, " K"]:
-        """Where R is not smooth, strictly between 0 and 1; [N, K] of a curve that depends on the row."""
-        return np.empty(0)
-
-    def of_rows(self, rows: Any) -> "AbstractCurve":
-        """That of these rows, for one that depends on the row."""
-        return self
-
-    @property
-    @abc.abstractmethod
-    def tail_power(self) -> float:
-        """The least power of u, and of 1 − u, by which R and 1 − R fall at the ends."""
-
-    @abc.abstractmethod
-    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        """log R'(u), u = below."""
-
-    @abc.abstractmethod
-    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        """(R(u), 1 − R(u))."""
-
-    @abc.abstractmethod
-    def inverse(self, p: Probabilities) -> Probabilities:
-        """u with R(u) = p."""
-
-
-class BetaCurve(AbstractCurve):
-    """The distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b).
+class BetaCurve(eqx.Module):
+    """R(u), the distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b).
 
     Parameters
     ----------
@@ -58,95 +21,43 @@ class BetaCurve(AbstractCurve):
         Positive, of all rows or of each. R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1; a = b = 1 is the identity.
     """
 
+    lower: ClassVar[float] = -np.inf  # observations are above it
+    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
     a: float | Float64[np.ndarray, "N 1"]
     b: float | Float64[np.ndarray, "N 1"]
 
-    def of_rows(self, rows: Any) -> "BetaCurve":
+    def __getitem__(self, rows: Any) -> "BetaCurve":
         return BetaCurve(*(of if np.ndim(of) == 0 else np.asarray(of)[rows] for of in (self.a, self.b)))
 
     @property
     def tail_power(self) -> float:
+        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
         return float(min(np.min(self.a, initial=np.inf), np.min(self.b, initial=np.inf)))
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
+        """log R'(u), u = `below` = 1 − `above`."""
         below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
+        """(R(u), 1 − R(u)), each accurate where it is small."""
         low = below < 0.5
         a, b, x = np.broadcast_arrays(
             np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
         )
         near = np.asarray(betainc(a, b, x))
         far = np.asarray(1 - near)
-        large = near > 0.5  # there the difference would lose what is left
+        large = near > 0.5  # there the difference has lost its digits
         far[large] = betaincc(a[large], b[large], x[large])
         return np.where(low, near, far), np.where(low, far, near)
 
     def inverse(self, p: Probabilities) -> Probabilities:
+        """u with R(u) = p."""
         return betaincinv(self.a, self.b, p)
 
 
-class SplineCurve(AbstractCurve):
-    """A monotone rational-quadratic spline from (0, 0) to (1, 1) (`transforms.Spline`): tails stay as heavy as they were, by a factor.
-
-    Parameters
-    ----------
-    knots, values : array [K]
-        u_k and R(u_k), both increasing from 0 to 1.
-    slopes : array [K]
-        R'(u_k), positive.
-    """
-
-    knots: Float64[np.ndarray, " K"]
-    values: Float64[np.ndarray, " K"]
-    slopes: Float64[np.ndarray, " K"]
-
-    @classmethod
-    def of(
-        cls, u: Float64[np.ndarray, " n"], weight: Float64[np.ndarray, " n"] | None = None
-    ) -> "SplineCurve":
-        """Through the shares of these probabilities below 0.005, 0.025, 0.1, …, with 50 uniform ones added.
-
-        One of weight ρ counts as ρ equal ones. The slope at a knot is the geometric mean of those of the chords beside it; at the ends it is that of the chord.
-        """
-        knots = np.array([0.0, *AT, 1.0])
-        counts = np.histogram(u, knots, weights=weight)[0] + PRIOR_ROWS * np.diff(knots)
-        values = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
-        values[-1] = 1.0
-        chords = np.log(np.diff(values) / np.diff(knots))
-        slopes = np.exp(np.concatenate([chords[:1], (chords[1:] + chords[:-1]) / 2, chords[-1:]]))
-        return cls(knots, values, slopes)
-
-    @property
-    def kinks(self) -> Float64[np.ndarray, " K"]:
-        return self.knots[1:-1]
-
-    @property
-    def tail_power(self) -> float:
-        return 1.0
-
-    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        lower, upper = self._sides
-        return np.where(below < 0.5, lower.log_slope(below), upper.log_slope(above))
-
-    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        lower, upper = (side(u) for side, u in zip(self._sides, (below, above), strict=True))
-        return np.where(below < 0.5, lower, 1 - upper), np.where(below < 0.5, 1 - lower, upper)
-
-    def inverse(self, p: Probabilities) -> Probabilities:
-        lower, upper = self._sides
-        return np.where(p < 0.5, lower.inverse(p), 1 - upper.inverse(1 - p))
-
-    @property
-    def _sides(self) -> tuple[Spline, Spline]:
-        """(R(u), 1 − R(1 − v) of v = 1 − u)."""
-        mirrored = 1 - self.knots[::-1], 1 - self.values[::-1], self.slopes[::-1]
-        return Spline(self.knots, self.values, self.slopes), Spline(*mirrored)
-
-
-class PositiveCurve(AbstractCurve):
-    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, u beyond, c = P(Y ≤ 0): Y > 0, and the larger half of what is above 0 stays as it was.
+class PositiveCurve(eqx.Module):
+    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, u above, c = P(Y ≤ 0): Y > 0, and the larger half of the probability above 0 is unchanged.
 
     Below its middle the distribution is that of Y given Y > 0. Given Y > 0 as a whole it would be shifted upwards, and its CRPS would often rise.
 
@@ -157,18 +68,16 @@ class PositiveCurve(AbstractCurve):
     """
 
     lower: ClassVar[float] = 0.0
+    tail_power: ClassVar[float] = 1.0
     cut: Float64[np.ndarray, "N 1"]
 
-    def of_rows(self, rows: Any) -> "PositiveCurve":
+    def __getitem__(self, rows: Any) -> "PositiveCurve":
         return PositiveCurve(self.cut[rows])
 
     @property
     def kinks(self) -> Float64[np.ndarray, "N 1"]:
+        """h of each row."""
         return (1 + self.cut) / 2
-
-    @property
-    def tail_power(self) -> float:
-        return 1.0
 
     @property
     def _slope(self) -> Float64[np.ndarray, "N 1"]:
@@ -193,61 +102,44 @@ class Recalibrated(AbstractDistribution):
     Parameters
     ----------
     base : distribution
-        A continuous one, of N rows, with the distribution functions F_base.
-    curve : `AbstractCurve`
-        R, the same for all rows or one of each.
+        A continuous distribution of N rows.
+    curve : BetaCurve or PositiveCurve
+        R, the same for all rows or one for each.
     """
 
     base: AbstractDistribution
-    curve: AbstractCurve
-
-    @property
-    def n_rows(self) -> int:
-        return self.base.n_rows
+    curve: BetaCurve | PositiveCurve
 
     @property
     def tail_index(self) -> float:
         return self.base.tail_index * self.curve.tail_power
 
-    @property
-    def mean(self) -> PerRow:
-        return self._moment(0)
-
-    @property
-    def std(self) -> PerRow:
-        exists = self.tail_index > 2 or np.isfinite(self.limits).all()
-        return self._moment(1) if exists else np.full(self.n_rows, np.inf)
-
-    def _moment(self, k: int) -> PerRow:
-        evaluate = lambda part, _: part._moments_of_pieces()[k]
-        return self._by_parts(evaluate, np.zeros((self.n_rows, 1)), OF_PIECE * self._pieces)[:, 0]
-
     def __getitem__(self, rows: Any) -> "Recalibrated":
-        return Recalibrated(self.base[rows], self.curve.of_rows(rows))
+        return Recalibrated(self.base[rows], self.curve[rows])
 
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
     @property
-    def _held(self) -> int:
-        return self.base._held
-
-    @property
     def _pieces(self) -> int:
         return self.base._pieces + self.curve.kinks.shape[-1]
 
-    def _bulk(self) -> "Recalibrated":
-        return Recalibrated(self.base._bulk(), self.curve)
-
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
-        found = self.base._breaks(self._inverse(p))
+        found = self.base._breaks(inside(self.curve.inverse(p)))
         if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
             found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
         return np.maximum(found, self.curve.lower)
 
-    def _crps(self, y: Points) -> Points:
-        return self._crps_in_pieces(y)
+    def _moments(self) -> tuple[Points, Points]:
+        """m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation clipped to `limits`."""
+        breaks = np.clip(self._own_breaks(), *self.limits)
+        m = breaks[:, [breaks.shape[1] // 2]]
+        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
+        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
+        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
+        shift = first.sum(axis=1, keepdims=True)
+        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
 
     def _logpdf(self, y: Points) -> Points:
         return self.base._logpdf(y) + self.curve.log_slope(*self.base._tails(y))
@@ -256,12 +148,9 @@ class Recalibrated(AbstractDistribution):
         return self.curve.tails(*self.base._tails(y))
 
     def _quantile(self, p: Points) -> Points:
-        return self.base._quantile(self._inverse(p))
-
-    def _inverse(self, p: Points) -> Points:
-        return np.clip(self.curve.inverse(p), 1e-300, 1 - 1e-16)
+        return self.base._quantile(inside(self.curve.inverse(p)))
 
 
 def truncated(found: AbstractDistribution) -> Recalibrated:
-    """Of positive numbers, by `PositiveCurve`; Y is continuous."""
+    """The distribution of positive numbers, by `PositiveCurve`; Y is continuous."""
     return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))

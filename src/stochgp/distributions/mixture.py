@@ -1,14 +1,16 @@
-"""Mixtures of predictive distributions."""
+"""Mixtures of predictive distributions, and point masses as their parts."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int
 from scipy.special import logsumexp
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points
-from stochgp.distributions.point_mass import PointMass
-from stochgp.distributions.roots import solve_quantile
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
+
+TOUCHING = 1e-6  # of the width: a target as near to the value counts as the value
+LEAST_WIDTH = 1e-3  # in standard deviations of the targets
 
 
 class Mixture(AbstractDistribution):
@@ -31,9 +33,7 @@ class Mixture(AbstractDistribution):
             raise ValueError(
                 f"{len(self.parts)} parts need as many weights ≥ 0 that sum to 1, but got {self.weights}"
             )
-        rows = {part.n_rows for part in self.parts} | (
-            {len(self.weights)} if self.weights.ndim == 2 else set()
-        )
+        rows = {part.n_rows for part in self.parts} | set(self.weights.shape[:-1])
         if len(rows) > 1:
             raise ValueError("the parts of a mixture and their weights must be of the same rows")
 
@@ -78,18 +78,13 @@ class Mixture(AbstractDistribution):
 
     @property
     def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
-        """Each part with its weight, of all rows or [N]."""
         return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
 
     @property
     def _pieces(self) -> int:
         return sum(part._pieces + 1 for part in self.parts) - 1
 
-    def _bulk(self) -> "Mixture":
-        return Mixture(tuple(part._bulk() for part in self.parts), self.weights)
-
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        """Those of all parts: each is smooth between its own."""
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 
     def _logpdf(self, y: Points) -> Points:
@@ -106,30 +101,32 @@ class Mixture(AbstractDistribution):
     def _before(self, y: Points) -> Points:
         return sum((w[..., None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
 
-    def _crps(self, y: Points) -> Points:
-        return self._crps_in_pieces(y)
-
     def _quantile(self, p: Points) -> Points:
-        """Between the least and the largest quantile of the parts; a point mass at the probabilities that its step passes."""
+        """Solve log F(y) = log p, or log(1 − F) = log(1 − p) for p ≥ ½, between the quantiles of the parts; a point mass is at all p of its step."""
         each = np.stack([part._quantile(p) for part in self.parts])
         continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
         low, high = each.min(axis=0), each.max(axis=0)
-        averaged = sum(
+        start = sum(
             (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
         )
-        start = np.clip(averaged, low, high)
-        found = solve_quantile(self._tails, lambda y: _log_density(continuous, y), p, low, high, start)
+
+        def value_and_slope(y: Points) -> tuple[Points, Points]:
+            below, above = self._tails(y)
+            tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
+            value = np.log(tail) - np.log(np.minimum(p, 1 - p))
+            return np.where(p < 0.5, value, -value), np.exp(_log_density(continuous, y)) / tail
+
+        found = solve_increasing(value_and_slope, low, high, np.clip(start, low, high))
         for part in self.parts:
             if isinstance(part, PointMass):
-                at = np.broadcast_to(part.value[:, None], p.shape)
+                at = part._quantile(p)
                 found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)
         return found
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         if self.weights.ndim == 1:
-            which = generator.choice(
-                len(self.parts), size=(self.n_rows, n), p=self.weights / self.weights.sum()
-            )
+            w = self.weights / self.weights.sum()
+            which = generator.choice(len(self.parts), size=(self.n_rows, n), p=w)
         else:
             which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
         draws = np.stack([part._draw(generator, n) for part in self.parts])
@@ -140,10 +137,70 @@ def _log_density(weighted: list[tuple[Any, AbstractDistribution]], y: Points) ->
     """log Σ_j w_j p_j(y), −inf of no parts."""
     with np.errstate(divide="ignore"):
         each = [part._logpdf(y) + np.log(w)[..., None] for w, part in weighted]
-    return logsumexp(np.stack(each), axis=0) if each else np.full_like(y, -np.inf)
+    return np.asarray(logsumexp(np.stack(each), axis=0)) if each else np.full_like(y, -np.inf)
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:
     """The first part whose cumulative weight exceeds u: part j with probability w_j, for u uniform on [0, 1]."""
     ends = np.cumsum(weights, axis=1)[:, :-1]
     return np.sum(u[:, :, None] >= ends[:, None, :], axis=2)
+
+
+class PointMass(AbstractDistribution):
+    """Y = value, with probability 1: as a part of a `Mixture` that of a hurdle model (Cragg 1971).
+
+    The density is 1/width within width/2 of the value, of targets that are recorded to `width`, so that it compares with densities of
+    continuous distributions. `cdf`, `quantile`, `crps` and draws are those of the value.
+
+    Parameters
+    ----------
+    value, width : array [N]
+        Of each row, in the units of Y; `width` is positive.
+    """
+
+    value: PerRow
+    width: PerRow
+
+    @property
+    def mean(self) -> PerRow:
+        return self.value
+
+    @property
+    def std(self) -> PerRow:
+        return np.zeros(self.n_rows)
+
+    @property
+    def has_masses(self) -> bool:
+        return True
+
+    def affine(self, scale: float, shift: float | PerRow) -> "PointMass":
+        return dataclasses.replace(self, value=scale * self.value + shift, width=scale * self.width)
+
+    @property
+    def _pieces(self) -> int:
+        return 0
+
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
+        return self.value[:, None]
+
+    def _logpdf(self, y: Points) -> Points:
+        width = self.width[:, None]
+        return np.where(np.abs(y - self.value[:, None]) <= width / 2, -np.log(width), -np.inf)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        below = (y >= (self.value - TOUCHING * self.width)[:, None]).astype(np.float64)
+        return below, 1 - below
+
+    def _before(self, y: Points) -> Points:
+        return (y > (self.value + TOUCHING * self.width)[:, None]).astype(np.float64)
+
+    def _quantile(self, p: Points) -> Points:
+        return np.broadcast_to(self.value[:, None], p.shape)
+
+    def _crps(self, y: Points) -> Points:
+        return np.abs(y - self.value[:, None])
+
+
+def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
+    """The resolution of targets: the smallest difference of two, at least a thousandth of their standard deviation."""
+    return max(float(np.diff(np.unique(y)).min(initial=np.inf)), LEAST_WIDTH * float(np.std(y)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stochgp.choosing import choice
+from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
@@ -57,10 +57,8 @@ def _tied(y: np.ndarray) -> float:
     return float(np.sum(counts * (counts - 1)) / (len(y) * (len(y) - 1)))
 
 
-def calibrated(
-    fitted: Fitted, left_out: Rows, method: str | None, entries: dict[str, Any]
-) -> tuple[Fitted, dict[str, Any]]:
-    """(With the correction, what `plan_` says of it beside `entries`): what one half of the left-out rows brings the other half."""
+def calibrated(fitted: Fitted, left_out: Rows, method: str | None, context: FitContext) -> Fitted:
+    """The model with the correction. Record what one half of the left-out rows brings the other half."""
     found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
     y, group, weight = left_out.y, left_out.group, left_out.weight
     if method == PIT:
@@ -77,7 +75,8 @@ def calibrated(
         name = CONFORMAL
         why = f"intervals, by {len(made.scores)} left-out rows; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
     observation = dataclasses.replace(fitted.observation, correction=made)
-    return dataclasses.replace(fitted, observation=observation), entries | {"calibration": choice(name, why)}
+    context.record("calibration", name, why)
+    return dataclasses.replace(fitted, observation=observation)
 
 
 def _nlpd(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:

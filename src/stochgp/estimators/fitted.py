@@ -13,17 +13,16 @@ from jaxtyping import Float, PRNGKeyArray
 
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
+from stochgp.data.reading import Encoder
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
-from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
+from stochgp.solvers.memory import most_columns
 from stochgp.tables.encoding import known_instead
-from stochgp.tables.molecules import MoleculeEncoder
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -50,7 +49,7 @@ class Fitted:
     seen: Seen | None = None  # the ranges of the training rows, None of packed fingerprints
     log_slope: float = 0.0  # the mean of log T' over the training rows, T the transform of targets
     slope_rows: float = 0.0  # how many these are
-    stream: Any = None  # a `learners.Stream` that can go on, where one was learned from
+    stream: Any = None  # a `learning.Stream` that can go on, where one was learned from
 
     @property
     def targets(self) -> Standardiser:
@@ -199,7 +198,7 @@ class Fitted:
         return DispersedFunctions(self.posterior, inflation.scale, drawn)
 
     def _rows(self, X: np.ndarray) -> ModelRows:
-        return ModelRows(X, self.inputs, self.dtype, isinstance(self.encoder, MoleculeEncoder))
+        return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)
 
     def _latent(self, rows: ModelRows) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """(Means, variances) of the latent functions, standardised."""

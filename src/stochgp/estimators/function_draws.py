@@ -10,15 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
-from stochgp.data.hashing import hash_again
-from stochgp.data.model_rows import ModelRows
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.reading import Encoder
+from stochgp.data.splits import hash_again
+from stochgp.data.standardise import ModelRows
 from stochgp.numerics.precision import full_precision
 from stochgp.observations import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
 from stochgp.tables.encoding import STAND_INS, known_instead
-from stochgp.training_data.fingerprinted import is_packed
-from stochgp.training_data.inputs import Encoder
 from stochgp.transforms import AbstractTransform
 
 ROWS = 256  # of one evaluation of functions

@@ -10,18 +10,18 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.choosing import Decisions
+from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.checks import warn_of_far, warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
-from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.estimators.saving import pack, save, unpack
+from stochgp.estimators.settings import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
 from stochgp.tables.encoding import known_instead
-from stochgp.training_data.cautions import warn_of_far, warn_of_moved
-from stochgp.training_data.inputs import read_inputs
-from stochgp.training_data.progress import say
-from stochgp.warning import warn
+from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -36,6 +36,10 @@ class PosteriorEstimator(BaseEstimator):
     verbose: int
     missing: str
     target_name_: str | None
+    plan_: Decisions
+    fit_report_: dict[str, Any]
+    fit_seconds_: float
+    n_rows_: int
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.

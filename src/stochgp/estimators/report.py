@@ -1,117 +1,101 @@
-"""What `plan_` says of learning, and the line of progress."""
+"""What a fit says of learning: decisions, measurements, notes and the line of progress."""
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import textwrap
 from typing import Any
 
-from stochgp.budget import Budget, format_bytes
-from stochgp.choosing import AS_ASKED, choice
+import numpy as np
+
+from stochgp import features
+from stochgp.choosing import AS_ASKED, WIDTH
+from stochgp.context import FitContext
+from stochgp.data.time_order import AFTER
+from stochgp.data.training import TrainingData
 from stochgp.devices import Devices
+from stochgp.kernels import AbstractStationary, Product, Sum, Warped
+from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.learners import AbstractLearner
-from stochgp.learning.judge import SETTLED_BY
-from stochgp.learning.placing import SHARE_FOR_ROWS, Placement
-from stochgp.learning.standard_errors import named
-from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed
-from stochgp.parameters import partition
-from stochgp.planning.devices import StepSizes, with_steps
-from stochgp.results import RESULTS, FitResult
-from stochgp.training_data.new_rows import AFTER
-from stochgp.training_data.units import TrainingData
+from stochgp.learners.evaluators import SETTLED_BY
+from stochgp.learners.standard_errors import named
+from stochgp.learning.placing import Placement
+from stochgp.likelihoods import Gaussian
+from stochgp.names import printable
+from stochgp.parameters import value_of
+from stochgp.results import FitResult
 
-PLANNED = "planned"
-_SHORTENED = {
-    RESULTS.interrupted: "Ctrl-C ended learning or solving",
-    RESULTS.time_limit: "the time limit ended learning or solving",
-    RESULTS.stopped: "the callback ended learning",
-}  # those that come first count
-
+MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 
 
-def describe_learning(
-    placed: Placement,
-    why: str,
+def record_learning(
+    learner: AbstractLearner,
     found: FitResult,
     n_rows: int,
+    placed: Placement,
     data: TrainingData,
-    asked: dict[str, Any],
-    budget: Budget,
-) -> dict[str, Any]:
-    """Name → {choice, why}, JSON values only. `n_rows` is how many rows were learned from, `asked` are the estimator's settings."""
-    learner, plan = placed.learner, found.plan
+    context: FitContext,
+) -> None:
+    """Record how many of the rows were learned from, and the measurements of learning. `n_rows` were given to the learner."""
     seen = learner.seen_rows(n_rows)
-    return _scores(found, data.log_unit) | {
-        "learner": choice(type(learner).__name__, why),
-        "learner_settings": choice(
-            _settings(learner), "those that can be written down; see the learner's docstring"
-        ),
-        "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
-        "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
-        "batch_size": choice(
-            plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
-        ),
-        "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
-        "learning_rate": choice(*_rate(learner, found.history)),
-        "held_out_rows": choice(
-            found.held_out_rows,
-            "they judge states and choose rate and noise; they join the posterior at the end",
-        ),
-        **_in_memory(placed, budget),
-        "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
-        "result": choice(found.result.name, found.result.value),
-        **_standard_errors(found),
+    if seen < data.n_rows:
+        why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
+        context.record("learning_rows", seen, why)
+    last = found.history[-1] if found.history else {}
+    plain = (bool, int, float, str, type(None))
+    settings = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
+    rates = [entry["rate"] for entry in found.history if "rate" in entry]
+    context.report |= {
+        "learner": {name: value for name, value in settings.items() if isinstance(value, plain)},
+        "gradients": learner.exactness(last)[0],
+        "batch_size": found.plan.batch_size,
+        "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
+        "learning_rate": rates[0] if rates else None,
+        "held_out_rows": found.held_out_rows,
+        "rows_on_device": placed.on_device,
+        "peak_bytes": placed.need,
+        "result": found.result.name,
     }
+    for name in ("held_out_nlpd", "constant_nlpd"):
+        if (value := getattr(found.evidence, name, None)) is not None:
+            context.report[name] = value + data.log_unit  # nats per held-out row, in target units
+    if found.standard_errors is not None:
+        errors, of_loss, df = found.standard_errors
+        of_all = {"loss": float(f"{of_loss:.3g}"), "degrees_of_freedom": df}
+        context.report["standard_errors"] = named(errors) | of_all
 
 
-def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
-    """Where the rows of learning are, and what it takes."""
-    return {
-        "rows": choice(
-            "device" if placed.on_device else "host",
-            f"standardised copies on the device take at most {SHARE_FOR_ROWS:.0%} of the free memory",
-        ),
-        "memory": choice(
-            placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
-        ),
-    }
-
-
-def shared_steps(
-    devices: Devices, learner: AbstractLearner, gp: AbstractGP, n_rows: int
-) -> tuple[Devices, dict[str, Any]]:
-    """(The devices, which share mini-batches too where that saves time; what `plan_` says of them, nothing of one)."""
+def shared_steps(learner: AbstractLearner, n_rows: int, context: FitContext) -> Devices:
+    """The devices, which share mini-batches if the rule says so; recorded if there are several."""
+    devices = context.devices
     if devices.mesh is None:
-        return devices, {}
-    exchanged = packed(partition(gp)[0]).size + getattr(gp, "n_features", 0) + 1
-    B = min(learner.batch_size or n_rows, n_rows)
-    found, why = with_steps(devices, StepSizes(B, learner.work_of_row(gp), exchanged))
+        return devices
+    shares, why = _shares_batches(devices, learner, min(learner.batch_size or n_rows, n_rows))
     entries = {
-        "count": found.count,
-        "processes": found.processes,
-        "virtual_shards": found.shards,
-        "batches": "spread" if found.steps else "whole",
+        "count": devices.count,
+        "processes": devices.processes,
+        "virtual_shards": devices.shards,
+        "batches": "spread" if shares else "whole",
     }
-    return found, {"devices": choice(entries, why)}
+    context.record("devices", entries, why)
+    return Devices(devices.mesh, devices.shards, shares)
 
 
-def _standard_errors(found: FitResult) -> dict[str, Any]:
-    if found.standard_errors is None:
-        return {}
-    errors, of_loss, df = found.standard_errors
-    shown = named(errors) | {"loss": float(f"{of_loss:.3g}"), "degrees_of_freedom": df}
-    why = "of the logarithms of the kernel's and the noise's parameters, and of the loss; rows that depend on one another allowed for"
-    return {"standard_errors": choice(shown, why)}
-
-
-def describe_end(results: Iterable[RESULTS | None], reason: str | None) -> dict[str, Any]:
-    """What ended the fit; `reason` says what was done in place of what had no time."""
-    found = set(results)
-    for result, text in _SHORTENED.items():
-        if result in found:
-            return choice(result.name, text if reason is None else f"{text}; {reason}")
-    return choice(PLANNED, "neither a limit nor an interrupt ended anything before its time")
+def _shares_batches(devices: Devices, learner: AbstractLearner, batch_size: int) -> tuple[bool, str]:
+    """Whether devices share mini-batches of so many rows, and the reason."""
+    if devices.count == 1:
+        return devices.steps, "one device"
+    if not learner.shares_steps:
+        return False, "every device takes the learner's steps whole; passes over the rows are shared"
+    if batch_size % devices.count:
+        return False, f"batches of {batch_size} rows have no equal parts; passes over the rows are shared"
+    if devices.steps:
+        return True, AS_ASKED
+    if not devices.share_work:
+        return False, "devices of one processor share its cores; passes over the rows are shared"
+    if batch_size < MIN_SHARED_BATCH:
+        return False, f"batches of fewer than {MIN_SHARED_BATCH} rows; passes over the rows are shared"
+    return True, f"batches of at least {MIN_SHARED_BATCH} rows: each device has its part"
 
 
 def learning_text(entry: dict[str, float]) -> str:
@@ -129,48 +113,20 @@ def learning_text(entry: dict[str, float]) -> str:
     return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
 
 
-def _rows_in_time(n_rows: int, n_all: int) -> tuple[int | None, str]:
-    return (None, "all of them") if n_rows >= n_all else (n_rows, "random ones: a time limit allowed no more")
-
-
-def _scores(found: FitResult, log_unit: float) -> dict[str, Any]:
-    """How held-out rows were predicted, in target units, and how a constant predicts them; nothing where none were held out."""
-    scores = {name: getattr(found.evidence, name, None) for name in ("held_out_nlpd", "constant_nlpd")}
-    why = {
-        "held_out_nlpd": "nats per held-out row, before they joined",
-        "constant_nlpd": "theirs under the mean and the variance of the training targets",
-    }
-    return {name: choice(value + log_unit, why[name]) for name, value in scores.items() if value is not None}
-
-
-def _settings(learner: AbstractLearner) -> dict[str, Any]:
-    """The fields that are plain values."""
-    plain = (bool, int, float, str, type(None))
-    fields = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
-    return {name: value for name, value in fields.items() if isinstance(value, plain)}
-
-
-def _rows_reason(seen: int, n_rows: int) -> str:
-    if seen == n_rows:
-        return "all rows"
-    return f"lengthscales and variances are those of {seen} of the {n_rows} rows, chosen at random"
-
-
-def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
-    """What a user may not expect of the choices in `plan_`, a line each."""
-    found = [
-        f"column {name!r}: {note}" for name, note in plan.get("columns", {"choice": {}})["choice"].items()
-    ]
+def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:
+    """What a user may not expect of a fit, a line each."""
+    columns = plan.get("columns", {"choice": {}})["choice"]
+    found = [f"column {name!r}: {note}" for name, note in columns.items()]
     if "unused_rows" in plan:
         found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
     found += [plan["target_outliers"]["why"]] if "target_outliers" in plan else []
     found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
     if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
         found.append(plan["learning_rows"]["why"])
-    if useless := worse_than_a_constant(plan):
+    if useless := worse_than_a_constant(plan, report):
         found.append(useless)
-    if "learned_noise_variance" in plan:
-        found.append(f"the noise variance is not the learned one: {plan['noise_variance']['why']}")
+    if "noise_floor" in plan:
+        found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
     if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
         found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
@@ -178,13 +134,13 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     return found
 
 
-def worse_than_a_constant(plan: dict[str, Any]) -> str:
-    """What to say of a fit that does not help, by rows that were held out or by `caution` of some it was fitted to; "" for one that does."""
+def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:
+    """A warning if held-out rows, or some that the fit has seen, are predicted worse than by a constant; "" otherwise."""
     if "caution" in plan:
         return plan["caution"]["choice"]
-    if "held_out_nlpd" not in plan:
+    if "held_out_nlpd" not in report:
         return ""
-    found, constant = (plan[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))
+    found, constant = report["held_out_nlpd"], report["constant_nlpd"]
     if found <= constant + SETTLED_BY:
         return ""
     return (
@@ -193,24 +149,124 @@ def worse_than_a_constant(plan: dict[str, Any]) -> str:
     )
 
 
-def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str:
-    if learner.batch_size is None:
-        return "the learner uses all rows, or all of a set"
-    if used < learner.batch_size:
-        return f"{learner.batch_size} was to be used, but there are only {used} rows to train on"
-    return AS_ASKED if asked is not None else "the learner's own"
+MOST_LISTED = 12  # inputs, the most relevant first
 
 
-def _epochs_reason(learner: AbstractLearner) -> str:
-    return "as asked, or the learner's own" if learner.epochs is not None else "chosen by the number of rows"
+def summarise(estimator: Any) -> str:
+    """Lines of text: data, model, noise, how far from exact, what was chosen and why. Raises NotFittedError before a fit."""
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(estimator)
+    parts = [
+        _title(estimator),
+        *_of_data(estimator),
+        *_of_model(estimator),
+        *_of_fit(estimator),
+        *_of_notes(estimator),
+        "",
+        "Chosen:",
+    ]
+    return printable("\n".join([*parts, str(estimator.plan_.without("columns"))]))
 
 
-def _rate(learner: AbstractLearner, history: list[dict[str, float]]) -> tuple[float | None, str]:
-    """(The learning rate, None where a rule of the step sets it; why)."""
-    rate = next((entry["rate"] for entry in history if "rate" in entry), None)
-    tried = sorted({entry["trial_rate"] for entry in history if "trial_rate" in entry})
-    if tried:
-        return rate, f"the best of short trials of {', '.join(map(str, tried))}: see history_"
-    if callable(learner.learning_rate):
-        return rate, "the learner's own rule of the step"
-    return rate, "as asked, the learner's own, or the one for few rows"
+def relevance(estimator: Any) -> list[tuple[str, str, float]]:
+    """(input, kernel, lengthscale) of every stationary kernel, shortest lengthscale first: the most relevant inputs.
+
+    Of a kernel whose lengthscales are along other directions, that of each input alone (`kernels.rotated`). Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
+    """
+    kernel = getattr(estimator, "kernel_", None)
+    names = _input_names(estimator)
+    found = [item for part in _stationary(kernel) for item in _lengths(part, names)]
+    return sorted(found, key=lambda item: item[2])
+
+
+def _title(estimator: Any) -> str:
+    target = f" of {estimator.target_name_!r}" if estimator.target_name_ else ""
+    return f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s"
+
+
+def _of_data(estimator: Any) -> list[str]:
+    fitted = estimator._fitted
+    inputs = getattr(fitted.encoder, "described", f"{len(fitted.inputs.mean)} numeric inputs")
+    return [f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; " + _of_targets(fitted)]
+
+
+def _of_targets(fitted: Any) -> str:
+    transform = fitted.observation.transform
+    if transform is None and fitted.observation.outward is not None:
+        return "targets are counts"
+    mean, scale = float(fitted.targets.mean), fitted.target_scale
+    which = "targets" if transform is None else "transformed targets"
+    if (taken_out := fitted.observation.mean_function) is not None:
+        return f"{which} but for {taken_out.described} ± {scale:.4g} (taken out)"
+    return f"{which} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
+
+
+def _of_model(estimator: Any) -> list[str]:
+    lines = []
+    if hasattr(estimator, "kernel_"):
+        kernel, turned = value_of(estimator.kernel_), Metric.of(estimator.kernel_)
+        if turned is None or not isinstance(kernel, Warped):
+            lines.append(f"Kernel: {type(kernel).__name__}")
+        else:
+            lines.append(
+                f"Kernel: {type(turned.kernel).__name__} along other directions; where one input alone changes,"
+            )
+        listed = relevance(estimator)
+        for name, kind, length in listed[:MOST_LISTED]:
+            lines.append(f"  {name}: lengthscale {length:.3g} ({kind})")
+        if len(listed) > MOST_LISTED:
+            lines.append(f"  and {len(listed) - MOST_LISTED} less relevant inputs")
+    if hasattr(estimator, "features_"):
+        phi, beyond = estimator.features_, ""
+        if isinstance(phi, features.Sum) and isinstance(phi.right, features.Extrapolation):
+            phi, beyond = phi.left, f", {phi.right.n_features} beyond the range of the rows"
+        lines.append(f"Features: {phi.n_features} of {type(phi).__name__}{beyond}")
+    if hasattr(estimator, "noise_variance_"):
+        std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
+        share = (std / scale) ** 2
+        lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
+    observation = estimator._fitted.observation
+    other = observation.inflation is not None or not isinstance(observation.likelihood, Gaussian)
+    if other and "likelihood" in estimator.plan_:  # a classifier's is known by its classes
+        lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
+    return lines
+
+
+def _of_fit(estimator: Any) -> list[str]:
+    lines = [f"Fit: {estimator.n_iter_} steps, {'converged' if estimator.converged_ else 'NOT converged'}"]
+    if hasattr(estimator, "nlml_"):
+        lines[0] += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
+    if hasattr(estimator, "elbo_"):
+        lines[0] += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
+    if (residual := estimator.fit_report_.get("residual")) is not None:
+        lines[0] += f"; relative residual {residual:.2g}, measured on all rows"
+    return lines
+
+
+def _of_notes(estimator: Any) -> list[str]:
+    seen = estimator._fitted.seen
+    outside = "" if seen is None else seen.note()
+    found = [*notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_), *filter(None, [outside])]
+    return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
+
+
+def _input_names(estimator: Any) -> list[str]:
+    encoder = estimator._fitted.encoder
+    names = None if encoder is None else list(encoder.output_names)
+    return names or [f"x{i}" for i in range(len(estimator._fitted.inputs.mean))]
+
+
+def _stationary(kernel: Any) -> list[AbstractStationary]:
+    """Those of a kernel whose inputs are the data's own."""
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return _stationary(kernel.left) + _stationary(kernel.right)
+    found = along_inputs(kernel)
+    return [] if found is None else [found]
+
+
+def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, str, float]]:
+    used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
+    lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),))
+    return [(name, type(kernel).__name__, float(length)) for name, length in zip(used, lengths, strict=True)]

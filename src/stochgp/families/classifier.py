@@ -1,6 +1,8 @@
 """The sparse GP classifier as a scikit-learn estimator."""
 
+import os
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,34 +13,31 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
+from stochgp.context import FitContext
 from stochgp.data import Standardiser
+from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import read_labels, refuse_one_class
+from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
 from stochgp.estimators.base import GPEstimator
-from stochgp.estimators.helps import Scores
+from stochgp.estimators.diagnostics import Scores
+from stochgp.estimators.fitted import Fitted
+from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
+from stochgp.families.default_learners import classifier_learner
 from stochgp.families.variational import (
     bound_of,
-    closing_seconds,
     inputs_of,
     kernel_of,
     likelihood_of,
-    posterior_of,
     start,
+    variational_posterior,
 )
-from stochgp.learners import AbstractLearner
-from stochgp.likelihoods import AbstractLikelihood, Bernoulli, Softmax
-from stochgp.models import SparseGP
-from stochgp.posteriors import Request, VariationalPosterior
-from stochgp.results import FitResult, Solution
-from stochgp.selection.choices import classifier_learner
+from stochgp.likelihoods import Bernoulli, Softmax
+from stochgp.posteriors import Request
 from stochgp.tables.targets import ClassTargets
-from stochgp.training_data.files import are_files, read_files
-from stochgp.training_data.fingerprinted import Inputs
-from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 
-BOUND_SHARE = 0.1  # of a time limit, for the bound of all rows
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
 
@@ -84,6 +83,43 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     n_inducing: int = 512
     learner: Any = "auto"
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> "SparseGPClassifier":
+        """Learn q(u), the inducing points and the hyperparameters from rows X [N, D] and labels y [N].
+
+        Raises as `KernelGPRegressor.fit`, which describes the parameters, and ValueError for fewer than two classes.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, checkpoint, callback
+            As of `KernelGPRegressor.fit`; y are labels. Files are read block by block, so that memory does not grow with the rows.
+        """
+        with open_fit(self, checkpoint, callback) as context:
+            data = self._read_data(X, y, sample_weight, groups, context)
+            learner, why = classifier_learner(
+                self.learner, epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate
+            )
+            context.record("learner", type(learner).__name__, why)
+            warn_of_data(self, data, learns=True)
+            n = len(self.classes_)
+            likelihood = Bernoulli() if n == 2 else Softmax(n)
+            gp = start(self, data, likelihood, START_VARIANCE, context)
+            learned, _, _ = learn(learner, gp, data, context)
+            gp = learned.gp
+            posterior = context.finish(lambda: variational_posterior(gp, data, context))
+            observation = observation_model(self, likelihood_of(gp), None, posterior, data, False)
+            fitted = fitted_model(self, data, posterior, observation, context)
+            store(self, y, fitted, data, learned, context, score=_scores)
+        return self
+
     @property
     def kernel_(self) -> kernels.AbstractKernel:
         """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
@@ -109,36 +145,34 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         found = self._fitted.distribution(X)
         return typing.cast(Categorical, found).log_probabilities
 
-    def _scores(self, rows: Rows) -> Scores:
-        """Targets number the classes; the constant knows how frequent each is among these rows."""
-        c, n = rows.y.astype(np.int64), len(rows.y)
-        frequent = np.bincount(c, rows.weights, minlength=len(self.classes_)) / rows.weights.sum()
-        found = self._log_probabilities(rows.X)[np.arange(n), c]
-        return Scores(found, np.log(frequent[c]), np.ones(n))
-
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
         found = self.predict_log_proba(X)
         return self.classes_[np.argmax(found, axis=1)]
 
-    def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
+    def _read_data(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
+    ) -> TrainingData:
         """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
-            return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
-        (classes, targets), inputs = read_labels(self, y), self._inputs()
-        given = X, targets, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
-        rows, encoder, entries = read_training_rows(self, *given)
+            return self._read_classes_of_files(
+                X, y, {"sample_weight": sample_weight, "groups": groups}, context
+            )
+        (classes, targets), inputs = read_labels(self, y), inputs_of(self)
+        rows, encoder = read_training_rows(
+            self, X, targets, sample_weight, groups, context, inputs=inputs, new_rows=self.new_rows
+        )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
         unchanged = Standardiser.identity((rows.X.shape[1],))
         scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged
-        targets, more = Standardiser.identity(()), {"encoder": encoder, "entries": entries}
-        return TrainingData(rows, scales, targets, self.dtype, False, **more)
+        return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False, encoder=encoder)
 
-    def _read_classes_of_files(self, X: Any, target: Any, others: dict[str, Any], run: Run) -> TrainingData:
-        self._inputs()  # refuses kernels of fingerprints
-        targets, budget, seed = ClassTargets(), run.budget, run.sample_seed
-        data, found = read_files(self, X, target, others, budget, seed, keeps_all=False, targets=targets)
+    def _read_classes_of_files(
+        self, X: Any, target: Any, others: dict[str, Any], context: FitContext
+    ) -> TrainingData:
+        inputs_of(self)  # refuses kernels of fingerprints
+        data, found = read_files(self, X, target, others, context, keeps_all=False, targets=ClassTargets())
         classes = typing.cast(Any, found.rows.targets).levels
         check_classification_targets(classes)
         if len(np.unique(data.rows.y)) < 2:
@@ -148,30 +182,10 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         self.classes_ = classes
         return data
 
-    def _inputs(self) -> Inputs:
-        return inputs_of(self)
 
-    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
-        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
-        return classifier_learner(self.learner, **options)
-
-    def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
-        n = len(self.classes_)
-        likelihood = Bernoulli() if n == 2 else Softmax(n)
-        return start(self, data, likelihood, START_VARIANCE, key=run.start_key)
-
-    def _likelihood_of(
-        self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
-    ) -> AbstractLikelihood:
-        return likelihood_of(gp)
-
-    def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return closing_seconds(int(self.n_inducing), data.n_all, BOUND_SHARE)
-
-    def _posterior_of(
-        self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
-    ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
-        return posterior_of(gp, data, run)
-
-    def _nlml(self, learned: FitResult | None) -> float | None:
-        return None
+def _scores(fitted: Fitted, rows: Rows) -> Scores:
+    """Of rows whose targets number the classes; the constant is the frequency of each class among these rows."""
+    c, n = rows.y.astype(np.int64), len(rows.y)
+    log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
+    frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()
+    return Scores(log_probabilities[np.arange(n), c], np.log(frequent[c]), np.ones(n))

@@ -1,13 +1,13 @@
 """The feature GP as a scikit-learn estimator."""
 
 import math
+import os
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -15,51 +15,55 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
-from stochgp.choosing import choice
-from stochgp.compiled import kept_on_disk
-from stochgp.context import restored_on_error
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.context import FitContext
+from stochgp.data.fingerprint_rows import Inputs, is_packed
+from stochgp.data.reading import read_rows
+from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
-from stochgp.devices import Devices
-from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
-from stochgp.estimators.regressor import FamilyRegressor
-from stochgp.families.beyond import BEYOND, beyond_limits
-from stochgp.families.streaming import Stream, added, begun, check_mergeable, moments_of, taken_in
-from stochgp.features import AbstractFeatureMap
-from stochgp.learners import AbstractLearner
-from stochgp.learning.log import Report
-from stochgp.likelihoods import AbstractLikelihood, Gaussian, StudentT
-from stochgp.models import FeatureGP
-from stochgp.numerics import draws
-from stochgp.numerics.arrays import filled_up, on_device
-from stochgp.numerics.seeds import words_of
-from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
-from stochgp.objectives.feature import belief_of
-from stochgp.objectives.moments import pass_rows, with_idle
-from stochgp.objectives.student import add_up_weighted
-from stochgp.observations import Dispersion
-from stochgp.parameters import cast, frozen, positive
-from stochgp.posteriors import AbstractPosterior, FeaturePosterior
-from stochgp.posteriors.feature import BLOCK
-from stochgp.results import RESULTS, FitResult, Solution
-from stochgp.selection.choices import feature_learner
-from stochgp.selection.dispersion_choice import dispersion_of
-from stochgp.selection.likelihood import AUTO, BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
-from stochgp.selection.row_noise import closed, with_noise
-from stochgp.selection.warping import transform_wanted
-from stochgp.training_data.fingerprinted import (
-    Inputs,
-    inputs_with_smiles,
-    is_packed,
-    with_packing,
+from stochgp.estimators.base import FamilyRegressor
+from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
+from stochgp.families.common import (
+    fitted_model,
+    learn,
+    observation_model,
+    open_fit,
+    read_regression_data,
+    store,
+    warn_of_data,
 )
-from stochgp.training_data.inputs import read_rows
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TREES, TrainingData
+from stochgp.families.default_learners import feature_learner
+from stochgp.families.feature_posterior import (
+    BEYOND,
+    Stream,
+    added,
+    begun,
+    beyond_limits,
+    check_mergeable,
+    moments_of,
+    refit_on_all_rows,
+    taken_in,
+)
+from stochgp.families.kernel_choice import inputs_with_smiles, with_packing
+from stochgp.families.left_out import error_distribution
+from stochgp.families.likelihoods import AUTO, FEATURE, Asked, starting_noise
+from stochgp.features import AbstractFeatureMap
+from stochgp.likelihoods import Gaussian
+from stochgp.models import FeatureGP
+from stochgp.numerics.arrays import filled_up, on_device
+from stochgp.numerics.seeds import fold_in, split_key, words_of
+from stochgp.objectives import nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import add_up, pass_rows, with_idle
+from stochgp.observations import LINEAR_MEAN, Dispersion
+from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
+from stochgp.parameters import cast, positive
+from stochgp.posteriors import FeaturePosterior
+from stochgp.results import RESULTS, FitResult
 
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
-HEADS = (ROW_NOISE, BOTH)  # noise that a network says
+MIN_HELD_OUT = (
+    500  # rows, to choose a distribution of errors: by 200 to 300 50 % intervals of diamonds held .30
+)
 FARTHEST = 8.0  # standard deviations: a network knows nothing of a category of one row in thousands, 70 of them from the others
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
@@ -84,9 +88,8 @@ class FeatureGPRegressor(FamilyRegressor):
         The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
         out those that cannot be read (predictions NaN).
     likelihood
-        "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network; "student-t": heavy tails, of
-        `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out rows, 500 at least, are predicted better by more
-        than two standard errors and 0.01 nats, and probabilities corrected where 2,000 held-out rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
+        "gaussian": noise of one variance; "student-t": the Student-t of held-out errors, whose scale depends on the inputs; "auto": the first, unless
+        the second clearly predicts held-out rows better (docs/methods/row_noise.md); `Gaussian(noise)` or `StudentT(df, noise)` of
         `stochgp.likelihoods`, whose noise is learned with the features; or
         `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
     {shared}
@@ -94,10 +97,10 @@ class FeatureGPRegressor(FamilyRegressor):
     Attributes
     ----------
     features_
-        φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows.
+        φ on standardised inputs, of a network by name with `features.Extrapolation` beside it, which is 0 in the range of the rows.
     noise_variance_, nlml_
         In units of the targets given (nlml = that of standardised targets + log s, variances times s²): the exact negative log marginal likelihood per datum
-        of all rows, with heavy tails a bound of it from above.
+        of all rows.
     converged_
         As the learner's docstring says, False when a budget ended the run.
     plan_
@@ -122,8 +125,52 @@ class FeatureGPRegressor(FamilyRegressor):
     n_features: int | None = None
     learner: Any = "scgd"
     smiles: Any = field(default=None, kw_only=True)
-    _keeps_all_rows: ClassVar[bool] = False
-    _means: ClassVar[tuple[str, ...]] = (TREES,)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> "FeatureGPRegressor":
+        """Learn the features and both variances from rows X [N, D] and targets y [N], and compute the exact posterior of the weights.
+
+        Raises as `KernelGPRegressor.fit`, which describes the parameters.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, checkpoint, callback
+            As of `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+        """
+        with open_fit(self, checkpoint, callback) as context:
+            if self.mean == LINEAR_MEAN:
+                raise ValueError(
+                    "mean='linear' is not taken by a feature GP: it has a line with features='linear'"
+                )
+            asked, inputs = Asked.of(self._likelihood, FEATURE), self._inputs()
+            data = read_regression_data(
+                self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
+            )
+            learner, why = feature_learner(
+                self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
+            )
+            context.record("learner", type(learner).__name__, why)
+            warn_of_data(self, data, learns=True)
+            start = self._start(asked, data, context)
+            learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
+            learned = refit_on_all_rows(learned, start, learner, source, context)
+            learned = _with_moments_of_all(learned, data, context)
+            posterior = context.finish(lambda: self._posterior(learned, data, context))
+            errors = context.finish(
+                lambda: self._error_distribution(asked, learned, posterior, data, context)
+            )
+            observation = observation_model(self, Gaussian(posterior.noise), errors, posterior, data, True)
+            fitted = fitted_model(self, data, posterior, observation, context)
+            store(self, y, fitted, data, learned, context, nlml=learned.nlml)
+        return self
 
     @property
     def features_(self) -> AbstractFeatureMap:
@@ -132,12 +179,6 @@ class FeatureGPRegressor(FamilyRegressor):
             raise AttributeError("features_ is there after fit")
         return typing.cast(FeaturePosterior, self._fitted.posterior).features
 
-    def _inputs(self) -> Inputs:
-        kernel = getattr(self.features, "kernel", self.kernel)
-        if isinstance(self.features, str) and self.features == "tanimoto" and kernel is None:
-            kernel = "tanimoto"
-        return inputs_with_smiles(kernel, self.smiles, self.missing)
-
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, forget: float = 1.0
     ) -> "FeatureGPRegressor":
@@ -145,7 +186,7 @@ class FeatureGPRegressor(FamilyRegressor):
 
         The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
         rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
-        after `a` further calls; 0 drops all earlier rows. With heavy tails rows weigh as the posterior before them says. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
+        after `a` further calls; 0 drops all earlier rows. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
         deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`. Warns (ConvergenceWarning) of rows far from
         the first ones, and of rows that the model before predicts worse than a constant, or too surely.
 
@@ -155,16 +196,16 @@ class FeatureGPRegressor(FamilyRegressor):
             raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
-        with restored_on_error(self):
+        with open_fit(self, None, None) as context:
             stream, fitted = self._to_go_on(), self._fitted
             rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
-            rows = within_reach(fitted, rows, stacklevel=2)
-            with kept_on_disk():
-                more = moments_of(fitted, rows)
+            rows = within_reach(fitted, rows, stacklevel=3)
+            more = moments_of(fitted, rows)
             self.drift_ = drift(fitted, rows.X, rows.y)
             said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
-            kept = self.plan_.without("caution")
-            self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
+            context.plan_ = self.plan_.without("caution")
+            warned([text for text in said if text][:1], context, stacklevel=4)
+            self.plan_ = context.plan_
             fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
             self._fitted = fitted.with_targets(rows.y, rows.weight)
             self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
@@ -197,15 +238,15 @@ class FeatureGPRegressor(FamilyRegressor):
         self._fitted, self._stream, self.n_rows_ = fitted, stream, n_rows
         self.nlml_ = nlml + fitted.log_unit
 
-    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
-        return feature_learner(
-            self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
-        )
+    def _inputs(self) -> Inputs:
+        kernel = getattr(self.features, "kernel", self.kernel)
+        if isinstance(self.features, str) and self.features == "tanimoto" and kernel is None:
+            kernel = "tanimoto"
+        return inputs_with_smiles(kernel, self.smiles, self.missing)
 
-    def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
+    def _start(self, asked: Asked, data: TrainingData, context: FitContext) -> FeatureGP:
         """Features for the rows, `starting_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        asked = self._asked(False)
-        map_key, sample_key = draws.split(run.start_key)
+        map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": on_device(sample), "dtype": self.dtype}
@@ -225,7 +266,7 @@ class FeatureGPRegressor(FamilyRegressor):
         noise = starting_noise(FEATURE, spread, self.dtype) if asked.noise is None else asked.noise
         noise = cast(noise, self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
-        return FeatureGP(features=phi, noise=noise, variance=variance), {}
+        return FeatureGP(features=phi, noise=noise, variance=variance)
 
     def _kernel_for(self, data: TrainingData) -> Any:
         """The setting `kernel`; of fingerprints a Tanimoto kernel that takes the rows as they are packed."""
@@ -236,67 +277,9 @@ class FeatureGPRegressor(FamilyRegressor):
             return kernel
         return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
-    def _refine(
-        self,
-        found: FitResult,
-        gp: FeatureGP,
-        learner: AbstractLearner,
-        rows: AbstractSource,
-        run: Run,
-        report: Report,
-    ) -> tuple[FitResult, dict[str, Any]]:
-        """Few rows: from all of them. Row noise and heavy tails, where they are asked for, or pay."""
-        asked = self._asked(isinstance(gp.features, features.TanimotoHashes))
-        found, closing = closed(found, gp, learner, rows, run, asked)
-        if self._leaves_out(gp):
-            return found, closing
-        found, noise = with_noise(asked, found, learner, rows, run, report, self.dtype)
-        return found, closing | noise
-
-    def _asked(self, hashed: bool) -> Asked:
-        """`likelihood=`. Raises ValueError for row noise of fingerprints: a network of numbers says it."""
-        asked = Asked.of(self._likelihood, FEATURE)
-        if hashed and asked.name in HEADS:
-            raise ValueError(
-                f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
-            )
-        transform = transform_wanted(self.likelihood, self._target)
-        asked = asked._replace(hashed=hashed, transformed=transform is not None)
-        return asked.as_chosen(self._chosen_likelihood)
-
-    def _leaves_out(self, gp: FeatureGP) -> bool:
-        """Whether "auto" chooses by `errors_of_left_out`: of features that nothing has fitted to the targets."""
-        asked = Asked.of(self._likelihood, FEATURE)
-        return isinstance(gp.features, features.Linear) and asked.name == AUTO
-
-    def _likelihood_of(
-        self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
-    ) -> AbstractLikelihood:
-        if learned is None or learned.evidence is None or learned.evidence.df is None:
-            return Gaussian(posterior.noise)
-        with jax.enable_x64(True):
-            return StudentT(frozen(np.float64(learned.evidence.df)), posterior.noise)
-
-    def _dispersion_of(
-        self,
-        gp: FeatureGP,
-        learned: FitResult | None,
-        posterior: AbstractPosterior,
-        data: TrainingData,
-        run: Run,
-    ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """Of linear features by rows that are left out exactly; else, where held-out rows want their probabilities corrected, that of whole errors."""
-        if self._leaves_out(gp):
-            return dispersion_of(self._asked(False), posterior, gp, data, run)
-        if learned is None or learned.evidence is None or learned.evidence.curve is None:
-            return None, {}
-        return Dispersion(None, learned.evidence.df, curve=learned.evidence.curve), {}
-
-    def _posterior_of(
-        self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run
-    ) -> tuple[FeaturePosterior, Solution | None, dict[str, Any]]:
-        """Exact, from the moments of all rows."""
-        if learned is None or learned.evidence is None:
+    def _posterior(self, learned: FitResult, data: TrainingData, context: FitContext) -> FeaturePosterior:
+        """Exact, from the moments of all rows; a network's features grow beyond the range of the rows."""
+        if learned.evidence is None:
             raise ValueError(
                 "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
             )
@@ -305,65 +288,67 @@ class FeatureGPRegressor(FamilyRegressor):
                 "the marginal likelihood is not a finite number from the start: are inputs or targets on a huge scale? "
                 "(standardize=True divides by it)"
             )
+        gp, moments = learned.gp, learned.evidence.moments
         variances = float(gp.variance), float(gp.noise_variance)
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
-        moments, entries = learned.evidence.moments, {}
         if features.is_network(self.features):
-            beyond = beyond_limits(posterior, variances[0], data, key=draws.fold_in(run.start_key, 2))
-            moments, entries = with_idle(moments, beyond.n_features), {"features_beyond": choice(*BEYOND)}
-            both = features.Sum(gp.features, beyond)
+            beyond = beyond_limits(posterior, variances[0], data, key=fold_in(context.start_key, 2))
+            moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
+            context.record("features_beyond", *BEYOND)
         self._stream = begun(gp, moments)
-        return (
-            posterior,
-            None,
-            entries
-            | {
-                "n_features": choice(gp.n_features, "the size of the feature map"),
-                "variance": choice("exact", "the posterior of the features' weights is computed exactly"),
-                "moment_rows": choice(
-                    chunk_rows(gp.n_features), "rows per chunk of a pass over all data: 16 MB of features"
-                ),
-                "predict_rows": choice(
-                    BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
-                ),
-            },
+        context.record("n_features", gp.n_features, "the size of the feature map")
+        context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
+        return posterior
+
+    def _error_distribution(
+        self,
+        asked: Asked,
+        learned: FitResult,
+        posterior: FeaturePosterior,
+        data: TrainingData,
+        context: FitContext,
+    ) -> Dispersion | None:
+        """The distribution of errors: by the rows that learning held out; for linear features with constant noise by rows that are left out exactly."""
+        asked, held_out = (
+            asked.as_chosen(self._chosen_likelihood),
+            getattr(learned.evidence, "held_out", None),
         )
-
-    def _nlml(self, learned: FitResult | None) -> float | None:
-        return None if learned is None else learned.nlml
-
-    def _close(self, learned: FitResult, data: TrainingData, run: Run) -> tuple[FitResult, dict[str, Any]]:
-        """With the moments of all rows of files in place of the sample's."""
-        if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
-            return learned, {}
-        release()  # what learning has freed, before files are read again
-        try:
-            with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-                chunks = data.everything.chunks(pass_rows(learned.gp.n_features, run.devices))
-                moments = _moments(learned, in_time(chunks), run.devices)
-        except (TimeIsUpError, KeyboardInterrupt) as end:
-            result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
-            why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
-            return learned._replace(result=result, converged=False), {
-                "closing_rows": choice(data.n_rows, why)
-            }
-        found = spectrum(moments)
-        nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
-        why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
-        closed = learned._replace(
-            evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml)
-        )
-        return closed, {"closing_rows": choice(data.n_all, why)}
+        if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
+            return error_distribution(asked, posterior, learned.gp, data, context)
+        if held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT:
+            context.record("likelihood", GAUSSIAN, f"fewer than {MIN_HELD_OUT} held-out rows tell too little")
+            return None
+        if held_out is not None or asked.name == GAUSSIAN:
+            return error_distribution(asked, posterior, learned.gp, data, context, held_out)
+        if asked.name == STUDENT:
+            raise ValueError(
+                "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
+            )
+        context.record("likelihood", GAUSSIAN, "no rows were held out")
+        return None
 
 
-def _moments(learned: FitResult, chunks: Iterable[Batch], devices: Devices) -> Moments:
-    """Of rows beyond those learned from; under Student-t noise they weigh as the posterior of these says."""
-    gp, df = learned.gp, learned.evidence.df
-    if df is None:
-        return add_up(gp, chunks, devices)
-    before = belief_of(learned.spectrum, float(gp.variance), float(gp.noise_variance))
-    return add_up_weighted(gp, chunks, before, df, devices)
+def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitContext) -> FitResult:
+    """What was learned from a sample of the rows in files, with the moments of all rows in place of the sample's."""
+    if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
+        return learned
+    release()  # what learning has freed, before files are read again
+    try:
+        with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
+            chunks = data.everything.chunks(pass_rows(learned.gp.n_features, context.devices))
+            moments = add_up(learned.gp, in_time(chunks), context.devices)
+    except (TimeIsUpError, KeyboardInterrupt) as end:
+        result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
+        why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
+        context.record("closing_rows", data.n_rows, why)
+        context.end(result, "the posterior is that of a uniform sample of the rows")
+        return learned._replace(result=result, converged=False)
+    found = spectrum(moments)
+    nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
+    why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
+    context.record("closing_rows", data.n_all, why)
+    return learned._replace(evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml))
 
 
 @eqx.filter_jit

@@ -1,26 +1,37 @@
 """Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
 
 import dataclasses
-import time
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from stochgp import kernels
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, Decisions, choice
-from stochgp.compiled import kept_on_disk
+from stochgp.choosing import AS_ASKED, Decisions
+from stochgp.context import PLANNED, FitContext
+from stochgp.data.fingerprint_rows import Inputs
+from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import refuse_no_targets
+from stochgp.data.training import TrainingData
+from stochgp.estimators.checks import Seen
+from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned, within_reach
-from stochgp.estimators.report import PLANNED
-from stochgp.estimators.settings import check_settings
-from stochgp.families.variational import LATE, kept, likelihood_of, named_kernel, predictions_entries
-from stochgp.families.variational import posterior_of as closed
-from stochgp.learners import Stream, begin_stream, continue_run, feed
-from stochgp.learning.growing import STEPS, AbstractGrowing
+from stochgp.families.common import open_fit, warn_of_data
+from stochgp.families.decoupled_mean import with_decoupled_mean
+from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.likelihoods import started_sparse
+from stochgp.families.targets import standardised, target_transform
+from stochgp.families.variational import (
+    LATE,
+    inputs_of,
+    likelihood_of,
+    named_kernel,
+    variational_posterior,
+)
+from stochgp.learners.decoupled import STEPS, AbstractGrowing
+from stochgp.learning import Stream, begin_stream, continue_run, feed
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key
@@ -28,18 +39,10 @@ from stochgp.observations import Observation
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
-from stochgp.selection.warping import transform_wanted
-from stochgp.selection.wider_mean import solve_seconds, widened
-from stochgp.training_data.cautions import Seen, warn_of
-from stochgp.training_data.fingerprinted import Inputs
-from stochgp.training_data.inputs import read_inputs_at_fit, read_rows, refuse_no_targets
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.functions import InducingFunctions
 
 GROWING = ("ivsgpr", "svdgp")
-MEAN_SHARE = 0.3  # of a time limit, for the best mean
 MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
 # Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
 # the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
@@ -47,50 +50,44 @@ EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
 
 
 def start(
-    estimator: Any, data: TrainingData, likelihood: AbstractLikelihood, most: int | None
-) -> tuple[SparseGP, dict[str, Any]]:
-    """The prior with room for functions, at most `most` of them; what `plan_` says of it."""
+    estimator: Any,
+    data: TrainingData,
+    likelihood: AbstractLikelihood,
+    most: int | None,
+    context: FitContext,
+) -> SparseGP:
+    """The prior with room for functions, at most `most` of them."""
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
-    name, of_kernel = named_kernel(estimator.kernel, "rbf")
+    name = named_kernel(estimator.kernel, "rbf", context)
     kernel = kernels.resolve(name, data.n_inputs, variance=data.spread, dtype=dtype)
     n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
-    entries = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
+    context.record("n_inducing", n, "functions that grow from the rows, until there are so many")
     if estimator.approximation == "ivsgpr":
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
         n_mean = room(_n_mean(estimator))
         why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
-        entries["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
+        context.record("n_inducing_mean", n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
-    return cast(SparseGP(kernel, q, likelihood), dtype), of_kernel | entries
+    return cast(SparseGP(kernel, q, likelihood), dtype)
 
 
-def posterior_of(
-    gp: SparseGP, data: TrainingData, run: Run
-) -> tuple[VariationalPosterior, None, dict[str, Any]]:
+def growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
     """The best q(f) of the functions that were learned, by a pass over all rows: as inducing points of the covariance, and of the mean where it has its own.
 
     Where there is no time for the pass, q(f) stays as it was learned.
     """
     functions: Any = gp.approximation
     if int(functions.beta.used) == 0:
-        of_prior = predictions_entries() | {"q": choice(LATE, "no step was taken: it is the prior")}
-        return VariationalPosterior.of(gp, data.n_inputs), None, of_prior
+        context.record("q", LATE, "no step was taken: it is the prior")
+        return VariationalPosterior.of(gp, data.n_inputs)
     shared = SparseGP(gp.kernel, InducingPoints.of(_points(functions.beta)), gp.likelihood)
-    posterior, _, entries = closed(shared, data, run)
-    if entries["q"]["choice"] == LATE:
-        return VariationalPosterior.of(gp, data.n_inputs), None, entries
+    posterior = variational_posterior(shared, data, context)
+    if context.plan_["q"]["choice"] == LATE:
+        return VariationalPosterior.of(gp, data.n_inputs)
     if functions.covariance_functions is None:
-        return posterior, None, entries
-    posterior, more = widened(posterior, shared, None, data, run, _points(functions.mean_functions))
-    return posterior, None, entries | more
-
-
-def mean_seconds(estimator: Any, data: TrainingData) -> float:
-    """Of solving for the mean where it has functions of its own, by typical costs; 0 where that is more than a share of the time that is left."""
-    if estimator.approximation != "svdgp":
-        return 0.0
-    return kept(solve_seconds(min(_n_mean(estimator), data.n_rows), data), MEAN_SHARE)
+        return posterior
+    return with_decoupled_mean(posterior, shared, None, data, context, _points(functions.mean_functions))
 
 
 def _n_mean(estimator: Any) -> int:
@@ -104,40 +101,42 @@ def _points(functions: InducingFunctions) -> Float[np.ndarray, "P D"]:
 
 def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     """`SparseGPRegressor.partial_fit`."""
-    check_settings(estimator.get_params(deep=False))
-    if transform_wanted(estimator.likelihood, estimator.target) is not None:
+    if target_transform(estimator.likelihood, estimator.target) is not None:
         raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
     if estimator.calibration is not None:
         raise ValueError("a stream sets no rows aside for a calibration: leave it None, or use fit")
-    leaves = estimator._inputs() is not Inputs.NUMBERS
-    begun, before = time.perf_counter(), vars(estimator).get("_fitted")
+    leaves, before = inputs_of(estimator) is not Inputs.NUMBERS, vars(estimator).get("_fitted")
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
-    rows, encoder = _read(estimator, X, y, sample_weight, before)
-    if before is not None:
-        rows = within_reach(before, rows, stacklevel=3)
-    with jax.enable_x64(True), kept_on_disk():
+    with open_fit(estimator, None, None) as context:
+        rows, encoder = _read(estimator, X, y, sample_weight, before)
         if before is None:
-            settings = bool(estimator.standardize), estimator.mean, estimator.dtype
-            data = dataclasses.replace(TrainingData.of(rows, *settings, leaves), encoder=encoder)
-            warn_of(data, learns=True, stacklevel=3)
-            before, entries = _begun(estimator, data)
-            estimator.plan_, estimator.n_rows_ = Decisions(entries), 0
+            data = standardised(rows, estimator.mean, estimator, leaves, context)
+            data = dataclasses.replace(data, encoder=encoder)
+            warn_of_data(estimator, data, learns=True)
+            before = _begun(estimator, data, context)
+            estimator.n_rows_, estimator.fit_report_ = 0, {}
+        else:
+            rows = within_reach(before, rows, stacklevel=4)
+            context.plan_ = estimator.plan_.without("caution")
         found, losses = _fed(estimator, before, rows)
-    said = _said(before, found, rows, bool(losses))
-    estimator._fitted, s = found, found.target_scale
-    kept = estimator.plan_.without("elbo", "caution")
-    estimator.plan_ = kept | _entries() | warned(said, stacklevel=4)
-    estimator.noise_variance_ = found.observation.noise_variance * s**2
-    estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
-    estimator.n_iter_ = int(found.stream.n_steps)
-    first = estimator.n_iter_ - len(losses)
-    estimator.history_ = [
-        {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
-    ]
-    estimator.converged_ = False
-    estimator.target_name_ = getattr(estimator, "target_name_", None)
-    estimator.fit_seconds_ = time.perf_counter() - begun
+        said = _said(before, found, rows, bool(losses))
+        context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
+        context.record("ended", PLANNED, "a stream has no planned end")
+        warned(said, context, stacklevel=5)
+        estimator._fitted, s = found, found.target_scale
+        estimator.plan_ = Decisions(context.plan_)
+        report = estimator.fit_report_ | context.report
+        estimator.fit_report_ = {name: value for name, value in report.items() if name != "elbo"}
+        estimator.noise_variance_ = found.observation.noise_variance * s**2
+        estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
+        estimator.n_iter_ = int(found.stream.n_steps)
+        first = estimator.n_iter_ - len(losses)
+        estimator.history_ = [
+            {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
+        ]
+        estimator.converged_ = False
+        estimator.target_name_ = getattr(estimator, "target_name_", None)
 
 
 def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Rows, Any]:
@@ -150,33 +149,29 @@ def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | N
     return read_rows(X, y, sample_weight, may_weigh_nothing=True), encoder
 
 
-def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
+def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
     """Before the first row; its batches have at most as many rows as there are in the first call."""
-    likelihood, _ = estimator._start_likelihood(data)
-    gp, entries = start(estimator, data, likelihood, None)
     learner, why = _learner(estimator, data.n_rows)
-    key = as_key(estimator.random_state)
-    stream = begin_stream(learner, gp, data.n_inputs, key=key, dtype=np.dtype(estimator.dtype))
-    entries |= {
-        "learner": choice(type(learner).__name__, why),
-        "batch_size": choice(
-            learner.batch_size, "rows that wait for each other before a step; at most those of the first call"
-        ),
-        "gradients": choice(*learner.exactness({})),
-    }
+    likelihood, _ = started_sparse(estimator, learner, data)
+    gp = start(estimator, data, likelihood, None, context)
+    dtype = np.dtype(estimator.dtype)
+    stream = begin_stream(learner, gp, data.n_inputs, key=as_key(estimator.random_state), dtype=dtype)
+    context.record("learner", type(learner).__name__, why)
+    context.report |= {"batch_size": learner.batch_size, "gradients": learner.exactness({})[0]}
     posterior = VariationalPosterior.of(gp, data.n_inputs)
     observation = Observation(data.targets, likelihood_of(gp))
-    places = data.encoder, data.inputs, posterior, estimator.dtype, observation
-    return Fitted(*places, Seen.of(data), stream=stream), entries
+    return Fitted(
+        data.encoder, data.inputs, posterior, estimator.dtype, observation, Seen.of(data), stream=stream
+    )
 
 
 def stream_of(
-    estimator: Any, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+    estimator: Any, gp: SparseGP, learned: FitResult, data: TrainingData, context: FitContext
 ) -> Stream:
-    """What a `fit` leaves to go on from; from the model alone where no step was taken."""
+    """What a `fit` leaves to go on from; from the model alone if no step was taken."""
     learner, _ = _learner(estimator, data.n_rows)
-    key, dtype = run.learn_key, np.dtype(estimator.dtype)
-    if learned is None or learned.to_go_on is None or learned.n_iter == 0:
+    key, dtype = context.learn_key, np.dtype(estimator.dtype)
+    if learned.to_go_on is None or learned.n_iter == 0:
         return begin_stream(learner, gp, data.n_inputs, key=key, dtype=dtype)
     return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
 
@@ -185,7 +180,7 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
-    passes = estimator.epochs or (1 if "result" in estimator.plan_ else _passes)
+    passes = estimator.epochs or (1 if "result" in estimator.fit_report_ else _passes)
     stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
     if not losses:
@@ -214,15 +209,9 @@ def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
     """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
-    learner, why = estimator._named_learner()
+    learner, why = sparse_learner_of(estimator)
     if not isinstance(learner, AbstractGrowing):
         raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
     size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))
     rate = STREAM_RATE if learner.learning_rate is None else learner.learning_rate
     return dataclasses.replace(learner, batch_size=size, learning_rate=rate), why
-
-
-def _entries() -> dict[str, Any]:
-    """Of predictions from a stream."""
-    of_q = choice("as learned", "a stream keeps no rows whose optimum could be found")
-    return predictions_entries() | {"q": of_q, "ended": choice(PLANNED, "a stream has no planned end")}

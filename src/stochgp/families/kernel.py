@@ -1,8 +1,10 @@
 """The kernel GP as a scikit-learn estimator."""
 
+import os
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +12,47 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.choosing import choice, too_few
-from stochgp.data.streams import AbstractSource
-from stochgp.estimators.helps import within_reach
-from stochgp.estimators.regressor import FamilyRegressor
-from stochgp.families.kernel_posterior import WantedPosterior
-from stochgp.families.solving import KernelPosterior, Wanted
+from stochgp.choosing import too_few
+from stochgp.context import FitContext
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.reading import read_inputs, read_rows
+from stochgp.data.training import TrainingData, in_target_units
+from stochgp.estimators.base import FamilyRegressor
+from stochgp.estimators.diagnostics import within_reach
+from stochgp.families.common import (
+    fitted_model,
+    learn,
+    observation_model,
+    open_fit,
+    read_regression_data,
+    reporter,
+    store,
+    warn_of_data,
+)
+from stochgp.families.default_learners import HURRIED, kernel_learner
+from stochgp.families.kernel_choice import (
+    USUAL,
+    best_kernel,
+    inputs_with_smiles,
+    kernel_called,
+    near_in_time,
+    short_days,
+    with_level,
+    with_packing,
+)
+from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
+from stochgp.families.left_out import error_distribution
+from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
+from stochgp.families.rotation import rotate_inputs
+from stochgp.families.solving import KernelPosterior
 from stochgp.families.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
-from stochgp.learning.log import Report
-from stochgp.learning.placing import COMPILER_BYTES
-from stochgp.likelihoods import AbstractLikelihood, Gaussian
-from stochgp.models import AbstractGP, KernelGP
+from stochgp.likelihoods import Gaussian
+from stochgp.models import KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import Dispersion
+from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.parameters import cast
 from stochgp.posteriors import (
     AbstractPosterior,
@@ -34,25 +62,10 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
-from stochgp.results import RESULTS, Estimate, FitResult, Solution
-from stochgp.selection.choices import HURRIED, kernel_learner
-from stochgp.selection.dispersion import GAUSSIAN
-from stochgp.selection.dispersion_choice import dispersion_of, start_noise
-from stochgp.selection.kernel_choice import USUAL, best_kernel, kernel_called, near_in_time, short_days
-from stochgp.selection.likelihood import AUTO, KERNEL, Asked
-from stochgp.selection.metric import COMPARE, with_metric
-from stochgp.training_data.fingerprinted import (
-    Inputs,
-    inputs_with_smiles,
-    is_packed,
-    with_level,
-    with_packing,
-)
-from stochgp.training_data.inputs import read_inputs, read_rows
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData, in_target_units
+from stochgp.results import RESULTS, Estimate, Solution
+from stochgp.warning import progress_printer
 
-LEAST_SECONDS = 2.0  # of learning, compilation included
+MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
 
@@ -77,10 +90,10 @@ class KernelGPRegressor(FamilyRegressor):
         From all rows, or from the nearest ones of each new row.
     n_samples : int
         Function samples solved with the mean, for variances where exact ones do not fit; 0 = none.
-    metric : "auto", "compare" or "inputs"
-        Whether lengthscales are along the inputs, or along directions that the rows choose where left-out rows gain by it (docs/methods/metric.md): "compare"
-        tries that with any stationary kernel of one lengthscale for each input, which `kernel_` then has behind a linear map; "auto" with a kernel given by
-        its name; "inputs" never.
+    rotate_inputs : "auto" or bool
+        Whether the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
+        density (docs/methods/rotation.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
+        "auto": True if the kernel is given by its name.
     smiles
         The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
         out those that cannot be read (predictions NaN).
@@ -99,7 +112,9 @@ class KernelGPRegressor(FamilyRegressor):
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
-        Choices and reasons; `plan_["variance"]` says how standard deviations are computed and their expected relative error.
+        Decisions and reasons; `plan_["variance"]` says how standard deviations are computed and their expected relative error.
+    fit_report_
+        Measured numbers of learning and solving, such as the relative residual of the solve.
     history_, n_iter_, fit_seconds_
         What learning and solving met (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
@@ -123,16 +138,98 @@ class KernelGPRegressor(FamilyRegressor):
     solver: Any = "auto"
     prediction: str = "auto"
     n_samples: int = 64
-    metric: str = field(default="auto", kw_only=True)
+    rotate_inputs: bool | str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
-    _shares_learning: ClassVar[bool] = False
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> "KernelGPRegressor":
+        """Learn the hyperparameters from rows X [N, D] and targets y [N], and compute the posterior.
+
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would be
+        exceeded. A fit that raises leaves the estimator as it was.
+
+        Parameters
+        ----------
+        X, y
+            An array or a data frame (text columns are one-hot encoded, dates become numbers). For files, X is a path of a table or of a folder of tables, or
+            `data.Blocks`, and y the name of the target's column.
+        sample_weight
+            Frequency weights ρ: a row has the noise variance σ²/ρ.
+        groups
+            The group of each row, by numbers or text (days, patients): rows of a group are held out together, and left out together by leave-one-out learning.
+        checkpoint
+            A file that is kept up to date. A killed fit, called again with the same data and settings, continues from it to the same result.
+        callback
+            Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
+        """
+        with open_fit(self, checkpoint, callback, shares_learning=False) as context:
+            inputs = inputs_with_smiles(self.kernel, self.smiles, self.missing)
+            data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
+            learner = self._learner(data, context)
+            warn_of_data(self, data, learns=learner is not None)
+            require_memory(data, self, context)
+            gp, learned = initial_kernel_gp(self, data, context), None
+            if learner is not None:
+                kept, least = (
+                    seconds_for_posterior(data, self),
+                    MIN_SECONDS if self.learner == "auto" else 0.0,
+                )
+                learned, source, learner = learn(
+                    learner, gp, data, context, keep_seconds=kept, min_seconds=least
+                )
+                report, is_named = reporter(learner, data, context), isinstance(self.kernel, str)
+                learned = rotate_inputs(
+                    self.rotate_inputs, is_named, learned, learner, source, report, context
+                )
+                gp = learned.gp
+            is_learned = learned is not None
+            posterior: Any
+            posterior, solution = context.finish(
+                lambda: kernel_posterior(gp, data, self, context, is_learned=is_learned)
+            )
+            errors = context.finish(lambda: self._error_distribution(posterior, gp, data, context))
+            likelihood, learns_noise = Gaussian(posterior.noise), is_learned and self.noise_variance is None
+            observation = observation_model(self, likelihood, errors, posterior, data, learns_noise)
+            exact = posterior_at_learned(posterior)
+            nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
+            fitted = fitted_model(self, data, posterior, observation, context)
+            store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
+        return self
+
+    def _learner(self, data: TrainingData, context: FitContext) -> AbstractLearner | None:
+        learner, why = kernel_learner(
+            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
+            grouped=data.rows.group is not None,
+            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        context.record("learner", None if learner is None else type(learner).__name__, why)
+        return learner
+
+    def _error_distribution(
+        self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
+    ) -> Dispersion | None:
+        """The distribution of errors; "auto" compares only if the noise was learned."""
+        asked = Asked.of(self._likelihood, KERNEL).as_chosen(self._chosen_likelihood)
+        keeps_noise = self.learner is None or self.noise_variance is not None
+        if asked.name == AUTO and keeps_noise:
+            context.record("likelihood", GAUSSIAN, "the noise was not learned")
+            return None
+        return error_distribution(asked, posterior, gp, data, context)
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
 
         Hyperparameters, solver, tiles, the functions held for standard deviations, and what standardises inputs and targets stay those of
         `fit`. So the result is the posterior that a fit of all rows at these hyperparameters would have, to the tolerance of its solve.
-        New columns' values are read as `predict` reads them. `n_rows_`, `converged_`, `nlml_` and `plan_["residual"]` are of all rows, and
+        New columns' values are read as `predict` reads them. `n_rows_`, `converged_`, `nlml_` and `fit_report_["residual"]` are of all rows, and
         `history_` gains what the solve met. The time that it takes is bounded by `time_limit`.
 
         Raises ValueError or TypeError, in one line, for rows that cannot be used and for what would exceed `memory_limit`.
@@ -145,25 +242,24 @@ class KernelGPRegressor(FamilyRegressor):
         rows = within_reach(self._fitted, rows, stacklevel=2)
         if len(rows) == 0:
             return self
-        n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
+        n_updates = self.fit_report_.get("updates", 0) + 1
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
         with deadline.within(self.time_limit):
-            fitted, solved = updated(self._fitted, rows, self._wanted_solve(), budget, key=key)
+            fitted, solved = updated(self._fitted, rows, progress_printer(self.verbose), budget, key=key)
         if (
             solved is not None and solved.result is RESULTS.interrupted
         ):  # the model stays that of the earlier rows
             raise KeyboardInterrupt
         self._fitted = fitted
         self.n_rows_ += len(rows)
-        self.plan_ = self.plan_ | {"updates": choice(n_updates, "calls that took in more rows after the fit")}
+        self.fit_report_ = self.fit_report_ | {"updates": n_updates}
         if solved is not None:
             self._report_solved(solved)
         return self
 
     def _report_solved(self, solved: Solution) -> None:
         """Attributes that an update changes, in target units."""
-        why = f"of the mean, relative, measured on all rows; {solved.result.name}"
-        self.plan_ = self.plan_ | {"residual": choice(float(solved.residual_norms[0]), why)}
+        self.fit_report_ = self.fit_report_ | {"residual": float(solved.residual_norms[0])}
         self.converged_ = bool(solved.converged)
         s, unit = self._fitted.target_scale, self._fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, 1.0, unit) for entry in solved.history]
@@ -202,125 +298,38 @@ class KernelGPRegressor(FamilyRegressor):
             self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")
         return posterior.nlml_estimate
 
-    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
-        return kernel_learner(
-            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=self._is_hurried(),
-            grouped=data.rows.group is not None,
-            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
-        )  # fmt: skip
-
-    def _inputs(self) -> Inputs:
-        return inputs_with_smiles(self.kernel, self.smiles, self.missing)
-
-    def _is_hurried(self) -> bool:
-        """Whether there is no time to search neighbours."""
-        return deadline.left() < HURRIED
-
-    def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
-        """The kernel given, or of that name; the noise given, which nothing trains, or `starting_noise`.
-
-        Raises MemoryLimitError, before anything is learned, if the solve that follows will not fit.
-        """
-        self._wanted_posterior().require(data, run, 0 if self.learner is None else COMPILER_BYTES)
-        dtype, spread = jnp.dtype(self.dtype), data.spread
-        noise = start_noise(self._asked, self.noise_variance, spread, self.dtype)
-
-        def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
-            return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
-
-        named = self.kernel if isinstance(self.kernel, str) else None
-        days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
-
-        def start(name: str) -> KernelGP:
-            kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)
-            return with_kernel(near_in_time(kernel, days))
-
-        if named != "auto":
-            kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
-            if named == "tanimoto":
-                kernel = with_level(kernel, spread, dtype)
-            kernel = with_packing(kernel, is_packed(data.encoder))
-            return with_kernel(near_in_time(kernel, days)), {}
-        late = "there was no time to compare kernels" if self._is_hurried() else None
-        if refusal := late or too_few(data.n_rows, data.rows.group):
-            name, why = USUAL, refusal
-        else:
-            name, why = best_kernel(start, data.source(False), key=run.start_key)
-        return start(name), {"kernel": choice(name, why)}
-
-    def _likelihood_of(
-        self,
-        gp: KernelGP,
-        learned: FitResult | None,
-        posterior: KernelPosterior | LocalPosterior | MixturePosterior,
-    ) -> AbstractLikelihood:
-        """The noise of the posterior, raised or scaled with it."""
-        return Gaussian(posterior.noise)
-
-    def _dispersion_of(
-        self,
-        gp: AbstractGP,
-        learned: FitResult | None,
-        posterior: AbstractPosterior,
-        data: TrainingData,
-        run: Run,
-    ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """How errors are distributed: "auto" compares only where the noise was learned."""
-        asked, kept = (
-            self._asked.as_chosen(self._chosen_likelihood),
-            self.learner is None or self.noise_variance is not None,
-        )
-        if asked.name == AUTO and kept:
-            return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
-        if asked.name == AUTO and is_packed(data.encoder):
-            return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
-        return dispersion_of(asked, posterior, gp, data, run)
-
-    @property
-    def _asked(self) -> Asked:
-        return Asked.of(self._likelihood, KERNEL)
-
-    def _refine(
-        self,
-        found: FitResult,
-        gp: KernelGP,
-        learner: AbstractLearner,
-        rows: AbstractSource,
-        run: Run,
-        report: Report,
-    ) -> tuple[FitResult, dict[str, Any]]:
-        """Rotate the inputs if this improves the log density of left-out rows."""
-        asked = COMPARE if self.metric == "auto" and isinstance(self.kernel, str) else self.metric
-        return with_metric(asked, found, learner, rows, run, report)
-
-    def _least_seconds(self) -> float:
-        """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
-        return LEAST_SECONDS if self._learns_automatically else 0.0
-
-    @property
-    def _learns_automatically(self) -> bool:
-        return isinstance(self.learner, str) and self.learner == "auto"
-
-    def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return self._wanted_posterior().seconds(data, run)
-
-    def _posterior_of(
-        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        return self._wanted_posterior().of(gp, learned, data, run)
-
-    def _wanted_posterior(self) -> WantedPosterior:
-        return WantedPosterior(self.prediction, self._wanted_solve(), self.noise_variance is not None)
-
-    def _wanted_solve(self) -> Wanted:
-        return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
-
-    def _nlml(self, learned: FitResult | None) -> float | None:
-        posterior = self._at_learned
-        return posterior.nlml() if isinstance(posterior, ExactKernelPosterior) else None
-
     @property
     def _at_learned(self) -> AbstractPosterior:
-        """The posterior at the learned hyperparameters."""
-        posterior = self._fitted.posterior
-        return posterior.base if isinstance(posterior, MixturePosterior) else posterior
+        return posterior_at_learned(self._fitted.posterior)
+
+
+def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:
+    """The posterior at the learned hyperparameters; of a mixture its base."""
+    return posterior.base if isinstance(posterior, MixturePosterior) else posterior
+
+
+def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context: FitContext) -> KernelGP:
+    """The kernel given, or of that name with starting values, or the one that predicts left-out rows best; and the noise at its start."""
+    dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
+    asked = Asked.of(estimator._likelihood, KERNEL)
+    noise = start_noise(asked, estimator.noise_variance, spread, estimator.dtype)
+    named = given if isinstance(given, str) else None
+    days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
+
+    def start(kernel: kernels.AbstractKernel) -> KernelGP:
+        return cast(KernelGP(kernel=near_in_time(kernel, days), noise=noise), estimator.dtype)
+
+    def start_of(name: str) -> KernelGP:
+        return start(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
+
+    if named == "auto":
+        late = "there was no time to compare kernels" if deadline.left() < HURRIED else None
+        name, why = USUAL, late or too_few(data.n_rows, data.rows.group)
+        if why is None:
+            name, why = best_kernel(start_of, data.source(False), key=context.start_key)
+        context.record("kernel", name, why)
+        return start_of(name)
+    kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
+    if named == "tanimoto":
+        kernel = with_level(kernel, spread, dtype)
+    return start(with_packing(kernel, is_packed(data.encoder)))

@@ -1,157 +1,206 @@
-"""Which posterior a kernel GP has: by a solve of all rows, or from the rows nearest to each point."""
+"""The posterior of a kernel GP: of all rows by a solve, or from the rows nearest to each point."""
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
 
 from stochgp import deadline
-from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
+from stochgp.choosing import AS_ASKED
+from stochgp.context import FitContext
+from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
-from stochgp.families.integrating import integrated
-from stochgp.families.solving import Wanted, posterior_of
+from stochgp.families.default_learners import LOCAL_ROWS
+from stochgp.families.hyperparameters import integrated
+from stochgp.families.left_out import some_left_out, typical_error
+from stochgp.families.solving import plan_solve, solved
+from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
-from stochgp.planning.solver import choose
+from stochgp.neighbours import EXACT_ROWS
+from stochgp.objectives.conditionals import Conditional
+from stochgp.objectives.kernel import mean_variance
+from stochgp.parameters import frozen, value_of
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
-from stochgp.results import RESULTS, FitResult, Solution
-from stochgp.selection.choices import LOCAL_ROWS
-from stochgp.selection.local_choice import calibrated_locally, sharing
-from stochgp.selection.raised_noise import raised_for_solving
+from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK, local_search_bytes
+from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky, SystemSize
+from stochgp.solvers.choice import choose_solver
 from stochgp.solvers.sizes import SMALL
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
-FEW_CALIBRATION_ROWS = 64  # where time is short: blocks of one size, so one program
+FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-TYPICAL_TO_BEST = (
-    3.0  # an iterative solve, which times itself, is begun with a third of its typical seconds left
-)
-MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
-WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
+COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
+MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
+MAX_RESIDUAL = 0.5  # relative, of a solve that was cut: beyond that local prediction is better
+NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # of `noise_floor`
 
 
-class WantedPosterior(NamedTuple):
-    """What the user asked of the posterior."""
+def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> None:
+    """Raise MemoryLimitError if the solve of all rows will not fit beside what learning leaves in use."""
+    if _prediction(data, estimator)[0] == "global":
+        left = 0 if estimator.learner is None else COMPILER_BYTES
+        itemsize, D = DTYPES[estimator.dtype], data.n_inputs
+        size = SystemSize(data.n_rows, D, int(estimator.n_samples), itemsize * (D + 2), itemsize)
+        choose_solver(size, context.budget.keeping(left), solver=estimator.solver)
 
-    prediction: str  # "auto", "global" or "local"
-    solve: Wanted
-    keeps_noise: bool  # whether the noise variance was given
 
-    def seconds(self, data: TrainingData, run: Run) -> float:
-        """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""
-        left = deadline.left()
-        if not left < math.inf:
-            return 0.0
-        local = min(LOCAL_SECONDS, left / 2)
-        if self._prediction(data)[0] == "local" or data.n_rows <= SMALL:
-            return local
-        wholly = self._solve_seconds(data, run.budget) + LOCAL_SECONDS
-        return wholly if wholly < left / 2 else local
+def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
+    """Seconds of a time limit that learning leaves to the posterior: a few for a quick one, None (the usual share) for a solve of many rows."""
+    if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
+        return None
+    return min(LOCAL_SECONDS, deadline.left() / 2)
 
-    def of(
-        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """(The posterior, how it was solved for, what `plan_` says of it).
 
-        By a solve of all rows, or from the rows nearest to each point; by what can be had quickly where the solve would end too late.
-        """
-        prediction, why = self._prediction(data)
-        if prediction == "local":
-            return self._locally(gp, data, run, why)
-        try:
-            return self._globally(gp, learned, data, run, why)
-        except TimeIsUpError as late:
-            return self._at_once(gp, data, run, f"solving for all rows would have taken too long: {late}")
+def kernel_posterior(
+    gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, *, is_learned: bool
+) -> tuple[AbstractPosterior, Solution | None]:
+    """The posterior at the hyperparameters of `gp`, and how its system was solved; None for local prediction.
 
-    def require(self, data: TrainingData, run: Run, left_by_learning: int) -> None:
-        """Raise MemoryLimitError if the solve of all rows will not fit beside so many bytes that learning leaves in use."""
-        if self._prediction(data)[0] == "global":
-            self._solve_seconds(data, run.budget.keeping(left_by_learning))
+    If a solve of all rows would end too late, prediction is local; with `prediction="global"` the posterior is then that of 3,000 random rows.
+    """
+    prediction, why = _prediction(data, estimator)
+    if prediction == "local":
+        return _local_posterior(gp, data, context, why), None
+    try:
+        return _global_posterior(gp, data, estimator, context, why, is_learned)
+    except TimeIsUpError as late:
+        too_late = f"solving for all rows would have taken too long: {late}"
+        if estimator.prediction != "global":
+            context.end(RESULTS.time_limit, f"{too_late}; prediction is local")
+            return _local_posterior(gp, data, context, "there was no time for a solve"), None
+        some = data.some(context.some_rows(SMALL, data.n_rows))
+        found = solved(gp, some, plan_solve(gp, some, Cholesky(), 0, context), context)
+        context.record("prediction", "global", AS_ASKED)
+        context.record("posterior_rows", SMALL, "random rows: there was no time for a solve of all")
+        context.end(RESULTS.time_limit, f"{too_late}; the posterior is that of {SMALL} rows")
+        return found
 
-    def _prediction(self, data: TrainingData) -> tuple[str, str]:
-        """("global" or "local", why)."""
-        if self.prediction != "auto":
-            return self.prediction, AS_ASKED
-        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
 
-    def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
-        """Of the whole solve, by typical costs."""
-        solve, itemsize = self.solve, DTYPES[self.solve.dtype]
-        size = SystemSize(
-            data.n_rows, data.n_inputs, solve.n_samples, itemsize * (data.n_inputs + 2), itemsize
-        )
-        return choose(size, budget, solver=solve.solver).seconds
+def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
+    """("global" or "local", the reason)."""
+    if estimator.prediction != "auto":
+        return estimator.prediction, AS_ASKED
+    return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
 
-    def _globally(
-        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run, why: str
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """Raises TimeIsUpError where there is no time for the solve, and that or KeyboardInterrupt where it was cut far from the solution."""
-        choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
-        if data.n_rows > SMALL and deadline.left() < math.inf:
-            deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
-        if learned is not None and not self.keeps_noise:
-            raised = raised_for_solving(gp, data)
-            if raised.growth > MOST_GROWTH and self.prediction == "auto":
-                why = f"a global solve needs a noise variance that makes those of predictions {1 + raised.growth:.3g} times as large"
-                return self._locally(gp, data, run, why)
-            if raised.gp is not gp:
-                learned_noise = float(gp.noise_variance)
-                choices["learned_noise_variance"] = choice(learned_noise, "before it was raised")
-            gp, choices["noise_variance"] = raised.gp, raised.choice
-        else:
-            why = "not learned: " + (AS_GIVEN if self.keeps_noise else "the starting value")
-            choices["noise_variance"] = choice(float(gp.noise_variance), why)
-        wanted = self.solve._replace(
-            calibrates=learned is not None and (data.n_rows > SMALL or data.rows.group is not None),
-            devices=run.devices,
-        )
-        posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
-        if learned is not None:
-            posterior, drawn = integrated(posterior, gp, data.rows.group is not None, run.budget)
-            choices |= drawn
-        residual = float(solved.residual_norms[0])
-        if residual > WORST and data.n_rows > SMALL:
-            if solved.result is RESULTS.interrupted:
-                raise KeyboardInterrupt
-            if solved.result is RESULTS.time_limit:
-                raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
-        return posterior, solved, choices | more
 
-    def _at_once(
-        self, gp: KernelGP, data: TrainingData, run: Run, late: str
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """Local prediction; where functions may be wanted, the exact posterior of as many rows as a direct solve is quick for."""
-        if self.prediction != "global":
-            posterior, solved, choices = self._locally(gp, data, run, "there was no time for a solve")
-            return posterior, solved, choices | {"late": f"{late}; prediction is local"}
-        some = data.some(run.some(SMALL, data.n_rows))
-        wanted = self.solve._replace(solver=Cholesky(), n_samples=0, devices=run.devices)
-        posterior, solved, choices = posterior_of(gp, some, wanted, run.budget, key=run.solve_key)
-        choices["prediction"] = choice("global", AS_ASKED)
-        choices["posterior_rows"] = choice(SMALL, "random ones: there was no time for a solve of all")
-        return posterior, solved, choices | {"late": f"{late}; the posterior is that of {SMALL} rows"}
+def _global_posterior(
+    gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str, is_learned: bool
+) -> tuple[AbstractPosterior, Solution | None]:
+    """Raises TimeIsUpError without time for the solve, and TimeIsUpError or KeyboardInterrupt if it was cut far from the solution."""
+    if data.n_rows > SMALL:
+        deadline.require()
+    plan, typical = plan_solve(gp, data, estimator.solver, int(estimator.n_samples), context), None
+    near = some_left_out(gp, data, context.budget)
+    if near is not None:
+        typical = None if plan.solver.exact_variances else typical_error(near)
+        if is_learned and estimator.noise_variance is None:
+            raised, growth, reason = noise_floor(gp, data, near)
+            if growth > MAX_GROWTH and estimator.prediction == "auto":
+                why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
+                return _local_posterior(gp, data, context, why), None
+            if raised is not gp:
+                context.record("noise_floor", float(raised.noise_variance), reason)
+            gp = raised
+    calibrates = is_learned and (data.n_rows > SMALL or data.rows.group is not None)
+    posterior, solution = solved(gp, data, plan, context, typical_error=typical, calibrates=calibrates)
+    residual = float(solution.residual_norms[0])
+    if residual > MAX_RESIDUAL and data.n_rows > SMALL:
+        if solution.result is RESULTS.interrupted:
+            raise KeyboardInterrupt
+        if solution.result is RESULTS.time_limit:
+            raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
+    if is_learned:
+        grouped = data.rows.group is not None
+        posterior = integrated(posterior, gp, grouped, context.budget, record=context.record)
+    context.record("prediction", "global", why)
+    return posterior, solution
 
-    def _locally(
-        self, gp: KernelGP, data: TrainingData, run: Run, why: str
-    ) -> tuple[LocalPosterior, None, dict[str, Any]]:
-        """From neighbours, calibrated on fewer rows where time is short."""
-        N, D = data.n_rows, data.n_inputs
-        run.budget.require(
-            neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
-            f"local prediction from {N} rows",
-        )
-        local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
-        local, shared = sharing(local, run.devices)
-        rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
-        try:
-            with deadline.granted(LOCAL_SECONDS):
-                local, neighbours = calibrated_locally(local, rows, data.rows.group)
-        except TimeIsUpError:
-            rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
-        scaled = choice(rows, "left out to find the scale of the variances")
-        choices = {"prediction": choice("local", why), "calibration_rows": scaled, "neighbours": neighbours}
-        return local, None, choices | shared
+
+def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[KernelGP, float, str]:
+    """The model with a σ² for which systems can be solved, by which share typical variances of observations grow, and the reason.
+
+    If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
+    iterative solvers take more steps. σ² is therefore raised to the larger of two values, if it is smaller than that:
+    - 5 % of the median variance of f at some training rows, each predicted from its nearest other rows (`near`). So much is uncertain anyway:
+      standard deviations of observations grow by at most about 2.5 %.
+    - 3 times the rounding error of K, which is eps √N times the mean variance, less the variance of f that 95 % of these rows have given
+      their neighbours: so much a rough kernel's own small eigenvalues lie above rounding.
+    """
+    learned = float(gp.noise_variance)
+    variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
+    usual, least_usual = np.quantile(variance, (0.5, NOISE_QUANTILE))
+    some = data.X[:: max(1, len(data.y) // NOISE_ROWS)][:NOISE_ROWS]
+    signal = float(mean_variance(value_of(gp.kernel), some))
+    rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
+    least = float(max(NOISE_SHARE * usual, NOISE_ROUNDINGS * rounding - least_usual))
+    if learned >= least:
+        return gp, 0.0, ""
+    why = (
+        f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {NOISE_SHARE:.0%} of the median variance "
+        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error of K, {rounding:.3g}, less the variance {least_usual:.3g} of nearly all of them"
+    )
+    raised = frozen(np.asarray(least, gp.noise_variance.dtype))
+    growth = (least - learned) / float(usual + learned)
+    return eqx.tree_at(lambda g: g.noise.level, gp, raised), growth, why
+
+
+def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
+    """From neighbours, calibrated on fewer rows if time is short."""
+    N, D = data.n_rows, data.n_inputs
+    context.budget.require(
+        local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+        f"local prediction from {N} rows",
+    )
+    local = _shared(LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight), context)
+    rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
+    try:
+        with deadline.granted(LOCAL_SECONDS):
+            local = _calibrated(local, rows, data, context)
+    except TimeIsUpError:
+        rows = 0
+    context.report["calibration_rows"] = rows  # left out to find the scale of the variances
+    context.record("prediction", "local", why)
+    return local
+
+
+def _calibrated(
+    local: LocalPosterior, n_rows: int, data: TrainingData, context: FitContext
+) -> LocalPosterior:
+    """The posterior with variances scaled by `n_rows` left-out rows with their groups, and its number of neighbours.
+
+    Beyond 100,000 rows test rows are many as well: the fewest of 64 and 128 neighbours are taken that lose at most 0.004 nats per left-out row.
+    They cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: with less than 15 s none is tried.
+    """
+    group = data.rows.group
+    if deadline.left() <= COMPARING_SECONDS or len(local.X) <= EXACT_ROWS:
+        return local.calibrated(n_rows, 0, group)
+    found, lost = local.with_fewest(n_rows, 0, group=group)
+    losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
+    why = f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {local.n_neighbours}: {losses}"
+    context.record(
+        "neighbours", found.n_neighbours, f"{why}; a search finds {found.recall():.1%} of the nearest"
+    )
+    return found
+
+
+def _shared(local: LocalPosterior, context: FitContext) -> LocalPosterior:
+    """The posterior with its points divided among devices that work at the same time."""
+    devices = context.devices
+    if devices.mesh is None:
+        return local
+    even = SMALL_BLOCK % devices.count == 0
+    is_shared = even and devices.share_work
+    if is_shared:
+        local, why = local.spread_over(devices), "each has its part of every block of points"
+    elif devices.count == 1:
+        why = "one device"
+    elif even:
+        why = "devices of one processor share its cores, which one device uses as well"
+    else:
+        why = "blocks of points have equal parts for 2, 4, 8 or 16"
+    entry = {"count": devices.count, "points": "spread" if is_shared else "one device"}
+    context.record("devices", entry, why)
+    return local

@@ -3,7 +3,8 @@
 import dataclasses
 import logging
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget, release
-from stochgp.choosing import choice
+from stochgp.context import FitContext
+from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.devices import ONE, Devices
 from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -22,24 +23,19 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.devices import WAYS, Team
-from stochgp.planning.memory import plannable, workspace_of
-from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
 from stochgp.posteriors.kernel import NoiseDraws
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
-from stochgp.selection.left_out import typical_error
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
+from stochgp.solvers.choice import PRODUCTS, SolvePlan, choose_solver
+from stochgp.solvers.cholesky import factorisation_seconds
+from stochgp.solvers.memory import plannable, workspace_of
 from stochgp.solvers.sizes import SMALL
-from stochgp.training_data.progress import progress_line
-from stochgp.training_data.units import TrainingData
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -56,108 +52,76 @@ CALIBRATION_SECONDS = 2.5  # that left-out rows with their groups take, compilat
 KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
 
 
-class Wanted(NamedTuple):
-    """What the user asked of the solve."""
+def solved(
+    gp: KernelGP,
+    data: TrainingData,
+    plan: SolvePlan,
+    context: FitContext,
+    *,
+    typical_error: float | None = None,
+    calibrates: bool = False,
+) -> tuple[KernelPosterior, Solution]:
+    """The posterior at the hyperparameters of `gp`, and how its system was solved; `calibrates`: with variances scaled by left-out rows.
 
-    solver: str | AbstractSolver
-    n_samples: int
-    dtype: str
-    verbose: int
-    calibrates: bool = False  # whether variances are scaled by what left-out rows say
-    devices: Devices = ONE  # which may share the solve
-
-
-def posterior_of(
-    gp: KernelGP, data: TrainingData, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
-) -> tuple[KernelPosterior, Solution, dict[str, Any]]:
-    """(The posterior at the hyperparameters of `gp`, how it was solved for, what `plan_` says of that).
+    `typical_error` is that of left-out rows (`tolerances`).
 
     Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
-    noise = with_level(gp.noise, float(gp.noise_variance))
-    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
-    typical = typical_error(gp, data, budget)
-    chosen = _plan(system, data.y, wanted, typical, budget)
-    if len(data.y) > SMALL and chosen.solver.exact_variances:
-        deadline.require(chosen.seconds)
-    logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
-    posterior, found = _solved(system, chosen, data.y, wanted, typical, key)
-    scaled: dict[str, Any] = {}
-    if wanted.calibrates:
-        posterior, scaled = _calibrated(posterior, data, budget)
-    why = f"of the mean, relative, measured on all rows; {found.result.name}"
-    more = {
-        "residual": choice(float(found.residual_norms[0]), why),
-        "typical_error": choice(
-            typical,
-            "1.48 medians, of rows predicted from their neighbours; the residual is small beside it",
-        ),
-    }
-    return posterior, found, chosen.described() | more | scaled
+    if len(data.y) > SMALL and plan.solver.exact_variances and deadline.left() < math.inf:
+        deadline.require(factorisation_seconds(len(data.y)))
+    logger.info("solving by %s: %s", type(plan.solver).__name__, plan.reason)
+    posterior, found = _solved(_system(gp, data), plan, data.y, typical_error, context)
+    plan.record(context.record)
+    if calibrates:
+        posterior = _calibrated(posterior, data, context)
+    # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
+    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
+    return posterior, found
 
 
-def _calibrated(
-    posterior: KernelPosterior, data: TrainingData, budget: Budget
-) -> tuple[KernelPosterior, dict[str, Any]]:
-    """(The posterior, its variances scaled by rows predicted without themselves and their groups; what `plan_` says of that)."""
+def _calibrated(posterior: KernelPosterior, data: TrainingData, context: FitContext) -> KernelPosterior:
+    """The posterior, its variances scaled by rows predicted without themselves and their groups, as far as time and memory allow."""
     group, N, D = data.rows.group, data.n_rows, data.n_inputs
-    if group is None:
-        posterior, alone = _consistent(posterior)
-        posterior, scale = calibrated(posterior)
-        why = "of all variances, by the training rows predicted without themselves"
-        return posterior, {"scale": choice(scale, why)} | alone
-    if neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS) > budget.free():
-        return posterior, {"scale": choice(1.0, "there was no memory to predict rows without their groups")}
+    if group is not None:
+        need = local_search_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
+        if need > context.budget.free():
+            return posterior
     try:
         with deadline.granted(CALIBRATION_SECONDS):
+            if group is None and isinstance(posterior, SampledKernelPosterior) and posterior.n_neighbours:
+                posterior = consistent(posterior)
             posterior, scale = calibrated(posterior, group)
     except TimeIsUpError:
-        return posterior, {"scale": choice(1.0, "there was no time to predict rows without their groups")}
-    return posterior, {
-        "scale": choice(scale, "of all variances, by the training rows predicted without their groups")
-    }
-
-
-def _consistent(posterior: KernelPosterior) -> tuple[KernelPosterior, dict[str, Any]]:
-    """(The posterior with variances that its factor will hold for, what `plan_` says of that where they are from samples alone)."""
-    if not isinstance(posterior, SampledKernelPosterior) or posterior.n_neighbours == 0:
-        return posterior, {}
-    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a fifth"
-    try:
-        with deadline.granted(CALIBRATION_SECONDS):
-            posterior = consistent(posterior)
-    except TimeIsUpError:
-        posterior = dataclasses.replace(posterior, n_neighbours=0)
-        why = "there was no time to compare them with those of left-out rows"
-    return posterior, {} if posterior.n_neighbours else {"variance_neighbours": choice(0, why)}
+        return posterior
+    context.report["variance_scale"] = scale
+    return posterior
 
 
 def _solved(
     system: KernelSystem,
     chosen: SolvePlan,
     y: Float[np.ndarray, " N"],
-    wanted: Wanted,
     typical_error: float | None,
-    key: PRNGKeyArray,
+    context: FitContext,
 ) -> tuple[KernelPosterior, Solution]:
     solver, dtype = chosen.solver, chosen.dtype
     kernel, X = cast((system.kernel, system.X), dtype)
     system = KernelSystem(kernel, X, system.weight, system.noise, chosen.tile)
     if isinstance(solver, AbstractDirectSolver):
         return solved_directly(system, solver, y)
-    prior_key, sample_key, run_key = jax.random.split(key, 3)
+    prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
     prior, draws = None, NoiseDraws((len(y),), (sample_key,))
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
     b = sides(operator, X, y, prior, draws)
     if chosen.way is not None:
-        operator = system.spread_over(wanted.devices, WAYS[chosen.way]).operator
+        operator = system.spread_over(context.devices, PRODUCTS[chosen.way]).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
-    found = run_solver(solver, operator, b, tolerance, wanted, run_key, enough=enough)
+    found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
     if chosen.way is not None:  # the posterior is on one device
-        value, left = wanted.devices.local((found.value, found.residual))
+        value, left = context.devices.local((found.value, found.residual))
         found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = SampledKernelPosterior(
@@ -241,29 +205,38 @@ def tolerances_of(
     return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
-def _plan(
-    system: KernelSystem,
-    y: Float[np.ndarray, " N"],
-    wanted: Wanted,
-    typical_error: float | None,
-    budget: Budget,
+def _system(gp: KernelGP, data: TrainingData) -> KernelSystem:
+    noise = with_level(gp.noise, float(gp.noise_variance))
+    return KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
+
+
+def plan_solve(
+    gp: KernelGP,
+    data: TrainingData,
+    solver: str | AbstractSolver,
+    n_samples: int,
+    context: FitContext,
 ) -> SolvePlan:
-    """Solver, tiles and samples."""
+    """The solver, its tiles and samples. Raises MemoryLimitError, with both numbers, if none fits."""
+    system = _system(gp, data)
     X = np.asarray(system.X)
     noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
-    tolerance = float(tolerances(noise, y, 1, typical_error)[0])
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize
-        size = SystemSize(N, D, wanted.n_samples, itemsize * (D + 2), itemsize)
+        size = SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize)
     else:
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
-        size = SystemSize.of(system.operator, X.shape[1], wanted.n_samples, ratio)
+        size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
     release()
-    team = None if wanted.devices.mesh is None else Team.of(wanted.devices)
-    aim = {"tolerance": tolerance, "team": team, "workspace": workspace_of(system.kernel)}
-    chosen = choose(size, budget, solver=wanted.solver, **aim)
+    chosen = choose_solver(
+        size,
+        context.budget,
+        solver=solver,
+        devices=context.devices,
+        workspace=workspace_of(system.kernel),
+    )
     if chosen.variance == "samples":
-        chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, budget))
+        chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, context.budget))
     return chosen
 
 
@@ -279,14 +252,14 @@ def run_solver(
     operator: AbstractOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
-    wanted: Wanted,
+    show: Callable[[str], None],
     key: PRNGKeyArray,
     start: Array | None = None,
     enough: Float[np.ndarray, " S"] | None = None,
 ) -> Solution:
     """`solve` with progress, and a warning where it does not reach the tolerance, nor, as far as the precision allows, `enough`."""
-    with progress_line(wanted.verbose, _progress_text) as progress:
-        found = solve(operator, b, solver, key=key, start=start, progress=progress, tolerance=tolerance)
+    progress = lambda entry: show(_progress_text(entry))
+    found = solve(operator, b, solver, key=key, start=start, progress=progress, tolerance=tolerance)
     if (
         found.result is RESULTS.precision_reached
         and enough is not None

@@ -1,46 +1,51 @@
 """The sparse GP as a scikit-learn estimator."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import equinox as eqx
-import jax
 from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
-from stochgp.choosing import AS_ASKED, choice
-from stochgp.context import restored_on_error
-from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.choosing import AS_ASKED
+from stochgp.context import FitContext, restored_on_error
+from stochgp.data.training import TrainingData
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.families import growing
+from stochgp.families.common import (
+    fitted_model,
+    learn,
+    observation_model,
+    open_fit,
+    read_regression_data,
+    store,
+    warn_of_data,
+)
+from stochgp.families.decoupled_mean import with_decoupled_mean
+from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.left_out import error_distribution
+from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
 from stochgp.families.variational import (
     LATE,
     bound_of,
-    closing_seconds,
     inputs_of,
     kernel_of,
     likelihood_of,
-    posterior_of,
     start,
+    variational_posterior,
 )
 from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import AbstractLikelihood, Shifted
-from stochgp.models import AbstractGP, SparseGP, revalued
+from stochgp.models import SparseGP, revalued
 from stochgp.names import lookup
 from stochgp.observations import Dispersion
-from stochgp.posteriors import AbstractPosterior, VariationalPosterior
-from stochgp.results import FitResult, Solution
-from stochgp.selection.choices import sparse_learner
-from stochgp.selection.dispersion import GAUSSIAN
-from stochgp.selection.dispersion_choice import dispersion_of
-from stochgp.selection.likelihood import AUTO, SPARSE, Asked, refuse_learner, started
-from stochgp.selection.wider_mean import widened
-from stochgp.training_data.fingerprinted import Inputs
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
+from stochgp.observations.error_distribution import GAUSSIAN
+from stochgp.posteriors import VariationalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
-WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
-CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
+WIDE_JITTER = 1e-8  # of k(Z, Z) if all is in float64
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
@@ -107,32 +112,45 @@ class SparseGPRegressor(FamilyRegressor):
     n_inducing_mean: int | None = None
     likelihood: Any = field(default="auto", kw_only=True)
     learner: Any = "auto"
-    _keeps_all_rows: ClassVar[bool] = False
 
-    @property
-    def kernel_(self) -> kernels.AbstractKernel:
-        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
-        return kernel_of(self)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> "SparseGPRegressor":
+        """Learn q(u), the inducing points and the hyperparameters from rows X [N, D] and targets y [N].
 
-    @property
-    def elbo_(self) -> float:
-        """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
-        return bound_of(self)
+        Raises as `KernelGPRegressor.fit`, which describes the parameters.
 
-    @property
-    def likelihood_(self) -> AbstractLikelihood:
-        """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
-        if "_fitted" not in vars(self):
-            raise AttributeError("likelihood_ is there after fit")
-        found = self._fitted.observation.likelihood
-        return found.likelihood if isinstance(found, Shifted) else found
-
-    def _inputs(self) -> Inputs:
-        return inputs_of(self)
-
-    @property
-    def _grows(self) -> bool:
-        return self.approximation in growing.GROWING
+        Parameters
+        ----------
+        X, y, sample_weight, groups, checkpoint, callback
+            As of `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+        """
+        with open_fit(self, checkpoint, callback) as context:
+            asked, inputs = Asked.of(self._likelihood, SPARSE), inputs_of(self)
+            data = read_regression_data(
+                self, X, y, sample_weight, groups, context,
+                inputs=inputs, keeps_all=False, counts=asked.is_of_counts,
+            )  # fmt: skip
+            learner = self._learner(context)
+            warn_of_data(self, data, learns=True)
+            gp = self._start(learner, data, context)
+            learned, _, learner = learn(learner, gp, data, context)
+            gp = learned.gp
+            posterior = context.finish(lambda: self._posterior(gp, data, context))
+            errors = context.finish(lambda: self._error_distribution(asked, posterior, gp, data, context))
+            likelihood = _with_noise_of(posterior, likelihood_of(gp))
+            observation = observation_model(self, likelihood, errors, posterior, data, True)
+            stream = growing.stream_of(self, gp, learned, data, context) if self._grows else None
+            fitted = fitted_model(self, data, posterior, observation, context, stream)
+            store(self, y, fitted, data, learned, context)
+        return self
 
     @available_if(lambda self: self._grows)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
@@ -152,7 +170,29 @@ class SparseGPRegressor(FamilyRegressor):
             growing.partial_fit(self, X, y, sample_weight)
         return self
 
-    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+    @property
+    def kernel_(self) -> kernels.AbstractKernel:
+        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        return kernel_of(self)
+
+    @property
+    def elbo_(self) -> float:
+        """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
+        return bound_of(self)
+
+    @property
+    def likelihood_(self) -> AbstractLikelihood:
+        """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
+        if "_fitted" not in vars(self):
+            raise AttributeError("likelihood_ is there after fit")
+        found = self._fitted.observation.likelihood
+        return found.likelihood if isinstance(found, Shifted) else found
+
+    @property
+    def _grows(self) -> bool:
+        return self.approximation in growing.GROWING
+
+    def _learner(self, context: FitContext) -> AbstractLearner:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
         if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
             raise ValueError(
@@ -160,89 +200,55 @@ class SparseGPRegressor(FamilyRegressor):
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
-        return self._named_learner()
+        learner, why = sparse_learner_of(self)
+        context.record("learner", type(learner).__name__, why)
+        return learner
 
-    def _named_learner(self) -> tuple[AbstractLearner | None, str]:
-        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
-        return sparse_learner(self.learner, self.approximation, **options)
-
-    def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
-        likelihood, variance = self._start_likelihood(data)
+    def _start(self, learner: AbstractLearner, data: TrainingData, context: FitContext) -> SparseGP:
+        likelihood, variance = started_sparse(self, learner, data)
         if self._grows:
-            return growing.start(self, data, likelihood, data.n_rows)
+            return growing.start(self, data, likelihood, data.n_rows, context)
+        given = self._likelihood
+        if given != AUTO:
+            context.record("likelihood", given if isinstance(given, str) else type(given).__name__, AS_ASKED)
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
-        gp, entries = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
-        name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
-        return gp, entries | ({} if name == AUTO else {"likelihood": choice(name, AS_ASKED)})
+        return start(self, data, likelihood, variance, context, jitter=jitter)
 
-    def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
-        """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""
-        asked = self._asked
-        refuse_learner(asked, self._named_learner()[0])
-        return started(asked, data, self)
-
-    def _likelihood_of(
-        self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
-    ) -> AbstractLikelihood:
-        found: Any = likelihood_of(gp)
-        if posterior.noise is None:
-            return found
-        with jax.enable_x64(True):
-            level = revalued(found.noise.level, posterior.noise)
-            return eqx.tree_at(lambda likelihood: likelihood.noise.level, found, level)
-
-    @property
-    def _counts_as_they_are(self) -> bool:
-        return self._asked.is_of_counts
-
-    @property
-    def _asked(self) -> Asked:
-        return Asked.of(self._likelihood, SPARSE)
-
-    def _dispersion_of(
-        self,
-        gp: AbstractGP,
-        learned: FitResult | None,
-        posterior: AbstractPosterior,
-        data: TrainingData,
-        run: Run,
-    ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """How errors are distributed: "auto" compares by rows that are left out in closed form, of the optimal q(u)."""
-        asked = self._asked
-        if asked.name != AUTO:
-            return None, {}
-        if refusal := self._without(posterior, data):
-            return None, {"likelihood": choice(GAUSSIAN, refusal)}
-        found = dispersion_of(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, run)
-        vars(posterior).pop("solved", None)
-        return found
-
-    def _without(self, posterior: AbstractPosterior, data: TrainingData) -> str | None:
-        """Why the posterior does not say how rows are predicted without them; None where it does."""
-        if isinstance(cast(VariationalPosterior, posterior).process, DecoupledProcess):
-            return "there was no time for functions whose optimum says how rows are predicted without them"
-        if data.rows.group is not None:
-            return "whole groups do not say how rows are predicted without them"
-        return None
-
-    def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        pass_over_rows = closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
-        return pass_over_rows + growing.mean_seconds(self, data) if self._grows else pass_over_rows
-
-    def _posterior_of(
-        self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
-    ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
-        """q(f) with the optimal q(u) of all rows, where there is time for a pass."""
+    def _posterior(self, gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
+        """q(f) with the optimal q(u) of all rows, if there is time for a pass."""
         if self._grows:
-            return growing.posterior_of(gp, data, run)
-        posterior, solved, entries = posterior_of(gp, data, run)
-        if entries["q"]["choice"] == LATE:
-            return posterior, solved, entries
-        posterior, more = widened(posterior, gp, self.n_inducing_mean, data, run)
-        return posterior, solved, entries | more
+            return growing.growing_posterior(gp, data, context)
+        posterior = variational_posterior(gp, data, context)
+        if context.plan_["q"]["choice"] == LATE:
+            return posterior
+        return with_decoupled_mean(posterior, gp, self.n_inducing_mean, data, context)
 
-    def _stream_of(self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run) -> Any:
-        return growing.stream_of(self, gp, learned, data, run) if self._grows else None
-
-    def _nlml(self, learned: FitResult | None) -> float | None:
+    def _error_distribution(
+        self,
+        asked: Asked,
+        posterior: VariationalPosterior,
+        gp: SparseGP,
+        data: TrainingData,
+        context: FitContext,
+    ) -> Dispersion | None:
+        """The distribution of errors: "auto" compares by rows that are left out in closed form, of the optimal q(u)."""
+        if asked.name != AUTO:
+            return None
+        if isinstance(posterior.process, DecoupledProcess):
+            why = "there was no time for functions whose optimum says how rows are predicted without them"
+        elif data.rows.group is not None:
+            why = "whole groups do not say how rows are predicted without them"
+        else:
+            found = error_distribution(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, context)
+            vars(posterior).pop("solved", None)
+            return found
+        context.record("likelihood", GAUSSIAN, why)
         return None
+
+
+def _with_noise_of(posterior: VariationalPosterior, likelihood: Any) -> AbstractLikelihood:
+    """The likelihood with the noise of a mean with points of its own."""
+    if posterior.noise is None:
+        return likelihood
+    level = revalued(likelihood.noise.level, posterior.noise)
+    return eqx.tree_at(lambda likelihood: likelihood.noise.level, likelihood, level)

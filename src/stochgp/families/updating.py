@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ from stochgp.data.rows import Rows
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.solving import (
     KernelPosterior,
-    Wanted,
     explained_by,
     run_solver,
     solved_directly,
@@ -29,8 +29,7 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 
@@ -38,7 +37,7 @@ MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alo
 
 
 def updated(
-    fitted: Fitted, rows: Rows, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
+    fitted: Fitted, rows: Rows, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
     """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
 
@@ -48,7 +47,7 @@ def updated(
     X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
-        posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
+        posterior, solved = _grown(fitted.posterior, new, show, budget, key)
     found = fitted.with_inputs(rows.X)
     if isinstance(fitted.posterior, MixturePosterior):
         found = with_posterior(found, typing.cast(MixturePosterior, posterior))
@@ -63,7 +62,7 @@ def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPost
 
 
 def _grown(
-    posterior: AbstractPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+    posterior: AbstractPosterior, new: Rows, show: Callable[[str], None], budget: Budget, key: PRNGKeyArray
 ) -> tuple[AbstractPosterior, Solution | None]:
     match posterior:
         case LocalPosterior():
@@ -74,14 +73,14 @@ def _grown(
             base, solved = _grown_exactly(posterior.base, new, budget)
             return base if len(base.weights) > MIXTURE_ROWS else posterior.at(base), solved
         case SampledKernelPosterior():
-            return _grown_by_solving(posterior, new, wanted, budget, key)
+            return _grown_by_solving(posterior, new, show, budget, key)
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")
 
 
 def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> LocalPosterior:
     """The scale of the variances stays that of the fit."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
-    need = neighbours_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
+    need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")
     parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
@@ -105,7 +104,11 @@ def _grown_exactly(
 
 
 def _grown_by_solving(
-    posterior: SampledKernelPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+    posterior: SampledKernelPosterior,
+    new: Rows,
+    show: Callable[[str], None],
+    budget: Budget,
+    key: PRNGKeyArray,
 ) -> tuple[SampledKernelPosterior, Solution]:
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
     size, layout = system.sizes(posterior.n_samples)
@@ -120,7 +123,7 @@ def _grown_by_solving(
     tolerance[0] = min(tolerance[0], posterior.tolerance)
     known = held_weights(posterior), posterior.left
     start = warm_start(operator, b, *known, tolerance=tolerance, key=start_key, most_bytes=need)
-    found = run_solver(solver, operator, b, tolerance, wanted, run_key, start)
+    found = run_solver(solver, operator, b, tolerance, show, run_key, start)
     weights = found.value[:, :1]
     more: dict[str, Any] = {
         "system": system,

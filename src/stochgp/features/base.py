@@ -1,10 +1,21 @@
-"""What a feature map is."""
+"""Feature maps: their interface, the linear one, Nyström features, networks, and sums and compositions of maps."""
 
 import abc
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.kernels import AbstractKernel
+from stochgp.kernels.base import as_amplitude, as_kernel
+from stochgp.numerics import seeds
+from stochgp.numerics.arrays import on_device
+from stochgp.numerics.precision import full_precision
+from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
 
 class AbstractFeatureMap(eqx.Module):
@@ -24,8 +35,239 @@ class AbstractFeatureMap(eqx.Module):
 
 
 def check_rows(X: Array, n_inputs: int) -> None:
-    """Raises ValueError unless X is floating and [N, n_inputs]."""
+    """Raise ValueError unless X is floating and [N, n_inputs]."""
     if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
         raise ValueError(
             f"the feature map takes floating rows [N, {n_inputs}], but got {X.dtype} of shape {X.shape}"
+        )
+
+
+class Linear(AbstractFeatureMap):
+    """φ(x) = (1, x₁, …, x_D)/√(D + 1), the features of Bayesian linear regression. Nothing in it trains.
+
+    Parameters
+    ----------
+    n_inputs : int
+        D, the number of inputs.
+    """
+
+    n_inputs: int
+
+    @property
+    def n_features(self) -> int:
+        return self.n_inputs + 1
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        return jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) / self.n_features**0.5
+
+
+class Network(AbstractFeatureMap):
+    """φ(x) = network(x), for any Equinox module or function of one row x [D] that returns z [M].
+
+    The kernel is linear in the network's output. Raises ValueError if D is not known, or if the network does not map [D] to one axis [M].
+
+    Parameters
+    ----------
+    network : callable
+        An Equinox module or a function of one row. Floating arrays in it train, unless it is `frozen`.
+    n_inputs : int or None
+        D. None: the network's attribute `n_inputs`, `in_size` or `in_features`, as in this package and in Equinox.
+    """
+
+    network: Callable[[Array], Array]
+    n_inputs: int = eqx.field(static=True)
+    n_outputs: int = eqx.field(static=True)
+
+    def __init__(self, network: Callable[[Array], Array], n_inputs: int | None = None):
+        self.network = network
+        self.n_inputs = _find_n_inputs(network) if n_inputs is None else n_inputs
+        self.n_outputs = output_size(network, self.n_inputs)
+
+    @property
+    def n_features(self) -> int:
+        return self.n_outputs
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        with full_precision():
+            return jax.vmap(self.network)(X)
+
+
+def _find_n_inputs(network: Any) -> int:
+    content = value_of(network)
+    for name in ("n_inputs", "in_size", "in_features"):
+        if isinstance(size := getattr(content, name, None), int):
+            return size
+    raise ValueError(f"{type(content).__name__} does not say how many inputs it takes: give n_inputs")
+
+
+def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
+    """M of a network [n_inputs] ↦ [M], without computing anything. Raise ValueError unless the output is one axis of numbers."""
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(network) if eqx.is_inexact_array(leaf)]
+    row = jax.ShapeDtypeStruct((n_inputs,), dtypes[0] if dtypes else jnp.float32)
+    try:
+        output = eqx.filter_eval_shape(network, row)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the network cannot map one row of shape ({n_inputs},): {error}") from error
+    shape = getattr(output, "shape", None)
+    if shape is None or len(shape) != 1 or not jnp.issubdtype(output.dtype, jnp.floating):
+        raise ValueError(
+            f"the network must map one row [{n_inputs}] to one floating axis [M], but returns {output}"
+        )
+    return shape[0]
+
+
+def _as_map(features: Any) -> AbstractFeatureMap:
+    """A feature map as it is; a network with a known number of inputs as a map."""
+    return features if isinstance(features, AbstractFeatureMap) else Network(features)
+
+
+class Scaled(AbstractFeatureMap):
+    """√variance · φ(x): the kernel is multiplied by the trainable `variance`.
+
+    Parameters
+    ----------
+    features : feature map
+        φ, or a network with a known number of inputs (`Network`).
+    variance : number or parameter
+        The factor of the kernel, one positive number, squared units of f.
+    """
+
+    features: AbstractFeatureMap = eqx.field(converter=_as_map)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+
+    @property
+    def n_features(self) -> int:
+        return self.features.n_features
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        return jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)
+
+
+class Composed(AbstractFeatureMap):
+    """φ(g(x)): features of a network's output, such as Fourier features for a stationary deep kernel. Both train.
+
+    Parameters
+    ----------
+    network : feature map
+        g, or a network with a known number of inputs (`Network`).
+    features : feature map
+        φ, of as many inputs as g has outputs: ValueError for another number.
+    """
+
+    network: AbstractFeatureMap = eqx.field(converter=_as_map)
+    features: AbstractFeatureMap
+
+    def __check_init__(self) -> None:
+        n_inputs = getattr(self.features, "n_inputs", self.network.n_features)
+        if n_inputs != self.network.n_features:
+            raise ValueError(
+                f"the network returns {self.network.n_features} values, but the features take {n_inputs}"
+            )
+
+    @property
+    def n_features(self) -> int:
+        return self.features.n_features
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        return self.features(self.network(X))
+
+
+class Sum(AbstractFeatureMap):
+    """[left(x), right(x)]: the features side by side, so the kernel is the sum of the two kernels.
+
+    Parameters
+    ----------
+    left, right : feature map
+        Of the same rows, or networks with a known number of inputs (`Network`).
+    """
+
+    left: AbstractFeatureMap = eqx.field(converter=_as_map)
+    right: AbstractFeatureMap = eqx.field(converter=_as_map)
+
+    @property
+    def n_features(self) -> int:
+        return self.left.n_features + self.right.n_features
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        return jnp.concatenate([self.left(X), self.right(X)], axis=1)
+
+
+class Nystrom(AbstractFeatureMap):
+    """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D], for any kernel.
+
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) is at most k on the diagonal, and k at the landmarks up to ε. The landmarks are frozen, the kernel trains.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, of any kind; it may be frozen.
+    landmarks : array [M, D]
+        U, in the units of the inputs; ValueError for none.
+    jitter : float or None
+        ε over the mean of the diagonal of k(U, U), without unit; None = 4 M eps of the rows' dtype, above the rounding error of the factorisation.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    landmarks: Frozen = eqx.field(converter=frozen)
+    jitter: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        if len(self.landmarks.shape) != 2 or self.landmarks.shape[0] == 0:
+            raise ValueError(
+                f"landmarks are rows [M, D] with M at least 1, but got shape {self.landmarks.shape}"
+            )
+
+    @classmethod
+    def init(
+        cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
+    ) -> "Nystrom":
+        """The map whose landmarks are `n_features` of the rows of X, drawn uniformly."""
+        return cls(kernel, choose_landmarks(X, n_features, key=key))
+
+    @property
+    def n_features(self) -> int:
+        return self.landmarks.shape[0]
+
+    @property
+    def n_inputs(self) -> int:
+        return self.landmarks.shape[1]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        kernel, U = value_of(self.kernel), value_of(self.landmarks, X.dtype)
+        Kuu, Kux = kernel.matrix(U, U), kernel.matrix(U, X)  # [M, M], [M, N]
+        relative = 4 * self.n_features * float(jnp.finfo(X.dtype).eps) if self.jitter is None else self.jitter
+        epsilon = relative * jnp.mean(jnp.diagonal(Kuu))
+        L = jnp.linalg.cholesky(Kuu + epsilon * jnp.eye(self.n_features, dtype=X.dtype))
+        return jax.scipy.linalg.solve_triangular(L, Kux, lower=True).T
+
+
+def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """Draw rows of X uniformly, without replacement. Raises ValueError if X has fewer rows."""
+    _check_enough(X, n_landmarks)
+    return X[jax.random.choice(key, X.shape[0], (n_landmarks,), replace=False)]
+
+
+def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """The centres of k-means clusters of X: slower than a draw, and better for few landmarks. Raises ValueError if X has fewer rows.
+
+    Parameters
+    ----------
+    X, n_landmarks, key : array [N, D], int, PRNG key
+        The rows; M, from 1 to N; the key of the starting centres.
+    """
+    from sklearn.cluster import KMeans  # half a second to load, for this alone
+
+    _check_enough(X, n_landmarks)
+    seed = seeds.seed_of(seeds.split(key, 2)[1])[0] % (2**31 - 1)
+    centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_
+    return on_device(centres, X.dtype)
+
+
+def _check_enough(X: Array, n_landmarks: int) -> None:
+    if not 1 <= n_landmarks <= X.shape[0]:
+        raise ValueError(
+            f"n_landmarks is {n_landmarks}; it must be between 1 and the {X.shape[0]} rows given"
         )

@@ -1,4 +1,4 @@
-"""Random Fourier features of stationary kernels, with independent or orthogonal frequencies."""
+"""Random Fourier features of stationary kernels, with independent or orthogonal frequencies; cosine and sine together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,33 +9,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpy.polynomial import Polynomial
+from numpy.polynomial.chebyshev import Chebyshev
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
-from stochgp.kernels import AbstractStationary
-from stochgp.numerics import draws
+from stochgp.kernels import RBF, AbstractStationary
+from stochgp.numerics import seeds
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, frozen, value_of
 
 CANDIDATES = 8  # lengths that are drawn for each one that is kept
+N_EXTRAPOLATION = 128
+DEGREES = {"float32": 3, "float64": 7}  # in a²
 
 
 class RandomFourier(AbstractFeatureMap):
-    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007).
-
-    With x̃ = x/ℓ,
+    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007). With x̃ = x/ℓ,
 
         cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
-    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν
-    degrees of freedom for Matérn-ν. They and the phases are frozen; lengthscale and variance of the `kernel`
-    train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
+    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for Matérn-ν. They and
+    the phases are frozen; lengthscale and variance of the kernel train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
 
     Parameters
     ----------
     kernel : stationary kernel
-        k, which sees A of the inputs; it may be frozen.
+        k, of A of the inputs; it may be frozen.
     frequencies : frozen array [A, F]
         ω at ℓ = 1, without unit, F of them.
     phases : frozen array [F] or None
@@ -61,33 +62,26 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draws frequencies and phases.
+        """Draw frequencies and phases; with `orthogonal`, frequencies from `orthogonal_rows` (Yu et al. 2016), of less variance for D > 1.
 
-        `orthogonal`: frequencies from `orthogonal_rows` (Yu et al. 2016), less variance for D > 1.
-
-        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd
-        when paired.
+        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
         """
-        if not isinstance(value_of(kernel), AbstractStationary):
+        plain = value_of(kernel)
+        if not isinstance(plain, AbstractStationary):
             raise TypeError(
                 f"Fourier features need an RBF, Matérn or rational quadratic kernel, but got {kernel!r}"
             )
         if n_features < 1 or (paired and n_features % 2):
-            wanted = "an even number, at least 2" if paired else "at least 1"
-            raise ValueError(f"n_features is {n_features}; it must be {wanted}")
-        direction_key, scale_key, phase_key = draws.split(key, 3)
-        row = jax.ShapeDtypeStruct((n_inputs,), dtype)
-        n_active = jax.eval_shape(value_of(kernel).scaled, row).shape[0]
-        n_frequencies = n_features // 2 if paired else n_features
-        directions = (orthogonal_rows if orthogonal else normal_rows)(
-            n_frequencies, n_active, direction_key, dtype
-        )
-        scales = value_of(kernel).frequency_scales(n_frequencies, key=scale_key, dtype=dtype)
-        phases = (
-            None
-            if paired
-            else frozen(on_device(draws.uniform(phase_key, (n_features,), dtype, 0.0, 2 * np.pi)))
-        )
+            least = "an even number, at least 2" if paired else "at least 1"
+            raise ValueError(f"n_features is {n_features}; it must be {least}")
+        direction_key, scale_key, phase_key = seeds.split_key(key, 3)
+        n_active = jax.eval_shape(plain.scaled, jax.ShapeDtypeStruct((n_inputs,), dtype)).shape[0]
+        n = n_features // 2 if paired else n_features
+        directions = (orthogonal_rows if orthogonal else normal_rows)(n, n_active, direction_key, dtype)
+        scales = plain.frequency_scales(n, key=scale_key, dtype=dtype)
+        phases = None
+        if not paired:
+            phases = frozen(on_device(seeds.uniform(phase_key, (n,), dtype, 0.0, 2 * np.pi)))
         return cls(kernel, frozen(_frequencies(directions, scales)), phases, n_inputs)
 
     @property
@@ -106,12 +100,61 @@ class RandomFourier(AbstractFeatureMap):
         return jnp.sqrt(2 * value_of(kernel.variance, X.dtype) / self.n_features) * waves
 
 
-def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: `orthogonal_directions` of lengths χ_D.
+class Extrapolation(AbstractFeatureMap):
+    """φ(x) = ψ(x) − ψ(c(x)), c_d(x) = min(max(x_d, low_d), high_d) the nearest point of a box, ψ Fourier features of a stationary kernel k.
 
-    With D = 1 they are independent draws.
+    So f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k): 0 in the box, of the variance 2(k(0) − k(x − c(x))) outside, which rises to 2k(0). Nothing in it
+    trains. Build it with `init`.
+
+    Parameters
+    ----------
+    fourier : RandomFourier
+        ψ, paired features of k, whose kernel is frozen.
+    low, high : frozen array [D]
+        The corners of the box, in the units of the inputs.
     """
-    direction_key, length_key = draws.split(key)
+
+    fourier: RandomFourier
+    low: Frozen
+    high: Frozen
+
+    @classmethod
+    def init(
+        cls,
+        limits: Float[np.ndarray, "2 D"],
+        variance: float,
+        slopes: Float[np.ndarray, " D"],
+        *,
+        longest: Any = np.inf,
+        n_features: int = N_EXTRAPOLATION,
+        key: PRNGKeyArray,
+        dtype: DTypeLike = jnp.float32,
+    ) -> "Extrapolation":
+        """Far from the box from `limits[0]` to `limits[1]` the variance is `variance`; at its edges f has the root mean square `slopes`.
+
+        k is the RBF kernel of k(0) = variance/2. Its lengthscales are those of E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
+        """
+        lengthscale = np.sqrt(variance / 2) / np.maximum(slopes, np.finfo(np.float32).tiny)
+        kernel = RBF(on_device(np.minimum(lengthscale, longest), dtype), on_device(variance / 2, dtype))
+        low, high = (frozen(on_device(side, dtype)) for side in limits)
+        size = len(lengthscale), n_features
+        return cls(RandomFourier.init(frozen(kernel), *size, key=key, paired=True, dtype=dtype), low, high)
+
+    @property
+    def n_features(self) -> int:
+        return self.fourier.n_features
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.fourier.n_inputs)
+        low, high = (value_of(side, X.dtype)[None, :] for side in (self.low, self.high))
+        nearest = jnp.minimum(jnp.maximum(X, low), high)
+        outside = jnp.any(nearest != X, axis=1, keepdims=True)
+        return jnp.where(outside, self.fourier(X) - self.fourier(nearest), 0)
+
+
+def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: `orthogonal_directions` of lengths χ_D. With D = 1 they are independent."""
+    direction_key, length_key = seeds.split_key(key)
     lengths = jnp.linalg.norm(jax.random.normal(length_key, (n, n_inputs), dtype), axis=1)
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
@@ -125,7 +168,7 @@ def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DType
 
 def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
     """Rows ω_j ~ N(0, I_D), independent."""
-    return on_device(draws.normal(key, (n, n_inputs), dtype))
+    return on_device(seeds.normal(key, (n, n_inputs), dtype))
 
 
 def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
@@ -142,14 +185,13 @@ def independent_frequencies(
     return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
 
 
-def spread_frequencies(
+def stratified_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Array, "n D"]:
     """ω = a ‖ξ‖ q: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified. Each ω is distributed as an independent one.
 
-    `CANDIDATES` · n independent lengths are drawn. Sorted by size they fall into n runs of `CANDIDATES` lengths each. Of every
-    run the length that was drawn first is kept. The kept lengths stay in the order in which they were drawn. This order does
-    not depend on their sizes, so the choice within a run is uniform, and so is the permutation.
+    Of `CANDIDATES` · n independent lengths, sorted into n runs of `CANDIDATES`, the first drawn of each run is kept, in the order of drawing. That order
+    does not depend on the lengths, so the choice within a run and the permutation are uniform.
     """
     direction_key, length_key = jax.random.split(key)
     candidates = independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
@@ -161,3 +203,57 @@ def spread_frequencies(
 @jax.jit
 def _frequencies(directions: Float[Array, "F D"], scales: Float[Array, " F"]) -> Float[Array, "D F"]:
     return (directions * scales[:, None]).T
+
+
+def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:
+    """Coefficients of f(a) in a², |a| ≤ π/4, lowest first, for each dtype."""
+    domain = [0, (np.pi / 4) ** 2]
+    fits = {
+        dtype: Chebyshev.interpolate(lambda squares: f(np.sqrt(squares)), degree, domain)
+        for dtype, degree in DEGREES.items()
+    }
+    return {
+        dtype: [float(c) for c in fit.convert(kind=Polynomial, domain=[-1, 1]).coef]
+        for dtype, fit in fits.items()
+    }
+
+
+_SINE = _in_squares(lambda a: np.sin(a) / a)  # sin a = a · Σ_i c_i a²ⁱ
+_COSINE = _in_squares(lambda a: -2 * (np.sin(a / 2) / a) ** 2)  # cos a = 1 + a² · Σ_i c_i a²ⁱ
+
+
+@jax.custom_jvp
+def cos_sin(turns: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """(cos 2πt, sin 2πt) of t turns, within 2 eps of float32 or float64, 40 to 70 times as fast as XLA's on CPUs, which does not vectorise them.
+
+    The reduction t − round(t) to an eighth of a turn has no rounding error. Polynomials of degree 9 (float32) or 17 do the rest. Other dtypes use JAX's
+    functions.
+    """
+    dtype = turns.dtype.name
+    if dtype not in DEGREES:
+        return jnp.cos(2 * jnp.pi * turns), jnp.sin(2 * jnp.pi * turns)
+    turns = turns - jnp.round(turns)  # in [−1/2, 1/2]
+    quarter = jnp.round(4 * turns)  # −2, −1, 0, 1 or 2
+    a = 2 * jnp.pi * (turns - quarter / 4)
+    squares = jnp.square(a)
+    sine = a * _polynomial(_SINE[dtype], squares)
+    cosine = 1 + squares * _polynomial(_COSINE[dtype], squares)
+    odd, opposite = jnp.abs(quarter) == 1, jnp.abs(quarter) == 2
+    cos, sin = jnp.where(odd, sine, cosine), jnp.where(odd, cosine, sine)
+    cos = jnp.where((quarter == 1) | opposite, -cos, cos)
+    return cos, jnp.where((quarter == -1) | opposite, -sin, sin)
+
+
+@cos_sin.defjvp
+def _cos_sin_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, tuple]:
+    cos, sin = cos_sin(primals[0])
+    angle = 2 * jnp.pi * tangents[0]
+    return (cos, sin), (-sin * angle, cos * angle)
+
+
+def _polynomial(coefficients: list[float], x: Array) -> Array:
+    """Σ_i c_i xⁱ by Horner's rule."""
+    value = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * x + coefficient
+    return value

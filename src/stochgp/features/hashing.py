@@ -4,7 +4,7 @@ A hash h of a row takes one of the row's elements, so that P(h(x) = h(z)) = T(x,
 E ξ(h(x)) ξ(h(z)) = T(x, z), because signs of different values are independent (Tripp et al. 2023). M such features, divided by √M, have
 products of standard deviation √((1 − T²)/M) around T.
 
-Of a set the hash is the element of the smallest random number (Broder 1997). Of numbers x_d > 0 it is that of Ioffe (2010): with
+The hash of a set is the element of the smallest random number (Broder 1997). Of numbers x_d > 0 it is that of Ioffe (2010): with
 r, c ~ Gamma(2, 1) and u ~ U(0, 1) for every input d,
 
     t_d = ⌊ln x_d / r_d + u_d⌋,   ln y_d = r_d (t_d − u_d),   ln a_d = ln c_d − ln y_d − r_d,
@@ -13,7 +13,7 @@ and h = (d*, t_d*) with d* = argmin a_d. Signs are kept for eight values of t, t
 A row without elements has a value of its own, as T(0, 0) = 1 wants it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,42 +25,31 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt8, UInt32
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import Tanimoto
 from stochgp.kernels.base import as_kernel, select
-from stochgp.numerics.words import WORD, words_of
+from stochgp.numerics.arrays import WORD, words_of
 from stochgp.parameters import Frozen, value_of
 
 N_SIGNS = 8  # values of t that have signs of their own
 
 
-class SetDraws(NamedTuple):
-    """Two words of every hash, which make of an element its random number (`_mixed`): no table of elements and hashes is kept."""
+CountDraws = tuple[
+    Float[Array, "D M"], Float[Array, "D M"], Float[Array, "D M"], UInt8[Array, "D M"], UInt8[Array, " M"]
+]
+"""r, ln c and u of every input; eight signs in a byte; the signs of the row of zeros."""
 
-    seeds: UInt32[Array, "M 2"]
-
-
-class CountDraws(NamedTuple):
-    """r, ln c and u of every input; eight signs in a byte; the signs of the row of zeros."""
-
-    r: Float[Array, "D M"]
-    log_c: Float[Array, "D M"]
-    u: Float[Array, "D M"]
-    signs: UInt8[Array, "D M"]
-    of_zero: UInt8[Array, " M"]
-
-
-Draws = SetDraws | CountDraws
+Draws = UInt32[Array, "M 2"] | CountDraws
+"""Of sets two words of every hash, which turn an element into its random number (`_mixed`)."""
 
 
 class TanimotoHashes(AbstractFeatureMap):
     """φ_j(x) = √(variance/M) ξ_j(h_j(x)), ξ = ±1: E φ(x)·φ(z) = k(x, z) for k a `kernels.Tanimoto`, and φ(x)·φ(x) = variance.
 
-    Sets (`packed`) and other rows are hashed as the module says. The draws are frozen, the variance of the `kernel` trains. φ has no slopes
-    by the rows. Build it with `init`.
+    The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to the rows. Build it with `init`.
 
     Parameters
     ----------
     kernel : Tanimoto
         k; it may be frozen.
-    draws : frozen SetDraws or CountDraws
+    draws : frozen array [M, 2] or CountDraws
         The random numbers of the M hashes.
     n_inputs : int
         D, the number of inputs.
@@ -72,13 +61,7 @@ class TanimotoHashes(AbstractFeatureMap):
 
     @classmethod
     def init(
-        cls,
-        kernel: Any,
-        n_inputs: int,
-        n_features: int,
-        *,
-        key: PRNGKeyArray,
-        dtype: DTypeLike = jnp.float32,
+        cls, kernel: Any, n_inputs: int, n_features: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> "TanimotoHashes":
         """A draw of `n_features` hashes for rows of `n_inputs` numbers.
 
@@ -97,7 +80,7 @@ class TanimotoHashes(AbstractFeatureMap):
     @property
     def n_features(self) -> int:
         draws = self.draws.value
-        return draws.seeds.shape[0] if isinstance(draws, SetDraws) else draws.of_zero.shape[0]
+        return (draws[-1] if isinstance(draws, tuple) else draws).shape[0]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)
@@ -109,40 +92,39 @@ class TanimotoHashes(AbstractFeatureMap):
 def draw_hashes(
     packed: bool, n_inputs: int, keys: UInt32[Array, "M 2"], dtype: DTypeLike = jnp.float32
 ) -> Draws:
-    """A hash of each key, for rows of so many numbers, which are sets where they are `packed`."""
+    """A hash of each key, for rows of so many numbers, which are sets if they are `packed`."""
     if packed:
-        return SetDraws(keys)
+        return keys
     draw = lambda key: _draw_of_counts(n_inputs, jax.random.wrap_key_data(key), dtype)
     return jax.vmap(draw, out_axes=-1)(keys)
 
 
-def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> CountDraws:
+def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
     keys, tiny = jax.random.split(key, 5), jnp.finfo(dtype).tiny
     uniform = [jax.random.uniform(k, (2, n_inputs), dtype, minval=tiny) for k in keys[:2]]
     r, c = (-jnp.sum(jnp.log(u), axis=0) for u in uniform)  # Gamma(2, 1): the sum of two exponentials
     signs, of_zero = (
         jax.random.bits(k, n, jnp.uint8) for k, n in zip(keys[2:4], ((n_inputs,), ()), strict=True)
     )
-    return CountDraws(r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero)
+    return r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero
 
 
 def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:
     """ξ_j(h_j(x)), 1 or −1, of every row and hash."""
     X = jax.lax.stop_gradient(X)
-    negative = _of_sets(X, draws) if isinstance(draws, SetDraws) else _of_counts(X, draws)
+    negative = _of_counts(X, draws) if isinstance(draws, tuple) else _of_sets(X, draws)
     return jnp.where(negative, -jnp.ones((), X.dtype), jnp.ones((), X.dtype))
 
 
-def _of_sets(X: Array, draws: SetDraws) -> Array:
+def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
     """Element after element of all rows, as many steps as the largest set has elements. The lowest bit of the least number is the sign."""
     words, further = words_of(X[:, :-1]), X[:, -1:].astype(jnp.uint32)
     empty = jnp.all(words == 0, axis=1)[:, None] & (further == 0)
     largest = jnp.uint32(np.iinfo(np.uint32).max)
-    least = jnp.where(empty, _mixed(jnp.full((1,), largest), draws.seeds), largest)
+    least = jnp.where(empty, _mixed(jnp.full((1,), largest), seeds), largest)
     first = jnp.uint32(WORD * words.shape[1])  # the number of the first further element
 
-    def some_left(state: tuple[Array, Array, Array]) -> Array:
-        return jnp.any(state[0] != 0) | jnp.any(state[1] != 0)
+    unfinished = lambda state: jnp.any(state[0] != 0) | jnp.any(state[1] != 0)
 
     def take_one(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         words, further, least = state
@@ -152,13 +134,13 @@ def _of_sets(X: Array, draws: SetDraws) -> Array:
         rest = word & (word - jnp.uint32(1))  # without its lowest bit
         bit = jax.lax.population_count((word ^ rest) - jnp.uint32(1))
         element = jnp.where(has_word, jnp.uint32(WORD) * place.astype(jnp.uint32) + bit, first + further)
-        numbers = _mixed(element[:, 0], draws.seeds)
+        numbers = _mixed(element[:, 0], seeds)
         least = jnp.where(has_word | has_more, jnp.minimum(least, numbers), least)
         further = jnp.where(has_word | ~has_more, further, further - jnp.uint32(1))
         rest = jnp.where(has_word, rest, word)
         return jnp.put_along_axis(words, place, rest, axis=1, inplace=False), further, least
 
-    return (jax.lax.while_loop(some_left, take_one, (words, further, least))[2] & 1) == 1
+    return (jax.lax.while_loop(unfinished, take_one, (words, further, least))[2] & 1) == 1
 
 
 def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32[Array, "N M"]:
@@ -175,10 +157,9 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 
 def _of_counts(X: Array, draws: CountDraws) -> Array:
     """Input after input of all rows."""
-    start = (
-        jnp.full((X.shape[0], draws.u.shape[1]), jnp.inf, X.dtype),
-        jnp.broadcast_to((draws.of_zero & 1) == 1, (X.shape[0], draws.u.shape[1])),
-    )
+    *of_inputs, of_zero = draws
+    shape = X.shape[0], of_zero.shape[0]
+    start = jnp.full(shape, jnp.inf, X.dtype), jnp.broadcast_to((of_zero & 1) == 1, shape)
 
     def look(state: tuple[Array, Array], item: tuple) -> tuple[tuple[Array, Array], None]:
         least, negative = state
@@ -192,5 +173,4 @@ def _of_counts(X: Array, draws: CountDraws) -> Array:
         sign = (jnp.right_shift(signs[None], which) & 1) == 1
         return (jnp.where(better, log_a, least), jnp.where(better, sign, negative)), None
 
-    items = (X.T, draws.r, draws.log_c, draws.u, draws.signs)
-    return jax.lax.scan(look, start, items)[0][1]
+    return jax.lax.scan(look, start, (X.T, *of_inputs))[0][1]

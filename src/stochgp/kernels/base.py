@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from stochgp.kernels.forms import Forms
+from stochgp.kernels.distances import Forms
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, value_of
 
@@ -104,7 +104,40 @@ def as_kernel(kernel: Any) -> AbstractKernel | Frozen:
     return kernel
 
 
-class Sum(AbstractKernel):
+class AbstractPair(AbstractKernel):
+    """A kernel of two others, functions of the same rows. Either may be `frozen`."""
+
+    left: Any = eqx.field(converter=as_kernel)
+    right: Any = eqx.field(converter=as_kernel)
+
+    @abc.abstractmethod
+    def combine(self, left: Array, right: Array) -> Array:
+        """Of the values of both."""
+
+    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
+        return self.combine(value_of(self.left)(x, z), value_of(self.right)(x, z))
+
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
+        return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
+
+    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
+        left = value_of(self.left).between(rows[0], columns[0])
+        return self.combine(left, value_of(self.right).between(rows[1], columns[1]))
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        return self.combine(value_of(self.left).diag(X), value_of(self.right).diag(X))
+
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """Of both."""
+        return (*value_of(self.left).places(X), *value_of(self.right).places(X))
+
+    @property
+    def has_places(self) -> bool:
+        """Whether both have."""
+        return value_of(self.left).has_places and value_of(self.right).has_places
+
+
+class Sum(AbstractPair):
     """k = left + right: the sum of two independent functions. Either may be `frozen`.
 
     Parameters
@@ -113,41 +146,19 @@ class Sum(AbstractKernel):
         The terms, functions of the same rows; `times` multiplies both.
     """
 
-    left: Any = eqx.field(converter=as_kernel)
-    right: Any = eqx.field(converter=as_kernel)
-
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.left)(x, z) + value_of(self.right)(x, z)
-
-    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
-
-    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
-        left = value_of(self.left).between(rows[0], columns[0])
-        return left + value_of(self.right).between(rows[1], columns[1])
+    def combine(self, left: Array, right: Array) -> Array:
+        return left + right
 
     def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
         (a, b), (c, d) = (value_of(kernel).forms(X, u, h) for kernel in (self.left, self.right))
         return a + c, b + d
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return value_of(self.left).diag(X) + value_of(self.right).diag(X)
-
     def times(self, factor: float) -> "Sum":
         """Both terms."""
         return Sum(value_of(self.left).times(factor), value_of(self.right).times(factor))
 
-    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Of both."""
-        return (*value_of(self.left).places(X), *value_of(self.right).places(X))
 
-    @property
-    def has_places(self) -> bool:
-        """Whether both have."""
-        return value_of(self.left).has_places and value_of(self.right).has_places
-
-
-class Product(AbstractKernel):
+class Product(AbstractPair):
     """k = left · right, pair by pair. Either may be `frozen`.
 
     Parameters
@@ -156,34 +167,12 @@ class Product(AbstractKernel):
         The factors, functions of the same rows; `times` multiplies the left one.
     """
 
-    left: Any = eqx.field(converter=as_kernel)
-    right: Any = eqx.field(converter=as_kernel)
-
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.left)(x, z) * value_of(self.right)(x, z)
-
-    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
-
-    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
-        left = value_of(self.left).between(rows[0], columns[0])
-        return left * value_of(self.right).between(rows[1], columns[1])
-
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return value_of(self.left).diag(X) * value_of(self.right).diag(X)
+    def combine(self, left: Array, right: Array) -> Array:
+        return left * right
 
     def times(self, factor: float) -> "Product":
         """The left factor."""
         return Product(value_of(self.left).times(factor), self.right)
-
-    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Of both."""
-        return (*value_of(self.left).places(X), *value_of(self.right).places(X))
-
-    @property
-    def has_places(self) -> bool:
-        """Whether both have."""
-        return value_of(self.left).has_places and value_of(self.right).has_places
 
 
 ActiveDims = tuple[int, ...] | None

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel
 from stochgp.numerics.arrays import filled_up
-from stochgp.numerics.dense_factor import NEGLIGIBLE
+from stochgp.numerics.linalg import NEGLIGIBLE
 from stochgp.parameters import Frozen, partition, value_of
 
 TILE = 256  # rows: intermediate values of a tile stay in a core's cache

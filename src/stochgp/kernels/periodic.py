@@ -14,8 +14,7 @@ from stochgp.kernels.base import (
     per_input,
     select,
 )
-from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
-from stochgp.kernels.forms import Forms, forms_of
+from stochgp.kernels.distances import Forms, Points, forms_of, points, squared_distance, squared_distances
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 

@@ -6,6 +6,7 @@ variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006)
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -23,8 +24,7 @@ from stochgp.kernels.base import (
     per_input,
     select,
 )
-from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
-from stochgp.kernels.forms import Forms, forms_of
+from stochgp.kernels.distances import Forms, Points, forms_of, points, squared_distance, squared_distances
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
@@ -32,11 +32,21 @@ APART = 2  # coordinates whose distances are summed directly
 
 
 class AbstractStationary(AbstractKernel):
-    """variance · f(s). A kernel of this kind says what f is, and how f mixes Gaussians of different widths."""
+    """variance · f(s). A kernel of this kind says what f is, and how f mixes Gaussians of different widths.
 
-    lengthscale: eqx.AbstractVar[AbstractParameter]
-    variance: eqx.AbstractVar[AbstractParameter]
-    active_dims: eqx.AbstractVar[ActiveDims]
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
+    """
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     @abc.abstractmethod
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -100,17 +110,9 @@ class RBF(AbstractStationary):
 
     Parameters
     ----------
-    lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
-    variance : number or parameter
-        k(x, x), a variance.
-    active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+        As of `AbstractStationary`.
     """
-
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return jnp.exp(-0.5 * s)
@@ -121,84 +123,64 @@ class RBF(AbstractStationary):
         return on_device(np.ones(n), dtype)
 
 
-class Matern12(AbstractStationary):
+class AbstractMatern(AbstractStationary):
+    """The Matérn kernel of 2ν = `degrees`."""
+
+    degrees: ClassVar[int]
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        """√(2ν/u), u ~ χ² of 2ν degrees of freedom: times N(0, I) it is Student's t, the spectral density."""
+        u = jnp.sum(jnp.square(jax.random.normal(key, (n, self.degrees), dtype)), axis=1)
+        return jnp.sqrt(self.degrees / jnp.maximum(u, jnp.finfo(u.dtype).tiny))
+
+
+class Matern12(AbstractMatern):
     """k = variance · exp(−√s); rough, continuous functions.
 
     At zero distance, where f has a kink, the derivative is taken as 0.
 
     Parameters
     ----------
-    lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
-    variance : number or parameter
-        k(x, x), a variance.
-    active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+        As of `AbstractStationary`.
     """
 
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+    degrees: ClassVar[int] = 1
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return _matern0(s)
 
-    def frequency_scales(
-        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
-        return _student_scales(1, n, key, dtype)
 
-
-class Matern32(AbstractStationary):
+class Matern32(AbstractMatern):
     """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions.
 
     Parameters
     ----------
-    lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
-    variance : number or parameter
-        k(x, x), a variance.
-    active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+        As of `AbstractStationary`.
     """
 
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+    degrees: ClassVar[int] = 3
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return _matern1(3 * s)
 
-    def frequency_scales(
-        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
-        return _student_scales(3, n, key, dtype)
 
-
-class Matern52(AbstractStationary):
+class Matern52(AbstractMatern):
     """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions.
 
     Parameters
     ----------
-    lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
-    variance : number or parameter
-        k(x, x), a variance.
-    active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+        As of `AbstractStationary`.
     """
 
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+    degrees: ClassVar[int] = 5
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return _matern2(5 * s)
-
-    def frequency_scales(
-        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
-        return _student_scales(5, n, key, dtype)
 
 
 class RationalQuadratic(AbstractStationary):
@@ -206,20 +188,13 @@ class RationalQuadratic(AbstractStationary):
 
     Parameters
     ----------
-    lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
-    variance : number or parameter
-        k(x, x), a variance.
+    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+        As of `AbstractStationary`.
     alpha : number or parameter
         α > 0, without unit: f(s) = E exp(−a² s/2), a² ~ Gamma of shape α and mean 1. `features.RandomFourier` needs it frozen.
-    active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
     """
 
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
     alpha: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         alpha = value_of(self.alpha, s.dtype)
@@ -281,12 +256,3 @@ def _matern2(t: Array) -> Array:
 def _matern2_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (t,), (dt,) = primals, tangents
     return _matern2(t), -_matern1(t) / 6 * dt
-
-
-def _student_scales(dof: int, n: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
-    """√(dof/u), u ~ χ²_dof.
-
-    Times N(0, I) it is Student's t with 2ν = dof degrees of freedom, the spectral density of Matérn-ν.
-    """
-    u = jnp.sum(jnp.square(jax.random.normal(key, (n, dof), dtype)), axis=1)
-    return jnp.sqrt(dof / jnp.maximum(u, jnp.finfo(u.dtype).tiny))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, select
-from stochgp.numerics.words import n_bits_of, n_bits_shared, words_of
+from stochgp.numerics.arrays import n_bits_of, n_bits_shared, words_of
 from stochgp.parameters import AbstractParameter, value_of
 
 UNROLLED = 8  # coordinates of a step of sums of smaller ones

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
-from stochgp.kernels.forms import Forms
+from stochgp.kernels.distances import Forms
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import Frozen, frozen, partition, value_of
 

@@ -1,26 +1,18 @@
-"""Learners: values that say how θ is learned, a file each; and of `stochgp.learning` what they are given and `fit`, which runs them."""
+"""Learners: values that say how θ is learned, a file each, and what they are made of. `stochgp.learning.fit` runs them."""
 
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.evidence import ByEvidence, Evidence
-from stochgp.learning.fit import fit
-from stochgp.learning.judge import AbstractJudge, ByLoss
-from stochgp.learning.sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
-from stochgp.learning.schedules import InverseRoot, PowerLaw, constant, cosine, muon
-from stochgp.learning.stream import Stream, begin_stream, continue_run, feed
-
+from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD
-from .chain import Chain
+from .decoupled import IVSGPR, SVDGP
+from .descent import InverseRoot, PowerLaw, constant, cosine, muon
+from .evaluators import AbstractEvaluator, ByLoss
+from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
 from .iterative import Iterative
-from .ivsgpr import IVSGPR
-from .leave_one_out import LeaveOneOut
+from .leave_one_out import LeaveOneOut, Vecchia
 from .minimax import Minimax
-from .probes import AbstractProbes, Hutchinson, Pathwise
+from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD
-from .sgpr import SGPR
-from .svdgp import SVDGP
-from .svgp import SVGP
-from .vecchia import Vecchia
+from .svgp import SGPR, SVGP
 
 __all__ = [
     "BSGD",
@@ -29,33 +21,25 @@ __all__ = [
     "SGPR",
     "SVDGP",
     "SVGP",
-    "AbstractJudge",
+    "AbstractBatchLearner",
+    "AbstractEvaluator",
     "AbstractLearner",
-    "AbstractProbes",
     "AbstractSampling",
     "ByEvidence",
     "ByLoss",
-    "Chain",
     "Evidence",
     "FullBatch",
     "HeavyInAll",
-    "Hutchinson",
     "InverseRoot",
     "Iterative",
     "LeaveOneOut",
     "Minimax",
     "NearestNeighbours",
-    "Pathwise",
     "PowerLaw",
     "Problem",
-    "Stream",
     "Uniform",
     "Vecchia",
-    "begin_stream",
     "constant",
-    "continue_run",
     "cosine",
-    "feed",
-    "fit",
     "muon",
 ]

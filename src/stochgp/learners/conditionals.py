@@ -1,4 +1,4 @@
-"""What leave-one-out and Vecchia share: all rows' hyperparameters from conditional densities given few neighbours."""
+"""What leave-one-out and Vecchia share: hyperparameters from conditional densities of rows given few neighbours."""
 
 import abc
 import dataclasses
@@ -13,29 +13,19 @@ import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE, nearest_bytes, shared
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learning.judge import AbstractJudge, Numbers, Seed
-from stochgp.learning.sampling import host_inputs
-from stochgp.learning.schedules import Schedule, cosine
-from stochgp.learning.standard_errors import StandardErrors, cells_of, godambe
+from stochgp.learners import descent as optim
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine, slowed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.sampling import host_inputs
+from stochgp.learners.standard_errors import StandardErrors, cells_of, godambe
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
+from stochgp.neighbours import NONE, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
-from stochgp.objectives.conditionals import (
-    BLOCK,
-    Curvature,
-    batch_gradient,
-    blocks_of,
-    curvature,
-    is_small,
-    neighbourhoods,
-    unknown,
-    weight_per_row,
-    weights_of,
-)
+from stochgp.objectives import conditionals as densities
+from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
-from stochgp.planning.steps import StepPlan
 
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
 BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together
@@ -54,16 +44,14 @@ FIRST_DAMPING = 1.0  # from 0.01 on three real sets refused the first two to fou
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
-# Nats a datum that scoring still promises: many rows know θ better than predictions need. At 5e-4 learning takes a fifth less, held-out conditional densities lose
-# 0.0005 at most, but predictions from all rows 0.011 on protein and kin40k.
-NEGLIGIBLE = 1e-4
+NEGLIGIBLE = 1e-4  # nats a datum that scoring still promises; 5e-4 lost 0.011 nats on protein and kin40k
 NEAR = 1e-3  # nats a datum that a last step, which no pass follows, may promise
 MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
 SETTLED = 0.05  # share of the neighbours that a search changed, below which they stay
 
 
 class Prepared(NamedTuple):
-    """The rows as the steps use them, and where θ starts."""
+    """The rows as the steps use them, and the first θ."""
 
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
@@ -76,7 +64,7 @@ class Prepared(NamedTuple):
 
 
 class ConditionalState(eqx.Module):
-    """What a step carries on: the model, the neighbours of its centres, and the loss with its curvature there."""
+    """The model, the neighbours of its centres, and the loss with its curvature there."""
 
     gp: AbstractGP
     near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, and then the centre
@@ -92,14 +80,12 @@ class AbstractConditionals(AbstractLearner):
     """Descent on L(θ), the mean over C rows of −log p(y_i | y_c(i)), each with its weight ρ_i.
 
     A neighbourhood is a centre, drawn at random, and the rows that the leaf finds for it. It scores `n_scored` of them, the centre and those nearest to it, each given
-    all others: one factor serves all (`left_out`). By `joint` a leaf says whether n L is −log of a density of all y: L is then per datum, and a row of count ρ
-    counts as ρ rows.
+    all others: one factor serves all (`left_out`). With `joint` n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
 
     A step is a pass over the neighbourhoods; a round has one pass over 16,384 scored rows, or more over fewer. The first `searches` rounds are mini-batches for the optimiser,
-    the neighbours searched before each in the metric learned so far, until a search changes fewer than a twentieth of them. From then on neighbours stay, and a pass is a
-    scoring step (Guinness 2021) on all:
-    with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
-    networks, have mini-batches only.
+    with a search of neighbours before each in the metric learned so far, until a search changes fewer than a twentieth of them. From then on a pass is a
+    scoring step (Guinness 2021) on all, with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped if the loss does not fall as H promises. Kernels with more than 50
+    parameters, such as networks, have mini-batches only.
     """
 
     joint: eqx.AbstractClassVar[bool]
@@ -114,14 +100,13 @@ class AbstractConditionals(AbstractLearner):
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
     searches: int = SEARCHES
-    judge: AbstractJudge | None = None
+    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
         if self.batch_size is not None:
-            raise ValueError(
-                f"batch_size is {self.batch_size}; a step of this learner is a pass over its centres: leave it None"
-            )
+            how = "a step of this learner is a pass over its centres: leave it None"
+            raise ValueError(f"batch_size is {self.batch_size}; {how}")
         for name, least in (("n_neighbours", 1), ("n_centres", 1), ("n_scored", 1), ("searches", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < least:
@@ -139,7 +124,7 @@ class AbstractConditionals(AbstractLearner):
     def _size_of(self, prepared: Prepared) -> int:
         return min(self.n_neighbours + prepared.n_scored, len(prepared.order))
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """An evaluation after each round."""
         C, per_round = self._scored_rows(n_rows), self.passes_per_round(n_rows)
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
@@ -164,17 +149,20 @@ class AbstractConditionals(AbstractLearner):
         return min(self.n_centres, self.n_scored * n_rows)
 
     def n_scored_of(self, source: AbstractSource) -> int:
-        """One where groups have several rows: those of a group are left out together."""
+        """One if groups have several rows: those of a group are left out together."""
         return 1 if source.in_groups else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self._scored_rows(n_rows), n_rows)  # those of groups score one row each
-        sizes = ((BLOCK, min(self.n_neighbours + 1, n_rows)), (blocks_of(self.n_scored), m))
+        sizes = (
+            (densities.BLOCK, min(self.n_neighbours + 1, n_rows)),
+            (densities.blocks_of(self.n_scored), m),
+        )
         block = max(8 * n * (12 * size * size + 3 * size * (n_inputs + 2)) for n, size in sizes)
         near = 3 * 4 * C * m
-        search = nearest_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
+        search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
@@ -193,13 +181,12 @@ class AbstractConditionals(AbstractLearner):
         return Prepared(order, group, centres, X, packed(partition(gp)[0]), cells, n_data, n_scored)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
-        C, P = len(problem.prepared.centres), len(problem.prepared.start)
-        m = self._size_of(problem.prepared)
+        C, m = len(problem.prepared.centres), self._size_of(problem.prepared)
         steps = C // _batch(problem) * min(problem.plan.total_steps, self._searched(problem))
-        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-        descent = begin(partition(gp)[0], self.optimizer, rate, steps)
+        rate = optim.start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        descent = optim.begin(partition(gp)[0], self.optimizer, rate, steps)
         near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
-        return ConditionalState(gp, near, descent, unknown(P), *numbers)
+        return ConditionalState(gp, near, descent, densities.unknown(len(problem.prepared.start)), *numbers)
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -221,10 +208,9 @@ class AbstractConditionals(AbstractLearner):
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """(State after one damped scoring step on all centres, where it led): the same θ where the loss did not fall enough."""
-        if not np.isfinite(state.at.loss):
-            at = self._curvature(state.gp, problem, state.near)
-            state = eqx.tree_at(lambda s: s.at, state, at)
-        at, x = state.at, packed(partition(state.gp)[0])
+        known = np.isfinite(state.at.loss)
+        at = state.at if known else self._curvature(state.gp, problem, state.near)
+        x = packed(partition(state.gp)[0])
         H = at.hessian + state.damping * np.diag(np.diagonal(at.hessian) + TINY)
         move = np.clip(-shortest_solution(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
         promised = -float(at.gradient @ move + 0.5 * move @ at.hessian @ move)
@@ -236,15 +222,13 @@ class AbstractConditionals(AbstractLearner):
         damping = np.float64(np.clip(state.damping * factor, LEAST_DAMPING, MOST_DAMPING))
         harder = np.float64(2 if better else 2 * state.harder)
         gp, at = (gp, new) if better else (state.gp, at)
-        state = ConditionalState(
-            gp, state.near, state.descent, at, damping, harder, state.changed, np.float64(ratio)
-        )
-        return state, self._numbers_of(at, problem, better)
+        fields = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
+        return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """θ − H⁻¹∇L where little is left to gain and the last step gained what was promised, else θ.
+        """θ − H⁻¹∇L if little is left to gain and the last step gained what was promised, else θ.
 
-        Where many rows are known to 10⁻⁴ nats, the optimum can still be two standard errors away: one step more leads there, as near as L is a quadratic.
+        With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats: one more step leads there, as near as L is a quadratic.
         """
         made, _ = self._moves(state)
         return _moved(state.gp, packed(partition(state.gp)[0]) + made) if made.any() else state.gp
@@ -261,8 +245,8 @@ class AbstractConditionals(AbstractLearner):
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
         """Mini-batches at a smaller rate, scoring by more damping."""
-        state = eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
-        return eqx.tree_at(lambda s: s.damping, state, np.float64(state.damping / factor**2))
+        damping = np.float64(state.damping / factor**2)
+        return dataclasses.replace(state, descent=slowed(state.descent, factor), damping=damping)
 
     def finished(self, entry: Numbers) -> bool:
         return entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
@@ -276,52 +260,48 @@ class AbstractConditionals(AbstractLearner):
         return StandardErrors(named, float(state.at.error), int(state.at.n_cells) - 1)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
+        what = f"of the mean of {self.n_centres} conditional densities at most"
         if math.isfinite(entry.get("distance", math.inf)):
-            return "exact", f"of the mean of {self.n_centres} conditional densities at most"
-        return "unbiased", f"of the mean of {self.n_centres} conditional densities at most, from mini-batches"
+            return "exact", what
+        return "unbiased", f"{what}, from mini-batches"
 
     def _searched(self, problem: Problem) -> int:
         """Passes by mini-batches."""
         few = len(problem.prepared.start) <= MOST_SCORED
         return self.searches * problem.plan.steps_per_evaluation if few else problem.plan.total_steps
 
-    @property
-    def unread(self) -> dict[str, Any]:
-        return {"n_neighbours": 1, "n_centres": 1, "spread": None, "searches": 1, "judge": None}
-
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
         near = self.around(state.gp, problem.prepared)
         changed = np.float64(1 - shared(near[:, :-1], state.near[:, :-1]))
-        return eqx.tree_at(lambda s: (s.near, s.changed), state, (near, changed))
+        return dataclasses.replace(state, near=near, changed=changed)
 
     def _by_batches(
         self, state: ConditionalState, problem: Problem, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
         """A shuffled pass over the centres."""
-        C = len(state.near)
-        B, gp = _batch(problem), state.gp
+        C, B, gp = len(state.near), _batch(problem), state.gp
         order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
         wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
         n_scored = problem.prepared.n_scored
         per_row = np.float32(weight_per_row(problem.source, state.near[:, -n_scored:], self.joint))
-        losses = []
-        theta, rest = partition(gp)
-        descent = state.descent
+        (theta, rest), descent, losses = partition(gp), state.descent, []
+        rate = self.learning_rate if callable(self.learning_rate) else None  # a numeric rate is in the state
+        rules = rate, self.decay, self.optimizer, self.joint, n_scored
         for part in np.array_split(order, max(1, len(order) // STACKED)):
-            rows = neighbourhoods(problem.source, state.near[part], wide)
-            theta, descent, found = _descend(self.of_steps(), theta, rest, descent, rows, per_row, n_scored)
+            rows = densities.neighbourhoods(problem.source, state.near[part], wide)
+            theta, descent, found = _descend(rules, theta, rest, descent, rows, per_row)
             losses.append(np.mean(np.asarray(found), axis=0))
         loss, squares, jittered = np.mean(losses, axis=0)
-        gp = eqx.combine(theta, rest)
-        state = eqx.tree_at(lambda s: (s.gp, s.descent), state, (gp, descent))
+        state = dataclasses.replace(state, gp=eqx.combine(theta, rest), descent=descent)
         return state, _numbers(float(loss), float(squares), float(jittered))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
         """With the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.take(near[:SOME, -1]))
         prepared = problem.prepared
-        found = curvature(gp, problem.source, near, wide, self.joint, prepared.cells, prepared.n_scored)
+        others = self.joint, prepared.cells, prepared.n_scored
+        found = densities.curvature(gp, problem.source, near, wide, *others)
         pull, away = self._pull(problem), packed(partition(gp)[0]) - prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),
@@ -345,9 +325,8 @@ class AbstractConditionals(AbstractLearner):
 def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
     """That of the model, which finds the neighbours. Raises ValueError for a model without one."""
     if gp.has_moments:
-        raise ValueError(
-            f"{type(learner).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
-        )
+        name, model = type(learner).__name__, type(gp).__name__
+        raise ValueError(f"{name} finds neighbours by a kernel, and {model} has none")
     return gp.kernel
 
 
@@ -370,24 +349,26 @@ def _numbers(
     accepted: float = 1.0,
 ) -> Numbers:
     """Of a pass, for the history; by mini-batches neither distance nor gain are known."""
-    found = {"loss": loss, "squares": squares, "jittered": jittered}
-    return found | {"distance": distance, "gain": gain, "accepted": accepted}
+    return {
+        "loss": loss, "squares": squares, "jittered": jittered, "distance": distance, "gain": gain, "accepted": accepted
+    }  # fmt: skip
 
 
 @eqx.filter_jit
 def _descend(
-    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any, n_scored: int
+    rules: tuple, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any
 ) -> tuple[Any, Descent, Any]:
     """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
+    rate, decay, optimizer, joint, n_scored = rules
 
     def body(carry: Any, batch: Batch) -> tuple[Any, Any]:
         theta, descent = carry
-        found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row, n_scored)
-        size = step_size(descent, learner.learning_rate, learner.decay)
-        share = weights_of(batch, learner.joint, n_scored) / per_row
+        found, gradient = densities.batch_gradient(theta, rest, batch, joint, per_row, n_scored)
+        size = optim.step_size(descent, rate, decay)
+        share = densities.weights_of(batch, joint, n_scored) / per_row
         seen = (found.loss, share * jnp.square(found.z), found.jitter > 0)
         numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
-        return move(theta, gradient, descent, learner.optimizer, size), numbers
+        return optim.move(theta, gradient, descent, optimizer, size), numbers
 
     (theta, descent), numbers = jax.lax.scan(body, (theta, descent), batches)
     return theta, descent, numbers

@@ -1,116 +1,179 @@
-"""Full batch: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
+"""Full batch: the exact marginal likelihood of all rows, or of a random subset, by L-BFGS."""
 
+import abc
+import dataclasses
 import math
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
-import jax
 import numpy as np
-from jaxtyping import Float, Float64, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learning.judge import AbstractJudge, Numbers, Seed
-from stochgp.learning.sampling import AbstractSampling, Uniform
-from stochgp.learning.schedules import Schedule, constant
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Optimizer, Schedule, constant
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.sampling import Uniform
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
-from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
+from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
+from stochgp.objectives import nlml_and_gradient
 from stochgp.objectives.kernel import SMALL
-from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
-from stochgp.planning.steps import StepPlan
-from stochgp.results import ExactNLML
 
-RATE = 0.1  # of optax rules
 STEPS = 100
-PATIENCE = 3  # steps over which the improvement is looked at
+PATIENCE = 3  # steps over which the improvement is measured
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
 # Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
-ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, FEWEST_ROWS = 3_000, 30.0, 6.0, 200
+ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, MIN_ROWS = 3_000, 30.0, 6.0, 200
 EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
-MOST_STEPS_PER_EVALUATION = 20
+MAX_STEPS_PER_EVALUATION = 20
 STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the rows
 
 
-class SetFit(eqx.Module):
-    """Where the fit of one set of rows stands."""
+class QuasiState(eqx.Module):
+    """The point of L-BFGS and what is known there."""
 
+    gp: AbstractGP  # the structure, and what does not train
     at: Quasi
-    descent: Descent | None  # of an optax rule
+    known: Any  # what else the loss computed there: the jitter, or the optimal q(v)
     recent: Float[np.ndarray, " T"]  # the last values, newest last
     settled: np.bool_
 
 
-class Prepared(NamedTuple):
-    """The rows of every set, the parameters they were prepared at, where fits of these begin, and how long an evaluation takes."""
+class AbstractQuasiNewton(AbstractLearner):
+    """Descent by L-BFGS (`numerics.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
 
-    sets: tuple[Batch, ...]
-    given: Float64[np.ndarray, " P"]
+    tolerance: eqx.AbstractVar[float]
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        name = type(self).__name__
+        for field in ("batch_size", "optimizer"):
+            if (value := getattr(self, field)) is not None:
+                raise ValueError(f"{field} is {value}; {name} takes all rows by L-BFGS: leave it None")
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
+
+    @abc.abstractmethod
+    def partition(self, gp: Any) -> tuple[Any, Any]:
+        """(What L-BFGS moves, the rest)."""
+
+    @abc.abstractmethod
+    def loss(self, gp: Any, problem: Problem) -> "Loss":
+        """The loss of the problem's rows; `gp` gives the structure."""
+
+    def advance(
+        self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[QuasiState, Numbers]:
+        """`n_steps` steps, of which none moves a settled state. "loss" is the value after them."""
+        loss, taken = self.loss(state.gp, problem), 0
+        while taken < n_steps:
+            try:
+                state = state if state.settled else self.step(state, loss)
+            except TimeIsUpError:
+                if taken == 0:
+                    raise
+                break
+            taken += 1
+        numbers = {
+            "loss": float(state.at.value),
+            "gradient_norm": float(np.linalg.norm(state.at.gradient)),
+            "unsettled": float(not state.settled),
+            "evaluations": float(loss.evaluations),
+            "taken": float(taken),
+        }
+        return state, numbers
+
+    def step(self, state: QuasiState, loss: "Loss") -> QuasiState:
+        """The state after one step."""
+        at = lbfgs.step(state.at, loss, loss.rounding)
+        recent = np.append(state.recent[1:], at.value)  # inf while there are too few values
+        settled = at.stuck or bool(recent.max() - recent.min() < self.tolerance)
+        known = loss.known.get(at.x.tobytes(), state.known)
+        return QuasiState(state.gp, at, known, recent, np.bool_(settled))
+
+    def model(self, state: QuasiState) -> AbstractGP:
+        theta, rest = self.partition(state.gp)
+        return eqx.combine(unpacked_alike(state.at.x, theta), rest)
+
+    def slower(self, state: QuasiState, factor: float) -> QuasiState:
+        """It has no rate; L-BFGS never climbs."""
+        return state
+
+    def finished(self, entry: Numbers) -> bool:
+        return entry["unsettled"] == 0
+
+
+class Loss:
+    """A loss as a function of the vector of what trains, which counts its evaluations.
+
+    `evaluate` maps (the model, x) to the value, the gradient and what else is to be known at x. Raises TimeIsUpError instead of an evaluation
+    that would end after the deadline.
+    """
+
+    def __init__(self, evaluate: Callable, parts: tuple[Any, Any], pace: Pace, rounding: float):
+        self.evaluate, self.parts, self.pace, self.rounding = evaluate, parts, pace, rounding
+        self.evaluations, self.known = 0, dict[bytes, Any]()
+
+    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        deadline.require(self.pace.expected)
+        self.evaluations += 1
+        theta, rest = self.parts
+        with self.pace.piece():
+            value, gradient, self.known[x.tobytes()] = self.evaluate(eqx.combine(unpacked(x, theta), rest), x)
+        return value, gradient
+
+
+class Prepared(NamedTuple):
+    """The rows, the parameters at the preparation, where fits of these begin, and the pace of evaluations."""
+
+    rows: Batch
+    given: Float[np.ndarray, " P"]
     start: Quasi
     pace: Pace
 
 
-class FullBatchState(eqx.Module):
-    """The best points found so far, one for each set of rows."""
-
-    gp: AbstractGP  # the structure, and what does not train
-    fits: tuple[SetFit, ...]
-
-
-class FullBatch(AbstractLearner):
-    """Descent on the exact NLML per datum.
+class FullBatch(AbstractQuasiNewton):
+    """Descent on the exact NLML per datum by L-BFGS.
 
     For n rows an evaluation of a kernel GP is by Cholesky: O(n³), n² numbers of memory. That of a feature GP is from the moments:
     O(n M² + M³), memory for one chunk of features.
 
-    With `subset_rows` the learner fits `n_subsets` sets of that many rows, each from the same start. It then averages their unconstrained
-    parameters: lengthscales and variances in the logarithm. The published Matérn hyperparameters of Lin et al. (2023) were made so.
-    Uniform sets show long lengthscales, neighbourhoods short ones.
-
     With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
     start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
 
-    `converged`: every set's fit ended by `tolerance`, or where rounding allows no more.
+    `converged`: the run ended by `tolerance`, or because rounding allows no more.
 
     Parameters
     ----------
-    batch_size : None
-        All rows of a set at every step; ValueError for a number.
+    batch_size, learning_rate, optimizer, decay
+        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for a batch size or an optimizer.
     epochs : int or None
         Steps at most; None = 100.
-    learning_rate : float, rule of the step, or None
-        Of an optax rule; None = 0.1, for Adam.
-    optimizer : function or None
-        Any optax rule, as a function of its learning rate; None = L-BFGS (`numerics.lbfgs`).
-    decay : function
-        Factor on a numeric rate of an optax rule, as a function of the fraction of the planned steps taken.
     subset_rows : int or None
-        Rows of a set; None, or as many as there are, = all rows.
-    n_subsets : int
-        Number of sets.
-    sampling : AbstractSampling
-        How sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows.
+        Rows of a random subset; None, or as many as there are, = all rows.
     spread : float or None
         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
     warm_rows : int or None
-        Rows of a random set that is fitted first where sets have more than twice as many: the others begin at its optimum, with what L-BFGS learned
-        there of the curvature, and take a third of the steps; None = none.
+        Rows that are fitted first if there are more than twice as many: L-BFGS then begins at their optimum, with the curvature that it
+        learned there; None = none.
     hold_networks : bool
-        Whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel.
+        True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
     tolerance : float
-        A fit ends where the loss, in nats per datum, changed by less than this in 3 steps, or where rounding allows no more.
+        The run ends if the loss, in nats per datum, changes by less than this in 3 steps, or if rounding allows no more.
     precision : "float32", "float64" or None
-        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, where σ² is below 1e-4 of the mean variance, or where
+        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, if σ² is below 1e-4 of the mean variance, or if
         float32 has no factor.
-    judge : AbstractJudge or None
-        How states are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
+    evaluator : AbstractEvaluator or None
+        As of `AbstractLearner`.
     """
 
     batch_size: int | None = None
@@ -119,217 +182,106 @@ class FullBatch(AbstractLearner):
     optimizer: Optimizer | None = None
     decay: Schedule = constant
     subset_rows: int | None = None
-    n_subsets: int = 1
-    sampling: AbstractSampling = Uniform()
     spread: float | None = None
     warm_rows: int | None = None
     hold_networks: bool = False
     tolerance: float = 1e-4
     precision: str | None = None
-    judge: AbstractJudge | None = None
+    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common("subset_rows", "n_subsets", "warm_rows")
-        if self.batch_size is not None:
-            raise ValueError(
-                f"batch_size is {self.batch_size}; a full-batch learner takes all rows of a set: see subset_rows"
-            )
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
+        self.check_common("subset_rows", "warm_rows")
         if self.precision not in (None, "float32", "float64"):
             raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 
-    def sets(self, n_rows: int) -> tuple[int, int]:
-        """(how many sets of rows, rows of each)."""
-        if self.subset_rows is None or self.subset_rows >= n_rows:
-            return 1, n_rows
-        return self.n_subsets, self.subset_rows
+    def seen_rows(self, n_rows: int) -> int:
+        return n_rows if self.subset_rows is None else min(n_rows, self.subset_rows)
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch; evaluations about every second."""
-        count, size = self.sets(n_rows)
-        between = min(max(1, int(EVALUATION_PRODUCTS / (count * size**3))), MOST_STEPS_PER_EVALUATION)
-        between = between if judge.evaluations_are_free else STEPS_PER_PASS
-        steps = STEPS if self.epochs is None else self.epochs
+        size = self.seen_rows(n_rows)
+        steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS
+        if evaluator.evaluations_are_free:
+            between = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows of a set in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
-        size, itemsize = self.sets(n_rows)[1], 4 if self.precision == "float32" else 8
+        """The rows in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
+        size, itemsize = self.seen_rows(n_rows), 4 if self.precision == "float32" else 8
         if gp.has_moments:
-            M = cast(FeatureGP, gp).n_features
-            return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * M**2
+            return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Of a kernel GP as many as some forty evaluations have time for; where time is short so few that none are fitted first."""
+        """Of a kernel GP as many as there is time for some forty evaluations; if time is short so few that none are fitted first."""
         if gp.has_moments or not seconds < math.inf:
             return n_rows
-        count, size = self.sets(n_rows)
-        rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / (count * SECONDS_OF_ROWS)) ** 0.4)
+        rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / SECONDS_OF_ROWS) ** 0.4)
         if seconds < SHORT and self.warm_rows is not None:
             rows = min(rows, 2 * self.warm_rows)
-        return n_rows if rows >= size else max(rows, FEWEST_ROWS)
+        return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> "Prepared":
-        """The rows of every set, on the host in float64, and where their fits begin."""
-        sets = self._sets_of_rows(gp, source, seed)
-        given = packed(self.partition(gp)[0])
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+        """The rows, on the host in float64, and where their fit begins."""
+        size = self.seen_rows(source.size)
+        chosen = np.arange(size)
+        if size < source.size:
+            uniform = Uniform()
+            chosen = uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0]
+        rows, given = source.on_host(chosen), packed(self.partition(gp)[0])
         start = lbfgs.begin(given)
-        if self.optimizer is None and self.warm_rows is not None and len(sets[0].y) > 2 * self.warm_rows:
-            chosen = np.random.default_rng((*seed, 1)).permutation(len(sets[0].y))[: self.warm_rows]
-            start = self._warm(gp, Batch(*(part[np.sort(chosen)] for part in sets[0])), start)
-        return Prepared(sets, given, start, Pace(EVALUATION * len(sets[0].y) ** 3))
+        if self.warm_rows is not None and size > 2 * self.warm_rows:
+            few = np.sort(np.random.default_rng((*seed, 1)).permutation(size)[: self.warm_rows])
+            start = self._warm(gp, Batch(*(part[few] for part in rows)), start)
+        return Prepared(rows, given, start, Pace(EVALUATION * size**3))
 
     def _warm(self, gp: AbstractGP, rows: Batch, start: Quasi) -> Quasi:
-        """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
-        loss = _Loss(self, gp, rows, Pace())
-        fit = SetFit(start, None, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        """The optimum of a few rows and the curvature around it, without their loss."""
+        loss, state = self._loss(gp, rows, Pace()), self._begin(gp, start)
         for _ in range(STEPS):
-            if not fit.settled:
-                fit = self.step(fit, loss)
-        empty = lbfgs.begin(fit.at.x)
-        return Quasi(
-            empty.x, empty.value, empty.gradient, fit.at.steps, fit.at.changes, fit.at.n_pairs, empty.stuck
-        )
+            state = state if state.settled else self.step(state, loss)
+        at = state.at
+        return dataclasses.replace(lbfgs.begin(at.x), steps=at.steps, changes=at.changes, n_pairs=at.n_pairs)
 
-    def _sets_of_rows(self, gp: AbstractGP, source: AbstractSource, seed: Seed) -> tuple[Batch, ...]:
-        count, size = self.sets(source.size)
-        if count > 1 and not self.hold_networks and not _only_parameters(gp):
-            raise ValueError(
-                f"n_subsets is {count}, but the model has weights of a network, which cannot be averaged: hold_networks or one set of rows"
-            )
-        if size == source.size:
-            return (source.on_host(np.arange(size)),)
-        prepared = self.sampling.prepare(source, size, count, seed)
-        indices = self.sampling.batches(prepared, 0, count, size, seed)
-        return tuple(source.on_host(rows) for rows in indices)
+    def _begin(self, gp: AbstractGP, start: Quasi) -> QuasiState:
+        return QuasiState(gp, start, np.float64(0), np.full(PATIENCE + 1, np.inf), np.bool_(False))
 
-    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
-        own, descent = packed(self.partition(gp)[0]), None
-        is_given = np.array_equal(own, problem.prepared.given)
-        start = problem.prepared.start if is_given else lbfgs.begin(own)  # after another learner
-        if self.optimizer is not None:
-            rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-            descent = begin(on_device(start.x), self.optimizer, rate, problem.plan.total_steps)
-        fit = SetFit(start, descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
-        return FullBatchState(gp, (fit,) * len(problem.prepared.sets))
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
+        own, prepared = packed(self.partition(gp)[0]), problem.prepared
+        start = prepared.start if np.array_equal(own, prepared.given) else lbfgs.begin(own)  # of a chain
+        return self._begin(gp, start)
 
     def advance(
-        self, state: FullBatchState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[FullBatchState, Numbers]:
-        """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
-        fits, losses = (
-            state.fits,
-            [_Loss(self, state.gp, rows, problem.prepared.pace) for rows in problem.prepared.sets],
-        )
-        taken = 0
-        while taken < n_steps:
-            try:
-                fits = tuple(
-                    fit if fit.settled else self.step(fit, loss)
-                    for fit, loss in zip(fits, losses, strict=True)
-                )
-            except TimeIsUpError:
-                if taken == 0:
-                    raise
-                break
-            taken += 1
-        numbers = {
-            "loss": float(np.mean([fit.at.value for fit in fits])),
-            "gradient_norm": float(max(np.linalg.norm(fit.at.gradient) for fit in fits)),
-            "unsettled": float(sum(not fit.settled for fit in fits)),
-            "evaluations": float(sum(loss.evaluations for loss in losses)),
-            "jitter": max(loss.jitter for loss in losses),
-            "taken": float(taken),
-        }
-        return FullBatchState(state.gp, fits), numbers
+        self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[QuasiState, Numbers]:
+        state, numbers = super().advance(state, problem, first_step, n_steps, seed)
+        return state, {**numbers, "jitter": float(state.known)}
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
-        """(what trains here, the rest)."""
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
-    def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
-        """One set's fit after one step."""
-        if fit.descent is None:
-            at, descent = lbfgs.step(fit.at, loss, loss.rounding), None
-        else:
-            at, descent = self._descend(lbfgs.evaluated(fit.at, loss), fit.descent, loss)
-        recent = np.append(fit.recent[1:], at.value)
-        flat = bool(
-            recent.max() - recent.min() < self.tolerance
-        )  # inf while there are fewer than four values
-        return SetFit(at, descent, recent, np.bool_(flat or at.stuck))
+    def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
+        return self._loss(gp, problem.prepared.rows, problem.prepared.pace)
 
-    def model(self, state: FullBatchState) -> AbstractGP:
-        """The mean of the fits."""
-        theta, rest = self.partition(state.gp)
-        mean = np.mean([fit.at.x for fit in state.fits], axis=0)
-        return eqx.combine(unpacked_alike(mean, theta), rest)
+    def _loss(self, gp: AbstractGP, rows: Batch, pace: Pace) -> Loss:
+        """NLML per datum and the prior."""
+        parts = self.partition(gp)
+        start = packed(parts[0])
+        pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
 
-    def slower(self, state: FullBatchState, factor: float) -> FullBatchState:
-        """Only optax rules have a rate; L-BFGS never climbs."""
+        def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, np.float64]:
+            gp, away = networks_held(gp) if self.hold_networks else gp, x - start
+            found = nlml_and_gradient(gp, rows, dtype=self.precision)
+            held = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
+            value = found.nlml + 0.5 * pull * float(away @ away)
+            return value, packed(held) + pull * away, np.float64(found.jitter)
 
-        def slow(fit: SetFit) -> SetFit:
-            descent = None if fit.descent is None else slowed(fit.descent, factor)
-            return SetFit(fit.at, descent, fit.recent, fit.settled)
-
-        return FullBatchState(state.gp, tuple(slow(fit) for fit in state.fits))
-
-    def finished(self, entry: Numbers) -> bool:
-        return entry["unsettled"] == 0
-
-    def seen_rows(self, n_rows: int) -> int:
-        count, size = self.sets(n_rows)
-        return min(n_rows, count * size)
+        wide = self.precision == "float64" or gp.has_moments
+        wide = wide or (self.precision is None and len(rows.y) <= SMALL)
+        return Loss(evaluate, parts, pace, 1e-12 if wide else 1e-6)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if self.subset_rows is None:
             return "exact", "of the likelihood of all rows"
-        return "exact", f"of the likelihood of sets of up to {self.subset_rows} rows"
-
-    def _descend(self, at: Quasi, descent: Descent, loss: "_Loss") -> tuple[Quasi, Descent]:
-        """A step of the optax rule."""
-        size = step_size(descent, self.learning_rate, self.decay)
-        x, descent = move(on_device(at.x), on_device(at.gradient), descent, self.optimizer, size)  # pyright: ignore[reportArgumentType]
-        return lbfgs.evaluated(lbfgs.begin(np.asarray(x)), loss), descent
-
-
-class _Loss:
-    """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations.
-
-    Raises TimeIsUpError instead of an evaluation that would end after the deadline.
-    """
-
-    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Batch, pace: Pace):
-        self.theta, self.rest = learner.partition(gp)
-        self.start, self.rows, self.precision = packed(self.theta), rows, learner.precision
-        self.hold_networks = learner.hold_networks
-        self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.weight.sum()))
-        self.evaluations, self.jitter, self.pace = 0, 0.0, pace
-
-    @property
-    def rounding(self) -> float:
-        wide = self.precision == "float64" or self.rest.has_moments
-        return 1e-12 if wide or (self.precision is None and len(self.rows.y) <= SMALL) else 1e-6
-
-    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
-        deadline.require(self.pace.expected)
-        self.evaluations += 1
-        with self.pace.piece():
-            found, gp = self._evaluate(x)
-        self.jitter, away = found.jitter, x - self.start
-        by_theta = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
-        return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
-
-    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[ExactNLML, AbstractGP]:
-        gp = eqx.combine(unpacked(x, self.theta), self.rest)
-        gp = networks_held(gp) if self.hold_networks else gp
-        return nlml_and_gradient(gp, self.rows, dtype=self.precision), gp
-
-
-def _only_parameters(gp: AbstractGP) -> bool:
-    """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
-    outside = eqx.filter(gp, in_parameters(gp), inverse=True)
-    return not jax.tree.leaves(partition(outside)[0])
+        return "exact", f"of the likelihood of up to {self.subset_rows} random rows"

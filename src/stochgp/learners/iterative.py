@@ -1,8 +1,8 @@
-"""The gradient of the exact marginal likelihood of all rows from a few iterative solutions, which the next step starts from."""
+"""The gradient of the exact marginal likelihood of all rows from a few iterative solutions, from which the next step starts."""
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,34 +14,27 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError
 from stochgp.kernels.gradients import quadratic_gradient
-from stochgp.learners.probes import AbstractProbes, Hutchinson
-from stochgp.learning.base import AbstractLearner, Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learning.judge import AbstractJudge, Numbers, Seed
-from stochgp.learning.schedules import Schedule, cosine
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
-from stochgp.planning.memory import room_for_rows
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
-from stochgp.solvers.sizes import TYPICAL
+from stochgp.solvers.memory import room_for_rows
 
 RATE, STEPS = 0.1, 100
-PRODUCTS_IN_TIME, FEWEST_ROWS = (
-    300,
-    200,
-)  # products with K of a run that is short of time, and rows of one that has none
-STEP_COLUMNS = (
-    16  # arrays [N, C] beside a solve: solutions of three steps, and float64 ones while two are combined
-)
+PRODUCTS_IN_TIME, FEWEST_ROWS = 300, 200  # products with K if time is short, and rows if there is none
+SECONDS_OF_ENTRY = 2e-9  # of K in a product, on two cores of 2023
+STEP_COLUMNS = 16  # arrays [N, C] beside a solve: solutions of three steps, and float64 ones of two
 SMALLEST_ANGLE = 1e-6  # between two solutions, squared, that still says something
 
 
 class IterativeState(eqx.Module):
-    """What a step carries on: the model, its descent, and the solutions that the next solve starts from."""
+    """The model, its descent, and the solutions that the next solve starts from."""
 
     gp: KernelGP
     descent: Descent
@@ -51,20 +44,13 @@ class IterativeState(eqx.Module):
     loss: np.float64
 
 
-class Prepared(NamedTuple):
-    """The rows on the device, and what is random of the probes."""
-
-    rows: Batch
-    drawn: Any
-
-
 class Iterative(AbstractLearner):
     """Descent on the exact NLML per datum of all rows without a factor of A = K + σ² diag(1/ρ): no N² numbers.
 
         ∇nlml = (−αᵀ ∂A α + (1/S) Σ_s u_sᵀ ∂A v_s) / (2n),   A α = y,  A u_s = b_s,
 
-    with right-hand sides and partners of `probes`. All systems are solved together, to the relative residual `tolerance`. θ moves little in
-    a step, so each step starts from the solutions of the two steps before (`warm_start`; Lin et al. 2024, arXiv 2405.18457). It takes the
+    with probes b_s = v_s of random signs (Hutchinson). All systems are solved together, to the relative residual `tolerance`. θ moves little in
+    a step, so each step starts from the solutions of the two steps before (Lin et al. 2024, arXiv 2405.18457): the
     combination of these that is nearest to the new solution in the norm of A; one product with A finds it. The probes are the same at every
     step, so the gradient is that of one fixed function near the NLML. With N rows and S probes its minimum is off by O(1/√(NS)).
 
@@ -73,28 +59,16 @@ class Iterative(AbstractLearner):
 
     Parameters
     ----------
-    batch_size : None
-        All rows at every step; ValueError for a number.
-    epochs : int or None
-        Steps; None = 100.
-    learning_rate : float, rule of the step, or None
-        Of `optimizer`, on the unconstrained parameters; None = 0.1, for Adam.
-    optimizer : function
-        An optax rule, as a function of its learning rate.
-    decay : function
-        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
-    probes : AbstractProbes
-        The S right-hand sides beside y and their partners, `Hutchinson()` or `Pathwise()`.
+    batch_size, epochs, learning_rate, optimizer, decay, evaluator
+        As of `AbstractLearner`; every step takes all rows: ValueError for a batch size. Epochs are steps, None = 100; the rate None = 0.1, for Adam.
+    n_probes : int
+        S, systems solved beside that of y.
     solver : AbstractSolver
-        Of `stochgp.solvers`. Its `epochs` bound those of each step: 20 are enough, because the next step continues from there.
+        Of `stochgp.solvers`; its `epochs` bound those of each step.
     tolerance : float
         ‖b − A u‖ / ‖b‖ of every system, between 0 and 1, at which a solve ends.
     keep_rows : int or None
         Rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0 without it.
-    warm_start : bool
-        False solves from 0 at every step.
-    judge : AbstractJudge or None
-        How states are evaluated; None = `ByLoss()`.
     """
 
     batch_size: None = None
@@ -102,78 +76,69 @@ class Iterative(AbstractLearner):
     learning_rate: float | Schedule | None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
-    probes: AbstractProbes = Hutchinson()
+    n_probes: int = 16
     solver: AbstractSolver = SDD(epochs=20)
     tolerance: float = 0.01
     keep_rows: int | None = None
-    warm_start: bool = True
-    judge: AbstractJudge | None = None
+    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common()
+        self.check_common("n_probes")
         if self.batch_size is not None:
             raise ValueError(f"batch_size is {self.batch_size}; this learner takes all rows: leave it None")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must lie between 0 and 1")
-        if self.probes.n_probes < 1:
-            raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
 
     @property
     def loss_shift(self) -> float:
         """0: a change of the NLML is the same in any units."""
         return 0.0
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch and an evaluation."""
         return StepPlan(n_rows, 1, STEPS if self.epochs is None else self.epochs, 1)
 
     def need_bytes(self, gp: KernelGP, n_rows: int, n_inputs: int) -> int:
         """A solve, and the solutions of three steps with what their combination takes."""
-        problem, layout = self._sizes(n_rows, n_inputs)
-        columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
-        return self.solver.need_bytes(problem, layout) + columns
+        size, layout, columns = self._sizes(n_rows, n_inputs)
+        return self.solver.need_bytes(size, layout) + columns
 
     def within(self, gp: KernelGP, n_rows: int, n_inputs: int, free: int) -> "Iterative":
         """With the rows of K that may be kept."""
         if self.keep_rows is not None:
             return self
-        problem, layout = self._sizes(n_rows, n_inputs)
-        columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
-        return dataclasses.replace(
-            self, keep_rows=room_for_rows(self.solver, layout, problem, free - columns)
-        )
+        size, layout, columns = self._sizes(n_rows, n_inputs)
+        rows = room_for_rows(self.solver, layout, size, free - columns)
+        return dataclasses.replace(self, keep_rows=rows)
 
-    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[SystemSize, Layout]:
-        itemsize = 4
-        problem = SystemSize(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
-        return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
+    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[SystemSize, Layout, int]:
+        """(Of the system, of the tiles, the bytes of solutions)."""
+        size = SystemSize(n_rows, n_inputs, self.n_probes, 4 * (n_inputs + 2), 4)
+        columns = STEP_COLUMNS * size.itemsize * n_rows * size.n_columns
+        return size, Layout(min(TILE, n_rows), self.keep_rows or 0), columns
 
     def rows_within(self, gp: KernelGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """As many as some steps have time for, which multiply with K a few times each."""
+        """As many as there is time for some steps, each of a few products with K."""
         if not seconds < math.inf:
             return n_rows
-        product = TYPICAL.evaluate + TYPICAL.multiply * self.probes.n_probes
-        rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * product)))
+        rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * SECONDS_OF_ENTRY)))
         return min(n_rows, max(rows, FEWEST_ROWS))
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return (
-            "estimated",
-            f"of the likelihood of all rows, from {self.probes.n_probes} probes that stay the same",
-        )
+        return "estimated", f"of the likelihood of all rows, from {self.n_probes} probes that stay the same"
 
-    def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+    def prepare(
+        self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed
+    ) -> tuple[Batch, Float[Array, "N S"]]:
+        """(The rows on the device, the probes)."""
         rows = source.take(np.arange(source.size))
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
-        N, D = rows.X.shape
-        return Prepared(rows, self.probes.draw(gp, N, D, key=key, dtype=rows.X.dtype))
+        return rows, jax.random.rademacher(key, (len(rows.y), self.n_probes), rows.X.dtype)
 
     def init(self, gp: KernelGP, problem: Problem, *, key: PRNGKeyArray) -> IterativeState:
-        theta, _ = partition(gp)
-        X = problem.prepared.rows.X
-        rate = start_rate(self.learning_rate, RATE)
-        descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
-        solutions = jnp.zeros((X.shape[0], 1 + self.probes.n_probes), X.dtype)
+        theta, X = partition(gp)[0], problem.prepared[0].X
+        descent = self.begin_descent(theta, problem, RATE)
+        solutions = jnp.zeros((X.shape[0], 1 + self.n_probes), X.dtype)
         previous = (jax.tree.map(jnp.zeros_like, theta), theta)
         return IterativeState(gp, descent, solutions, solutions, previous, np.float64(0))
 
@@ -187,15 +152,14 @@ class Iterative(AbstractLearner):
         return state, {**numbers, "solver_epochs": epochs}
 
     def step(
-        self, state: IterativeState, prepared: Prepared, *, first: bool, key: PRNGKeyArray
+        self, state: IterativeState, prepared: tuple[Batch, Array], *, first: bool, key: PRNGKeyArray
     ) -> tuple[IterativeState, dict[str, float]]:
         """(State after one step, numbers of its solution and gradient)."""
         theta, rest = partition(state.gp)
-        known = None if first or not self.warm_start else (state.solutions, state.earlier)
+        known = None if first else (state.solutions, state.earlier)
         found, gradient = self.gradient(state.gp, prepared, known=known, key=key)
         loss = state.loss if first else state.loss + _integral(theta, gradient, *reversed(state.previous))
-        size = step_size(state.descent, self.learning_rate, self.decay)
-        moved, descent = move(theta, gradient, state.descent, self.optimizer, size)
+        moved, descent = self.descend(theta, gradient, state.descent)
         numbers = {
             "loss": float(loss),
             "gradient_norm": float(optax.tree.norm(gradient)),
@@ -206,38 +170,38 @@ class Iterative(AbstractLearner):
         return IterativeState(gp, descent, found.value, state.solutions, previous, np.float64(loss)), numbers
 
     def gradient(
-        self, gp: KernelGP, prepared: Prepared, *, known: tuple[Array, Array] | None, key: PRNGKeyArray
+        self,
+        gp: KernelGP,
+        prepared: tuple[Batch, Array],
+        *,
+        known: tuple[Array, Array] | None,
+        key: PRNGKeyArray,
     ) -> tuple[Solution, KernelGP]:
         """(Solutions, the estimated gradient of the NLML per datum by what trains); `known` are the last two steps' solutions."""
-        X, y, count = prepared.rows
-        noise, targets = _noise_and_targets(self.probes, prepared.drawn, gp, X, count)
+        (X, y, count), probes = rows, _ = prepared
+        noise = _noise(gp, X, count)
         operator = KernelOperator.of(gp.kernel, X, noise, keep_rows=self.keep_rows or 0)
-        b = jnp.concatenate([y[:, None], targets], axis=1)
+        b = jnp.concatenate([y[:, None], probes], axis=1)
         start = None if known is None else _nearest(operator, b, *known)
         found = solve(operator, b, self.solver, key=key, start=start, tolerance=self.tolerance)
         if found.result is RESULTS.interrupted:
             raise KeyboardInterrupt
         if found.result is RESULTS.time_limit:
             raise TimeIsUpError("the solve of a step did not end in time")
-        return found, _gradient(self.probes, gp, prepared.rows, targets, found.value)
+        return found, _gradient(gp, rows, probes, found.value)
 
 
 @eqx.filter_jit
-def _noise_and_targets(
-    probes: AbstractProbes, drawn: Any, gp: KernelGP, X: Array, count: Array
-) -> tuple[Float[Array, " N"], Float[Array, "N S"]]:
-    noise = gp.noise.variance(X, count)
-    return noise, probes.targets(drawn, gp, X, noise)
+def _noise(gp: KernelGP, X: Array, count: Array) -> Float[Array, " N"]:
+    return gp.noise.variance(X, count)
 
 
-def _gradient(
-    probes: AbstractProbes, gp: KernelGP, rows: Batch, targets: Array, solutions: Array
-) -> KernelGP:
+def _gradient(gp: KernelGP, rows: Batch, probes: Array, solutions: Array) -> KernelGP:
     alpha, u = solutions[:, :1], solutions[:, 1:]
     count = jnp.maximum(rows.weight, SMALLEST_COUNT)
     twice = 2 * jnp.sum(count)
-    U = jnp.concatenate([-alpha, u / probes.n_probes], axis=1) / twice
-    V = jnp.concatenate([alpha, probes.partners(targets, u)], axis=1)
+    U = jnp.concatenate([-alpha, u / probes.shape[1]], axis=1) / twice
+    V = jnp.concatenate([alpha, probes], axis=1)
     by_kernel = quadratic_gradient(gp.kernel, rows.X, U, V)
     theta, rest = partition(gp.noise)
     noise, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(rows.X, rows.weight), theta)
@@ -264,7 +228,5 @@ def _nearest(operator: KernelOperator, b: Array, newer: Array, older: Array) -> 
 
 def _integral(theta: KernelGP, gradient: KernelGP, theta0: KernelGP, gradient0: KernelGP) -> float:
     """∫ g·dθ from θ₀ to θ by the trapezoidal rule."""
-    parts = jax.tree.map(
-        lambda t, g, t0, g0: jnp.sum((t - t0) * (g + g0)) / 2, theta, gradient, theta0, gradient0
-    )
-    return float(sum(jax.tree.leaves(parts)))
+    part = lambda t, g, t0, g0: jnp.sum((t - t0) * (g + g0)) / 2
+    return float(sum(jax.tree.leaves(jax.tree.map(part, theta, gradient, theta0, gradient0))))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -11,25 +11,24 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import Batch
+from stochgp.learners import descent as optim
+from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine, decaying, muon, slowed
+from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
+from stochgp.learners.sampling import Uniform
 from stochgp.learners.scgd import scaled_count
-from stochgp.learning.base import Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
-from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
-from stochgp.learning.judge import AbstractJudge, Numbers
-from stochgp.learning.sampling import Uniform, row_bytes
-from stochgp.learning.schedules import Schedule, cosine, muon
-from stochgp.learning.steps import AbstractBatchLearner
+from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
+from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import inverse_factor, symmetrise
 from stochgp.parameters import in_parameters
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
 
 class MinimaxState(eqx.Module):
-    """What a step carries on: (θ, w, A) and B of algorithm 1, their descent and ascent, and the bounds of A and of the parameters."""
+    """(θ, w, A) and B of algorithm 1, their descent and ascent, and the bounds of A and of the parameters."""
 
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
@@ -43,14 +42,6 @@ class MinimaxState(eqx.Module):
     ascent: Descent  # of B
     n_rows: Float[Array, ""]
     count: Float[Array, ""]
-
-
-class MinimaxInfo(NamedTuple):
-    """What a step says."""
-
-    loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²
-    penalty_share: Float[Array, ""]  # μ/μ*
-    decomposed: Float[Array, ""]  # 1 where the projection of A needed an eigendecomposition
 
 
 class Minimax(AbstractBatchLearner):
@@ -69,37 +60,26 @@ class Minimax(AbstractBatchLearner):
 
     Parameters
     ----------
-    batch_size : int
-        B, of each of S and S̄; all rows where there are fewer.
-    epochs : int or None
-        Passes of n/B steps; None = as many as suit the judge.
-    learning_rate : float, rule of the step, or None
-        a, in this scaling (sums over the data); None = by short trials of the judge's rates in `fit`.
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), the optimizer of the descent and of the ascent.
     ascent_rate : float, rule of the step, or None
         b, in this scaling; None = the same as a.
     penalty : float or None
         μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is the penalty locally exact: a smaller μ,
         such as the papers' 1, has log|F| count by μ/μ* at most (`penalty_share` in the history).
     growth, stage_steps : float; int or None
-        μ ← growth · μ after every stage of so many steps (None = one stage); of a μ that is given.
+        μ ← growth · μ after every stage of so many steps (None = one stage); for a μ that is given.
     box : float
         The bound of weights and of w, and the factor within which parameters stay of their start.
     ceiling : float
         A_max as a multiple of tr F at the start.
-    optimizer : function
-        An optax rule, as a function of its learning rate, for the descent and for the ascent.
-    decay : function
-        Factor on numeric rates, as a function of the fraction of the planned steps taken: a cosine to 0.
     anchored : bool
         Beyond the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
-    judge : ByEvidence
-        How states are evaluated, and which rates are tried.
-    sampling : Uniform
-        Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
     fills: ClassVar[bool] = True
+    shares_steps: ClassVar[bool] = True
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -112,11 +92,11 @@ class Minimax(AbstractBatchLearner):
     optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
-    judge: ByEvidence = ByEvidence()
+    evaluator: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
-        self.check_common()
+        self.check_common("stage_steps")
         for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -126,14 +106,10 @@ class Minimax(AbstractBatchLearner):
                 f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
             )
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, 2 * row_bytes(n_inputs), self.batch_size, self.epochs, 0)
-
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
-        return (
-            4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
-        )
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
         """w = 0, B = 0 and A = σ²I, of which μ* is M; an anchor replaces A by F."""
@@ -141,7 +117,7 @@ class Minimax(AbstractBatchLearner):
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
         A = eye * gp.noise_variance.value
-        rate, total = start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
+        rate, total = optim.start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
         return MinimaxState(
             gp=gp,
             weights=zeros,
@@ -151,16 +127,20 @@ class Minimax(AbstractBatchLearner):
             threshold=jnp.asarray(gp.n_features, dtype),
             ceiling=jnp.asarray(np.inf, dtype),
             start=eqx.filter(trainable, in_parameters(trainable)),
-            descent=begin((trainable, zeros, A), self.optimizer, rate, total),
-            ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, rate), total),
+            descent=self.begin_descent((trainable, zeros, A), problem),
+            ascent=optim.begin(A, self.optimizer, optim.start_rate(self.ascent_rate, rate), total),
             n_rows=jnp.asarray(problem.source.size, dtype),
             count=jnp.asarray(problem.source.count, dtype),
         )
 
     def step(
         self, state: MinimaxState, batch: Batch, *, key: PRNGKeyArray
-    ) -> tuple[MinimaxState, MinimaxInfo]:
-        """`batch` is a stack of two: S and S̄."""
+    ) -> tuple[MinimaxState, dict[str, Array]]:
+        """`batch` is a stack of two, S and S̄.
+
+        The numbers: "loss", an estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "penalty_share", μ/μ*; "decomposed",
+        1 if the projection of A needed an eigendecomposition.
+        """
         first, second = (Batch(*(values[i] for values in batch)) for i in range(2))
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
@@ -182,18 +162,24 @@ class Minimax(AbstractBatchLearner):
         factor = inverse_factor(state.A)
         by_A = matmul(factor.T, factor) + state.B * (state.penalty / norm) - slope * state.A
 
-        size = step_size(state.descent, self.learning_rate, self.decay)
         point, slopes = (trainable, state.weights, state.A), (by_theta, by_w, by_A)
-        moved, descent = move(point, slopes, state.descent, self.optimizer, size)
+        moved, descent = self.descend(point, slopes, state.descent)
         theta, w = self._in_box(moved[0], state.start), jnp.clip(moved[1], -self.box, self.box)
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
-        found = {"gp": gp, "weights": w, "A": A, "B": B, "penalty": self._next_penalty(state)}
-        new = dataclasses.replace(state, **found, descent=descent, ascent=ascent)
-        return new, MinimaxInfo(loss, state.penalty / state.threshold, decomposed)
+        found = {"gp": gp, "weights": w, "A": A, "B": B, "descent": descent, "ascent": ascent}
+        share, penalty = state.penalty / state.threshold, state.penalty
+        if self.stage_steps is not None and self.growth != 1:
+            ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
+            penalty = jnp.where(ends, self.growth * penalty, penalty)
+        return dataclasses.replace(state, penalty=penalty, **found), {
+            "loss": loss,
+            "penalty_share": share,
+            "decomposed": decomposed,
+        }
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
@@ -217,21 +203,11 @@ class Minimax(AbstractBatchLearner):
             (refitted(evaluation), *(jnp.asarray(part, dtype) for part in exact)),
         )
 
-    @property
-    def unread(self) -> dict[str, Any]:
-        return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
-
-    def work_of_row(self, gp: FeatureGP) -> float:
-        """φᵀB of the first batch, φφᵀ of the second."""
-        return 4.0 * gp.n_features**2
-
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))
         if share >= 1 - SHARE_ROUNDING:
-            return (
-                "unbiased",
-                f"μ is {share:.3g} of μ* = ‖F‖‖F⁻¹‖: the saddle at A = F has the gradient of the likelihood",
-            )
+            how = f"μ is {share:.3g} of μ* = ‖F‖‖F⁻¹‖: the saddle at A = F has the gradient of the likelihood"
+            return "unbiased", how
         return "biased", f"μ is {share:.3g} of μ* = ‖F‖‖F⁻¹‖: log|F| counts by that share at most"
 
     def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
@@ -243,7 +219,7 @@ class Minimax(AbstractBatchLearner):
         return eqx.tree_at(lambda s: (s.descent, s.ascent), state, both)
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
-        return split(gp, hold_variances=self.anchored and self.judge.refit)
+        return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
     def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Batch) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
@@ -252,8 +228,8 @@ class Minimax(AbstractBatchLearner):
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
         downhill = (F - A) * (state.penalty / jnp.linalg.norm(A))
         rule = self.learning_rate if self.ascent_rate is None else self.ascent_rate
-        size = step_size(state.ascent, rule, self.decay)
-        B, ascent = move(state.B, downhill, state.ascent, self.optimizer, size)
+        size = optim.step_size(state.ascent, rule, self.decay)
+        B, ascent = optim.move(state.B, downhill, state.ascent, self.optimizer, size)
         B = symmetrise(B)
         return B / jnp.maximum(1.0, jnp.linalg.norm(B)).astype(B.dtype), ascent
 
@@ -263,17 +239,11 @@ class Minimax(AbstractBatchLearner):
         inside = jax.tree.map(lambda p, s: jnp.clip(p, s - reach, s + reach), inside, start)
         return eqx.combine(inside, jax.tree.map(lambda p: jnp.clip(p, -self.box, self.box), outside))
 
-    def _next_penalty(self, state: MinimaxState) -> Array:
-        if self.stage_steps is None or self.growth == 1:
-            return state.penalty
-        ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
-        return jnp.where(ends, self.growth * state.penalty, state.penalty)
-
 
 def project_spectrum(
     A: Float[Array, "M M"], floor: Float[Array, ""], ceiling: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(A with its eigenvalues clipped into [floor, ceiling], 1 where that took an eigendecomposition).
+    """(A with its eigenvalues clipped into [floor, ceiling], 1 if that took an eigendecomposition).
 
     A is within the bounds if A − floor·I has a Cholesky factor and ‖A‖ ≤ ceiling or ceiling·I − A has one.
     """

@@ -1,54 +1,37 @@
 """SCGD: stochastic compositional gradient descent on the marginal likelihood."""
 
-from typing import Any, ClassVar, NamedTuple
+import dataclasses
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
-from stochgp.learning.base import Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learning.judge import AbstractJudge, Numbers
-from stochgp.learning.sampling import Uniform, row_bytes
-from stochgp.learning.schedules import Schedule, at_step, cosine, muon
-from stochgp.learning.steps import AbstractBatchLearner
+from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, cosine, muon
+from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
+from stochgp.learners.sampling import Uniform
+from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.linalg import apply_inverse, inverse_factor
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
-from stochgp.objectives.dispersion import check_df
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
-
-
-class Tracker(NamedTuple):
-    """F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I and c̃ ≈ Φ̃ᵀy, of the scaled features."""
-
-    F: Float[Array, "M M"]
-    c: Float[Array, " M"]
 
 
 class SCGDState(eqx.Module):
-    """What a step carries on: θ and w, the tracked F, and the factor of it."""
+    """θ and w, the tracked F, and its factor."""
 
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
-    tracker: Tracker
+    F: Float[Array, "M M"]  # F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I
     factor: Float[Array, "M M"]  # L⁻¹ of F̃ = LLᵀ
-    previous: PyTree  # the trainable part of the last θ, for a corrected tracker
     descent: Descent
     n_rows: Float[Array, ""]
     count: Float[Array, ""]
-
-
-class SCGDInfo(NamedTuple):
-    """What a step says."""
-
-    loss: Float[Array, ""]  # estimate of ℓ/(2n) without constants and log|F/σ²|
-    factor_failed: Float[Array, ""]  # 1 where F̃ had no Cholesky factor and the last one stayed
 
 
 class SCGD(AbstractBatchLearner):
@@ -63,45 +46,23 @@ class SCGD(AbstractBatchLearner):
     Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
     η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
 
-    Beyond the paper are `anchored`, `corrected`, `profiled`, `refresh` and `df`. `converged`: see `ByEvidence`.
+    Beyond the paper is `anchored`. `converged`: see `ByEvidence`.
 
     Parameters
     ----------
-    batch_size : int
-        B; all rows where there are fewer.
-    epochs : int or None
-        Passes of n/B steps; None = as many as suit the judge.
-    learning_rate : float, rule of the step, or None
-        a in this scaling; a rule such as `PowerLaw`; None = by short trials of the judge's rates in `fit`.
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
-    optimizer : function
-        An optax rule, as a function of its learning rate.
-    decay : function
-        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
     anchored : bool
-        Whether at every evaluation of the state (about an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the
-        two variances are refitted (`judge.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
+        At every evaluation of the state (about an epoch) exact moments of all rows replace F̃, w becomes the exact posterior mean, and the
+        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
         upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
         batch size, and at its stationary points ℓ is stationary too.
-    corrected : bool
-        F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain rule where that is not
-        positive definite. Anchored and corrected together are of SVRG type.
-    profiled : bool
-        w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
-    refresh : int
-        Steps between two factorisations of F̃.
-    df : float or None
-        ν of Student-t noise of squared scale σ²s, None = Gaussian. Rows have ρ_i[log s_i + (ν + 1) log(1 + ζ_i/(νs_i))] in the place of
-        ρ_i[log s_i + ζ_i/s_i]: the gradient is that of Gaussian rows of weight ρ_iλ̄_i, λ̄_i = (ν + 1)/(ν + ζ_i/s_i). It is a sum over rows too, so
-        without bias. The judge's `df` is to be given with it.
-    judge : ByEvidence
-        How states are evaluated, and which rates are tried.
-    sampling : Uniform
-        Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
     fills: ClassVar[bool] = True
+    shares_steps: ClassVar[bool] = True
     batch_size: int = 512
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -109,62 +70,57 @@ class SCGD(AbstractBatchLearner):
     optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
-    corrected: bool = False
-    profiled: bool = False
-    refresh: int = 1
-    df: float | None = None
-    judge: ByEvidence = ByEvidence()
+    evaluator: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
-        check_df(self.df)
-        if (self.df is None) != (self.judge.df is None):
-            raise ValueError(f"df is {self.df}, but that of the judge is {self.judge.df}: give both, or none")
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
             raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
         if not self.tracks and not self.anchored:
             raise ValueError("tracking is 0 and anchored is False: nothing would ever update F̃")
-        if self.refresh < 1:
-            raise ValueError(f"refresh is {self.refresh}; it must be at least 1")
 
     @property
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
-
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, 0)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, trackers of the state and of the best one, orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
-        """w = 0, F̃ = σ²I, c̃ = 0."""
+        """w = 0, F̃ = σ²I."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
         trainable, _ = self._split(gp)
-        rate = start_rate(self.learning_rate, problem.rate)
         return SCGDState(
             gp=gp,
             weights=zeros,
-            tracker=Tracker(on_device(eye * s2), zeros),
+            F=on_device(eye * s2),
             factor=on_device(eye / np.sqrt(s2)),
-            previous=trainable if self.corrected else None,
-            descent=begin((trainable, zeros), self.optimizer, rate, problem.plan.total_steps),
+            descent=self.begin_descent((trainable, zeros), problem),
             n_rows=on_device(problem.source.size, dtype),
             count=on_device(problem.source.count, dtype),
         )
 
-    def step(self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
+    def step(
+        self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[SCGDState, dict[str, Array]]:
+        """The numbers: "loss", an estimate of ℓ/(2n) without constants and log|F/σ²|, and "factor_failed", 1 if F̃ had no factor and the last one stayed."""
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
-        known = counts * self._precisions(state, (Phi, s2, s), batch)  # ρλ̄
-        weights = known / s
-        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, known, rest)
-        w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
+        weights = counts / s
+        F, factor, failed = state.F, state.factor, jnp.zeros((), Phi.dtype)
+        if self.tracks:
+            b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
+            moments = matmul(Phi.T, Phi * weights[:, None]) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype)
+            F = (1 - b) * state.F + b * moments  # F̂ = (n/B) Σ ωφφᵀ + σ²I
+            factor = inverse_factor(F)
+            works = jnp.isfinite(factor[-1, -1])
+            factor, failed = jnp.where(works, factor, state.factor), jnp.where(works, failed, failed + 1)
+        w = state.weights
 
         weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
@@ -177,123 +133,48 @@ class SCGD(AbstractBatchLearner):
         by_s = counts / s - weights / s * zeta
         (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
-        by_w = jnp.zeros_like(by_w) if self.profiled else by_w
 
-        size = step_size(state.descent, self.learning_rate, self.decay)
-        (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
+        (theta, w_next), descent = self.descend((trainable, w), (by_theta, by_w), state.descent)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
-        of_rows = squares / s2
-        if self.df is not None:
-            of_rows = (self.df + 1) * jnp.sum(counts * jnp.log1p(zeta / (self.df * s)))
-        loss = (of_rows + jnp.sum(w**2) + levels) / (2 * state.count)
-        new = SCGDState(
+        loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
+        new = dataclasses.replace(
+            state,
             gp=eqx.combine(theta, rest),
-            weights=w if self.profiled else w_next,
-            tracker=tracker,
+            weights=w_next,
+            F=F,
             factor=factor,
-            previous=trainable if self.corrected else None,
             descent=descent,
-            n_rows=state.n_rows,
-            count=state.count,
         )
-        return new, SCGDInfo(loss, failed)
+        return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
-        """The state with the refitted model, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
+        """The state with the refitted model, and F̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
         if not self.anchored:
             return state
         dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
         d = variance * evaluation.spectrum.eigenvalues + noise_variance
         Q, c = evaluation.spectrum.basis, variance**0.5 * evaluation.spectrum.cross
         gp = refitted(evaluation)
-        return SCGDState(
+        return dataclasses.replace(
+            state,
             gp=gp,
             weights=on_device(Q @ (c / d), dtype),
-            tracker=Tracker(on_device((Q * d) @ Q.T, dtype), on_device(Q @ c, dtype)),
+            F=on_device((Q * d) @ Q.T, dtype),
             factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
-            previous=self._split(gp)[0] if self.corrected else None,
-            descent=state.descent,
-            n_rows=state.n_rows,
-            count=state.count,
         )
-
-    @property
-    def unread(self) -> dict[str, Any]:
-        return {
-            "batch_size": 1,
-            "judge": ByEvidence(refit=self.judge.refit, df=self.judge.df),
-            "sampling": Uniform(),
-        }
-
-    def work_of_row(self, gp: FeatureGP) -> float:
-        """Two triangular products with L⁻¹, and φφᵀ for a tracker."""
-        return (6.0 if self.tracks else 4.0) * gp.n_features**2
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if not self.tracks:
-            return (
-                "unbiased",
-                "of an upper bound of the likelihood, which touches it at every evaluation (anchored)",
-            )
-        if self.corrected:
-            return (
-                "estimated",
-                "the tracker of F is corrected by both points of a step: its error falls as the steps do",
-            )
+            how = "of an upper bound of the likelihood, which touches it at every evaluation (anchored)"
+            return "unbiased", how
         if callable(self.tracking):
             return "estimated", "unbiased as the tracker's rule goes to 0"
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
 
-    def _precisions(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch
-    ) -> Float[Array, " B"]:
-        """λ̄ of each row of a batch of which (Φ̃, σ², s) is `seen`, at the state's w and M; 1 of Gaussian noise."""
-        Phi, s2, s = seen
-        if self.df is None:
-            return jnp.ones_like(s)
-        residual = matmul(Phi, state.weights) - batch.y
-        zeta = residual**2 / s2 + jnp.sum(apply_inverse(state.factor, Phi) * Phi, axis=1)
-        return (self.df + 1) / (self.df + zeta / s)
-
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
-        return split(gp, hold_variances=self.anchored and self.judge.refit)
-
-    def _track(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch, counts: Array, rest: Any
-    ) -> tuple[Tracker, Array, Array]:
-        """The tracker after this batch, of which (Φ̃, σ², s) is `seen`, its inverse factor, and 1 where it had none and the last one stays."""
-        Phi, s2, s = seen
-        nothing = jnp.zeros((), Phi.dtype)
-        if not self.tracks:
-            return state.tracker, state.factor, nothing
-        b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
-        now = _batch_moments(Phi, s2, batch.y, counts / s)
-        tracker = _mix(state.tracker, now, b)
-        if self.corrected:
-            Phi, s2, s = features_and_noise(state.previous, rest, batch.X)
-            last = _batch_moments(Phi, s2, batch.y, counts / s)
-            corrected = jax.tree.map(lambda f, n, o: n + (1 - b) * (f - o), state.tracker, now, last)
-            positive = jnp.isfinite(jnp.linalg.cholesky(corrected.F)[-1, -1])
-            tracker = jax.tree.map(lambda a, p: jnp.where(positive, a, p), corrected, tracker)
-        if self.refresh == 1:
-            factor = inverse_factor(tracker.F)
-        else:
-            due = jnp.mod(state.descent.step, self.refresh) == 0
-            factor = jax.lax.cond(due, inverse_factor, lambda _: state.factor, tracker.F)
-        works = jnp.isfinite(factor[-1, -1])
-        return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
+        return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
 
 def scaled_count(batch: Batch, n_rows: Array) -> Array:
     """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
     return (n_rows / batch.y.shape[0]) * batch.weight
-
-
-def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:
-    """F̂ = (n/B) Σ ωφφᵀ + σ²I and ĉ = (n/B) Σ ωyφ."""
-    weighted = Phi * weights[:, None]
-    return Tracker(matmul(Phi.T, weighted) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype), matmul(y, weighted))
-
-
-def _mix(old: Tracker, new: Tracker, b: Array) -> Tracker:
-    return jax.tree.map(lambda o, n: (1 - b) * o + b * n, old, new)

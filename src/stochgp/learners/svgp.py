@@ -1,50 +1,139 @@
-"""SVGP: mini-batches on the evidence lower bound of a sparse GP, q(u) by stochastic natural gradients or by the optimiser."""
+"""Learners of inducing points: SVGP on mini-batches, SGPR on all rows."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Batch
-from stochgp.deadline import COMPILING
-from stochgp.learners.sgpr import at_naturals, without_gaussian
-from stochgp.learning.base import Problem
-from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers
-from stochgp.learning.sampling import AbstractSampling, HeavyInAll, Uniform, row_bytes
-from stochgp.learning.schedules import PowerLaw, Schedule, at_step, cosine
-from stochgp.learning.steps import AbstractBatchLearner
+from stochgp.data.streams import AbstractSource, Batch
+from stochgp.deadline import COMPILING, Pace
+from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant, cosine
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll
+from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics import lbfgs
+from stochgp.numerics.arrays import on_device, packed
+from stochgp.objectives import collapsed
 from stochgp.objectives.elbo import expected_log_density, sites
-from stochgp.parameters import in_parameters, partition
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
+from stochgp.parameters import in_parameters, partition, trainable_mask
 from stochgp.variational import InducingPoints, Naturals, optimum
 
 RATE = 0.03
 TRIAL_RATES = (0.01, 0.03, 0.1)
+STEPS, PER_EVALUATION = 200, 5
+PATIENCE = 5  # steps over which the improvement is looked at
+ROUNDING = 1e-11  # relative, of the bound
+EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
+
+
+class SGPR(AbstractQuasiNewton):
+    """Descent on minus the collapsed bound per datum (Titsias 2009), `objectives.collapsed`, by L-BFGS; also called VSGPR.
+
+    Kernel, noise and inducing points follow its exact gradient; q(u) is optimal at every step. An evaluation takes two passes over the rows:
+    O(N M² + M³), and memory for one chunk of rows whatever N is. All is in float64.
+
+    `converged`: the run ended by `tolerance`, or where rounding allows no more. Raises TypeError for a model without inducing points.
+
+    Parameters
+    ----------
+    batch_size, learning_rate, optimizer, decay
+        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for another batch size, rate or optimizer.
+    epochs : int or None
+        Steps at most; None = 200.
+    tolerance : float
+        The run ends if the loss, in nats per datum, changes by less than this in 5 steps, or if rounding allows no more.
+    evaluator : AbstractEvaluator or None
+        How states are evaluated; None = `ByLoss()`.
+    """
+
+    first_seconds: ClassVar[float] = COMPILING
+    batch_size: int | None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer | None = None
+    decay: Schedule = constant
+    tolerance: float = 1e-4
+    evaluator: AbstractEvaluator | None = None
+
+    def __check_init__(self) -> None:
+        if self.learning_rate is not None:
+            raise ValueError(f"learning_rate is {self.learning_rate}; L-BFGS has no rate: leave it None")
+
+    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+        """A step is an epoch."""
+        steps = STEPS if self.epochs is None else self.epochs
+        between = min(PER_EVALUATION, steps)
+        return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """A chunk and its derivatives, matrices of inducing points, the pairs of L-BFGS."""
+        M = gp.approximation.n_inducing
+        moving = len(packed(self.partition(gp)[0]))
+        return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
+
+    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Pace:
+        """How long an evaluation takes."""
+        return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
+        q = gp.approximation
+        if not isinstance(q, InducingPoints):
+            raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
+        M = q.n_inducing
+        naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
+        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        return QuasiState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+
+    def model(self, state: QuasiState) -> SparseGP:
+        """θ and the optimal q(u), in the dtypes of the model."""
+        return at_naturals(cast(SparseGP, super().model(state)), state.known)
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """q(v) is in the rest."""
+        return without_gaussian(gp)
+
+    def loss(self, gp: SparseGP, problem: Problem) -> Loss:
+        """Minus the bound per datum, with the optimal q(v) of each point."""
+
+        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Naturals]:
+            args = gp, problem.source, self.partition, problem.devices
+            found = collapsed.lower_bound_and_gradient(*args)
+            bound, gradient, naturals = problem.devices.broadcast(found)
+            return -bound, -packed(gradient), naturals
+
+        return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "exact", "of the collapsed lower bound of all rows"
+
+
+def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+    """(What trains in a model of inducing points apart from q(v), the rest)."""
+    gaussian = lambda g: (g.approximation.mean, g.approximation.root)
+    return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
+
+
+def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
+    """The model of inducing points with the q(u) of these natural parameters."""
+    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
 
 
 class SVGPState(eqx.Module):
-    """What a step carries on: the model, its descent, and q(u)."""
+    """The model, its descent, and q(u)."""
 
     gp: SparseGP
     descent: Descent
-    naturals: Naturals | None  # of q(u); None where the optimiser moves it
+    naturals: Naturals | None  # of q(u); None if the optimiser moves it
     n_rows: Float[Array, ""]
     count: Float[Array, ""]  # Σρ of all rows
-    start: Any = None  # unconstrained parameters of the kernel, where they have a prior around these
-
-
-class SVGPInfo(NamedTuple):
-    """What a step says."""
-
-    loss: Float[Array, ""]  # −ELBO per datum, estimated by the batch
-    divergence: Float[Array, ""]  # KL(q ‖ p) per datum
-    jitter: Float[Array, ""]  # on the diagonal of k(Z, Z)
+    start: Any = None  # unconstrained parameters of the kernel, if they have a prior around these
 
 
 class SVGP(AbstractBatchLearner):
@@ -64,23 +153,10 @@ class SVGP(AbstractBatchLearner):
 
     Parameters
     ----------
-    batch_size : int
-        B; all rows where there are fewer.
-    epochs : int or None
-        Passes of N/B steps; None = as many as make `steps`.
-    learning_rate : float, rule of the step, or None
-        Of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.03.
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
     natural_rate : float, rule of the step, or None
-        γ, above 0 and at most 1; None = the optimiser moves m and R, as it must where S is diagonal. On subsets of six UCI sets γ = 0.6 (t + 1)^(−0.3)
-        predicted as well as the best constant, which was 0.1 for most and 0.3 for one.
-    optimizer : function
-        An optax rule, as a function of its learning rate.
-    decay : function
-        Factor on a numeric `learning_rate`, as a function of the fraction of the planned steps taken: a cosine to 0.
-    sampling : AbstractSampling
-        Which rows make a batch.
-    judge : AbstractJudge or None
-        How states are evaluated, and which rates are tried; None = `ByLoss()`, which tries none.
+        γ, above 0 and at most 1; None = the optimiser moves m and R, as it must if S is diagonal. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
     steps : int
         Steps of a run whose `epochs` are None.
     spread : float or None
@@ -88,6 +164,7 @@ class SVGP(AbstractBatchLearner):
         and lengthscales and of no weights of networks; None = no prior.
     """
 
+    first_seconds: ClassVar[float] = COMPILING
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -95,7 +172,7 @@ class SVGP(AbstractBatchLearner):
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     sampling: AbstractSampling = HeavyInAll()
-    judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
+    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
 
@@ -107,8 +184,9 @@ class SVGP(AbstractBatchLearner):
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
-    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, self.steps)
+    @property
+    def default_steps(self) -> int:
+        return self.steps
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
@@ -124,33 +202,27 @@ class SVGP(AbstractBatchLearner):
         if self.natural_rate is not None and q.is_diagonal:
             raise ValueError("a diagonal covariance has no natural-gradient step here: natural_rate=None")
         naturals = None if self.natural_rate is None else _naturals(q.mean, q.root)
-        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-        descent = begin(self.partition(gp)[0], self.optimizer, rate, problem.plan.total_steps)
+        descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
         n, count = problem.source.size, problem.source.count
         start = None if self.spread is None else jax.tree.map(jnp.copy, self._with_prior(gp))
         return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
-        """What of `partition` the prior is of."""
+        """The part of `partition` that has the prior."""
         kernel = self.partition(gp)[0].kernel
         return eqx.filter(kernel, in_parameters(kernel))
-
-    @property
-    def unread(self) -> dict[str, Any]:
-        return {"batch_size": 1, "judge": None, "sampling": Uniform(), "steps": 1}
-
-    @property
-    def first_seconds(self) -> float:
-        return COMPILING
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing points set"
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """(what the optimiser moves, the rest)."""
+        """(What the optimiser moves, the rest)."""
         return partition(gp) if self.natural_rate is None else without_gaussian(gp)
 
-    def step(self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SVGPState, SVGPInfo]:
+    def step(
+        self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[SVGPState, dict[str, Array]]:
+        """The numbers: "loss", −ELBO per datum of the batch; "divergence", KL(q ‖ p) per datum; "jitter" on the diagonal of k(Z, Z)."""
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]
 
@@ -162,22 +234,19 @@ class SVGP(AbstractBatchLearner):
             total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance, key))
             divergence = process.divergence()
             if self.spread is not None:
-                total = total - optax.tree.norm(
-                    optax.tree.sub(self._with_prior(gp), state.start), squared=True
-                ) / (2 * self.spread**2)
+                away = optax.tree.sub(self._with_prior(gp), state.start)
+                total = total - optax.tree.norm(away, squared=True) / (2 * self.spread**2)
             return (divergence - total) / state.count, (W, mean, variance, divergence, process.jitter)
 
         (value, seen), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
         W, mean, variance, divergence, jitter = seen
-        info = SVGPInfo(value, divergence / state.count, jitter)
-        size = step_size(state.descent, self.learning_rate, self.decay)
-        theta, descent = move(trainable, gradient, state.descent, self.optimizer, size)
-        gp = eqx.combine(theta, rest)
-        if state.naturals is None or self.natural_rate is None:
-            return SVGPState(gp, descent, None, state.n_rows, state.count, state.start), info
-        best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
-        naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
-        gp = at_naturals(gp, naturals)
+        info = {"loss": value, "divergence": divergence / state.count, "jitter": jitter}
+        theta, descent = self.descend(trainable, gradient, state.descent)
+        gp, naturals = eqx.combine(theta, rest), None
+        if state.naturals is not None and self.natural_rate is not None:
+            best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
+            naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
+            gp = at_naturals(gp, naturals)
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
 
 

@@ -1,1 +1,7 @@
-"""What all learners share: one loop, evaluations by judges, steps, batches, rates and streams."""
+"""The loop of learning: `fit`, which runs any learner; chains of learners; streams of rows."""
+
+from .chain import Chain
+from .fit import fit
+from .stream import Stream, begin_stream, continue_run, feed
+
+__all__ = ["Chain", "Stream", "begin_stream", "continue_run", "feed", "fit"]

@@ -1,6 +1,8 @@
 """Learning from a stream: rows come in any portions, steps are taken on full batches, and memory does not grow."""
 
+import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -10,37 +12,31 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stochgp.data.streams import Batch
-from stochgp.learning.base import Problem
-from stochgp.learning.descent import Descent, decaying
-from stochgp.learning.growing import AbstractGrowing, GrowingState
+from stochgp.learners.base import Problem
+from stochgp.learners.decoupled import AbstractGrowing, GrowingState
+from stochgp.learners.descent import Descent, decaying
+from stochgp.learners.step_plan import StepPlan
 from stochgp.models import SparseGP
-from stochgp.planning.steps import StepPlan
 
 
 class Stream(eqx.Module):
-    """A model that has seen a part of a stream: a value with everything that it needs to go on, so a file of it goes on to the same bits.
+    """A model that has learned from a part of a stream, with everything needed to continue: from a file of it to the same bits.
 
     Rows wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
-    lets them go. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
+    drops them. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
 
     Parameters
     ----------
     gp : SparseGP
         The model of the full batches so far.
-    optimizer_leaves : tuple of arrays
-        Those of the optimiser's state: its classes are not for files.
-    rate : array []
-        The learning rate; 1 where a rule of the step sets it.
+    optimizer_leaves, rate : tuple of arrays, array []
+        The arrays of the optimiser's state, and its learning rate; 1 if a rule of the step sets it.
     seen, count : array []
-        How many rows were learned from, and Σρ of these; those that wait do not count.
-    waiting : Batch
+        How many rows were learned from, and Σρ of these; waiting rows excluded.
+    waiting, n_waiting : Batch, int
         Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
-    n_waiting : int
-        How many rows wait.
-    n_steps : int
-        Steps taken.
-    seed : array of words
-        Of the random draws of the steps.
+    n_steps, seed : int, array of words
+        Steps taken; the seed of their random draws.
     """
 
     gp: SparseGP
@@ -59,27 +55,13 @@ class Stream(eqx.Module):
         return int(self.seen)
 
     def state(self, learner: AbstractGrowing) -> GrowingState:
-        """What the learner steps from."""
+        """The state from which the learner steps."""
         parameters = jax.tree.leaves(learner.partition(self.gp)[0])
         structure = jax.tree.structure(jax.eval_shape(learner.optimizer(1.0).init, parameters))
         step = jnp.asarray(self.n_steps, self.rate.dtype)
         optimizer_state = jax.tree.unflatten(structure, self.optimizer_leaves)
         descent = Descent(optimizer_state, self.rate, step, step, step)
         return GrowingState(self.gp, decaying(descent, None), self.seen, self.count)
-
-    def after(self, state: GrowingState, n_steps: int) -> "Stream":
-        """With nothing waiting, after so many steps more."""
-        leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
-        new = (
-            state.gp,
-            leaves,
-            state.n_rows,
-            state.count,
-            np.int64(0),
-            np.int64(int(self.n_steps) + n_steps),
-        )
-        where = lambda s: (s.gp, s.optimizer_leaves, s.seen, s.count, s.n_waiting, s.n_steps)
-        return eqx.tree_at(where, self, new)
 
 
 def begin_stream(
@@ -89,19 +71,15 @@ def begin_stream(
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        `IVSGPR` or `SVDGP`, which learns from the batches; its `batch_size` is B.
-    gp : SparseGP
-        The model before the first row.
-    n_inputs : int
-        D, inputs of a row.
+    learner, gp : AbstractGrowing, SparseGP
+        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row.
+    n_inputs, dtype : int, dtype
+        D, inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Of the first state and of the steps.
-    dtype : dtype
-        Of the rows that wait, in which steps take them.
     """
-    none: Any = _NoRows()
-    problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None, None)
+    none: Any = SimpleNamespace(size=0, count=0.0)
+    problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None)
     return continue_run(learner, learner.init(gp, problem, key=key), 0, n_inputs, key=key, dtype=dtype)
 
 
@@ -114,40 +92,24 @@ def continue_run(
     key: PRNGKeyArray,
     dtype: Any = jnp.float32,
 ) -> Stream:
-    """From the state that a run of `fit` ended with after `n_steps` steps (`FitResult.to_go_on`): its rows are those seen so far.
+    """The stream after a run of `fit` of `n_steps` steps that ended with `state` (`FitResult.to_go_on`): its rows are those seen so far.
 
-    The learning rate goes on from step `n_steps` of its rule; `decay`, which is of a run with an end, no longer counts.
+    The learning rate continues from step `n_steps` of its rule; `decay`, of a run with an end, no longer counts.
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        `IVSGPR` or `SVDGP`, that of the run.
-    state : GrowingState
-        `FitResult.to_go_on`.
-    n_steps : int
-        Steps that the run took.
-    n_inputs : int
-        D, inputs of a row.
+    learner, state, n_steps : AbstractGrowing, GrowingState, int
+        Those of the run: `IVSGPR` or `SVDGP`, `FitResult.to_go_on`, the steps taken.
+    n_inputs, dtype : int, dtype
+        D, inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Of the steps to come.
-    dtype : dtype
-        Of the rows that wait, in which steps take them.
     """
-    B, zero = learner.batch_size, np.int64(0)
-    waiting = Batch(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
+    waiting = Batch(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
     leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
     seed = jax.random.key_data(jax.random.fold_in(key, 1))
-    return Stream(
-        state.gp,
-        leaves,
-        state.descent.rate,
-        state.n_rows,
-        state.count,
-        waiting,
-        zero,
-        np.int64(n_steps),
-        seed,
-    )
+    known = (state.gp, leaves, state.descent.rate, state.n_rows, state.count)
+    return Stream(*known, waiting, np.int64(0), np.int64(n_steps), seed)
 
 
 def feed(
@@ -167,14 +129,10 @@ def feed(
 
     Parameters
     ----------
-    learner : AbstractGrowing
-        The one that the stream was begun with.
-    stream : Stream
-        Before these rows; it stays as it is.
-    X, y : array [N, D], array [N]
-        The rows and their targets.
-    count : array [N] or None
-        Their weights ρ; None = 1.
+    learner, stream : AbstractGrowing, Stream
+        The learner that the stream was begun with; the stream before these rows, which stays as it is.
+    X, y, count : array [N, D], array [N], array [N] or None
+        The rows, their targets and their weights ρ; None = 1.
     passes : int or function
         Steps taken on each full batch: a number, or a function of the number of steps so far.
     """
@@ -184,22 +142,16 @@ def feed(
             f"expected rows [N, {stream.waiting.X.shape[1]}] with N targets and weights, but got {X.shape}, {np.shape(y)}, {np.shape(rho)}"
         )
     given, B, losses, start = Batch(X, y, rho), len(stream.waiting.y), [], 0  # pyright: ignore[reportArgumentType]
+    compiled = learner.compiled()
     while start < len(y):
         n = min(B - int(stream.n_waiting), len(y) - start)
         stream = _received(stream, jax.tree.map(lambda part, s=start, n=n: part[s : s + n], given))
         start += n
         if int(stream.n_waiting) == B:
-            stream, found = _learned(
-                learner, stream, passes(int(stream.n_steps)) if callable(passes) else passes
-            )
+            n_passes = passes(int(stream.n_steps)) if callable(passes) else passes
+            stream, found = _learned(compiled, stream, n_passes)
             losses += found
     return stream, losses
-
-
-class _NoRows:
-    """Of a stream that has not begun."""
-
-    size, count = 0, 0.0
 
 
 def _received(stream: Stream, rows: Batch) -> Stream:
@@ -209,24 +161,27 @@ def _received(stream: Stream, rows: Batch) -> Stream:
         np.concatenate([np.asarray(all_)[:at], part, np.asarray(all_)[at + n :]]), all_.dtype
     )
     waiting = jax.tree.map(put, stream.waiting, rows)
-    return eqx.tree_at(lambda s: (s.waiting, s.n_waiting), stream, (waiting, np.int64(at + n)))
+    return dataclasses.replace(stream, waiting=waiting, n_waiting=np.int64(at + n))
 
 
 def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
-    """After the steps on a full batch."""
-    batch, state, losses = stream.waiting, stream.state(learner), []
+    """After the steps on a full batch, with nothing waiting."""
+    batch, state, losses, step = stream.waiting, stream.state(learner), [], int(stream.n_steps)
     f = state.n_rows.dtype
     n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
     count = state.count + jnp.sum(batch.weight).astype(f)
     state = GrowingState(state.gp, state.descent, n_rows, count)
     for i in range(passes):
-        state, loss = _step(learner.of_steps(), state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
+        state, loss = _step(learner, state, batch, stream.seed, np.uint32(step + i))
         losses.append(float(loss))
-    return stream.after(state, passes), losses
+    leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
+    after = {"gp": state.gp, "optimizer_leaves": leaves, "seen": state.n_rows, "count": state.count}
+    counts = {"n_waiting": np.int64(0), "n_steps": np.int64(step + passes)}
+    return dataclasses.replace(stream, **after, **counts), losses
 
 
 @eqx.filter_jit
 def _step(learner: Any, state: Any, batch: Batch, seed: Any, number: Any) -> tuple[Any, Array]:
     key = jax.random.fold_in(jax.random.wrap_key_data(seed), number)
     state, info = learner.step(state, batch, key=key)
-    return state, info.loss
+    return state, info["loss"]

@@ -1,32 +1,13 @@
 """Likelihoods: how targets are observed."""
 
 from .base import AbstractLikelihood
-from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
+from .classes import Bernoulli, Logit, Probit, Softmax
 from .counts import NegativeBinomial, Poisson
-from .gaussian import Gaussian
-from .latent_noise import LatentNoiseGaussian
-from .noise import AbstractNoise, ConstantNoise, HeadNoise, TreeNoise, constant_noise
-from .softmax import Softmax
-from .student_t import StudentT
+from .gaussian import Gaussian, LatentNoiseGaussian, StudentT
+from .noise import AbstractNoise, ConstantNoise, TreeNoise, constant_noise
 from .warped import Shifted, Warped
 
 __all__ = [
-    "AbstractLikelihood",
-    "AbstractLink",
-    "AbstractNoise",
-    "Bernoulli",
-    "ConstantNoise",
-    "Gaussian",
-    "HeadNoise",
-    "LatentNoiseGaussian",
-    "Logit",
-    "NegativeBinomial",
-    "Poisson",
-    "Probit",
-    "Shifted",
-    "Softmax",
-    "StudentT",
-    "TreeNoise",
-    "Warped",
-    "constant_noise",
-]
+    "AbstractLikelihood", "AbstractNoise", "Bernoulli", "ConstantNoise", "Gaussian", "LatentNoiseGaussian", "Logit", "NegativeBinomial", "Poisson", "Probit",
+    "Shifted", "Softmax", "StudentT", "TreeNoise", "Warped", "constant_noise",
+]  # fmt: skip

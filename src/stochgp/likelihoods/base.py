@@ -1,4 +1,4 @@
-"""What every likelihood says of targets given latent functions."""
+"""The interface of likelihoods: targets given latent functions."""
 
 import abc
 import math
@@ -13,10 +13,11 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from stochgp.distributions import AbstractDistribution
 from stochgp.transforms import AbstractTransform
 
-LARGEST_EXPONENT = 40.0  # beyond it exponentials go on as straight lines
+LARGEST_EXPONENT = 40.0  # above it exponentials continue as straight lines
 NODES = 32  # of Gauss–Hermite quadrature over one latent function
 
 Rows = Float[Any, "N D"]
+PerRow = Float[Array, " N"]
 Latent = Float[Array, "N L"]
 HostLatent = Float64[np.ndarray, "N L"]
 
@@ -24,48 +25,41 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """p(y | f(x), x) for one target y and L latent functions f = (f_1, …, f_L); a row's L values are [L], those of N rows [N, L].
 
-    Targets are numbers: of classes 0, …, C − 1, as floats. What a row counts stays outside: a row of weight ρ has ρ times its log density.
-    X [N, D] are the rows as the model sees them; only a noise that depends on the input looks at them. What trains is every
-    floating array that is not frozen, as in a model.
+    Targets are floats, of classes 0, …, C − 1 too. Callers multiply the log density of a row by its weight ρ. X [N, D] are the rows as the model
+    sees them, for a noise that depends on the input. Every floating array that is not frozen trains.
     """
 
-    is_of_counts: ClassVar[bool] = (
-        False  # targets without units, which are not standardised; f is the logarithm of their mean
-    )
+    is_of_counts: ClassVar[bool] = False  # targets are not standardised; f is the logarithm of their mean
 
     @property
-    @abc.abstractmethod
     def n_latent(self) -> int:
         """L."""
+        return 1
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """T with E(y | f) = T⁻¹(f); None where the mean is f itself, or where there is none."""
+        """T with E(y | f) = T⁻¹(f); None if the mean is f itself, or if there is none."""
         return None
 
     @abc.abstractmethod
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(y_i | f_i) of each row; of counts and classes the log probability."""
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
-        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; a leaf with more says its own."""
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
+        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; leaves with larger L override it."""
         nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
         std = jnp.sqrt(variance)
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
         return jnp.tensordot(weights, values, 1)
 
-    def expected_by_part(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, "R N"]:
-        """R estimates of `expected_log_density`, independent of one another, of which it is the mean; R = 1 where it is no estimate."""
+    def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
+        """R independent estimates of `expected_log_density`, which is their mean; R = 1 if it is exact."""
         return self.expected_log_density(y, mean, variance, X)[None]
 
     def drawn_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
-    ) -> Float[Array, " N"]:
-        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself where it is known without draws."""
+        self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
+    ) -> PerRow:
+        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself if it needs no draws."""
         return self.expected_log_density(y, mean, variance, X)
 
     @abc.abstractmethod
@@ -73,7 +67,7 @@ class AbstractLikelihood(eqx.Module):
         """∫ p(y | f) N(f; mean_i, diag variance_i) df: the distribution of an observation at each row, on the host."""
 
     @abc.abstractmethod
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         """One observation of each row given its latent values."""
 
 

@@ -6,10 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.distributions import Counts
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows, safe_exp
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 from stochgp.transforms import Log
 
@@ -23,27 +23,21 @@ class Poisson(AbstractLikelihood):
     is_of_counts: ClassVar[bool] = True
 
     @property
-    def n_latent(self) -> int:
-        return 1
-
-    @property
     def mean_transform(self) -> Log:
         return Log()
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """y f − e^f − log y!."""
         return y * f[:, 0] - safe_exp(f[:, 0]) - gammaln(y + 1)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """y m − e^(m + v/2) − log y!."""
         return y * mean[:, 0] - safe_exp(mean[:, 0] + variance[:, 0] / 2) - gammaln(y + 1)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
         return Counts(mean[:, 0], variance[:, 0])
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         """Rates above 10⁶ count as 10⁶."""
         return _poisson(key, jnp.exp(f[:, 0]))
 
@@ -56,21 +50,17 @@ class NegativeBinomial(AbstractLikelihood):
     Parameters
     ----------
     shape : number or parameter
-        r, positive; a number is where its training starts.
+        r, positive; a number is its starting value.
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
     is_of_counts: ClassVar[bool] = True
 
     @property
-    def n_latent(self) -> int:
-        return 1
-
-    @property
     def mean_transform(self) -> Log:
         return Log()
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
         r = value_of(self.shape, y.dtype)
         return rising(y, r) - gammaln(y + 1) + y * f[:, 0] - (r + y) * jax.nn.softplus(f[:, 0] - jnp.log(r))
@@ -78,7 +68,7 @@ class NegativeBinomial(AbstractLikelihood):
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
         return Counts(mean[:, 0], variance[:, 0], float(self.shape))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         """Rates above 10⁶ count as 10⁶."""
         of_rate, of_count = jax.random.split(key)
         r = value_of(self.shape, f.dtype)
@@ -86,7 +76,7 @@ class NegativeBinomial(AbstractLikelihood):
 
 
 def rising(y: Array, r: Any) -> Array:
-    """log Γ(r + y)/(Γ(r) r^y), also where r is so large that float32 loses the difference.
+    """log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
 
     For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
     """

@@ -1,18 +1,25 @@
-"""Gaussian noise, constant or of whatever variance a noise model says."""
+"""Noise of real numbers: Gaussian, Gaussian whose log variance is a latent function, and Student-t."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.scipy.special import gammaln
+from jaxtyping import Array, PRNGKeyArray
 
-from stochgp.distributions import Normal
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
+from stochgp.distributions import Normal, ScaleMixture, student_multipliers
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
+from stochgp.parameters import AbstractParameter, as_positive, positive, value_of
+from stochgp.warning import warn
 
 LOG_2PI = math.log(2 * math.pi)
+FAR, STEP = 8.0, 0.25  # standard deviations of the trapezoid rule over the log variance
+FINITE_STD = 2.0  # degrees of freedom above which there is a standard deviation
+STIRLING = 8.0  # arguments from which Stirling's series is exact to 10⁻⁹
 
 
 class Gaussian(AbstractLikelihood):
@@ -21,22 +28,16 @@ class Gaussian(AbstractLikelihood):
     Parameters
     ----------
     noise : noise model, number or parameter
-        σ² s(x), or the variance σ² of constant noise; a number is where its training starts, and it stays above 1e-6.
+        σ² s(x), or the variance σ² of constant noise; a number is its starting value, and it stays above 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
-    @property
-    def n_latent(self) -> int:
-        return 1
-
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """−½ log 2πσ² − (y − f)²/(2σ²)."""
         return self._normal(y, jnp.square(y - f[:, 0]), X)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """−½ log 2πσ² − ((y − m)² + v)/(2σ²)."""
         return self._normal(y, jnp.square(y - mean[:, 0]) + variance[:, 0], X)
 
@@ -44,10 +45,111 @@ class Gaussian(AbstractLikelihood):
         """N(m, v + σ²)."""
         return Normal(mean[:, 0], np.sqrt(variance[:, 0] + wide_variances(self.noise, X)))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         std = jnp.sqrt(row_variances(self.noise, X, f.dtype))
         return f[:, 0] + std * jax.random.normal(key, f.shape[:1], f.dtype)
 
     def _normal(self, y: Array, squares: Array, X: Rows) -> Array:
         s2 = row_variances(self.noise, X, y.dtype)
         return -0.5 * (LOG_2PI + jnp.log(s2) + squares / s2)
+
+
+class LatentNoiseGaussian(AbstractLikelihood):
+    """y = f(x) + ε, ε ~ N(0, σ² e^(g(x))): f is the first latent function and g, the log of the noise's variance, the second.
+
+    Lázaro-Gredilla and Titsias (2011), Saul et al. (2016).
+
+    Parameters
+    ----------
+    level : number or parameter
+        σ², a variance: the noise at g = 0. A number is its starting value.
+    """
+
+    level: AbstractParameter = eqx.field(converter=as_positive, default=0.1)
+
+    @property
+    def n_latent(self) -> int:
+        return 2
+
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
+        """−½ log 2π − ½ h − ½ e^(−h) (y − f)², h = g + log σ²."""
+        return self._normal(f[:, 1], -f[:, 1], jnp.square(y - f[:, 0]))
+
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
+        """−½ log 2π − ½ m_h − ½ e^(−m_h + v_g/2) [(y − m_f)² + v_f], m_h = m_g + log σ²."""
+        squares = jnp.square(y - mean[:, 0]) + variance[:, 0]
+        return self._normal(mean[:, 1], -mean[:, 1] + variance[:, 1] / 2, squares)
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> ScaleMixture:
+        """Σ_k w_k N(m_f, v_f + σ² e^(m_g + √v_g z_k)); its variance is v_f + σ² e^(m_g + v_g/2)."""
+        z = np.arange(-FAR, FAR + STEP / 2, STEP)
+        log_w = -0.5 * z**2
+        multipliers = np.exp(np.sqrt(variance[:, [1]]) * z)
+        noise = float(self.level) * np.exp(mean[:, 1])
+        log_w -= np.log(np.sum(np.exp(log_w)))
+        return ScaleMixture(mean[:, 0], variance[:, 0], noise, multipliers, log_w)
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
+        std = jnp.sqrt(value_of(self.level, f.dtype) * jnp.exp(f[:, 1]))
+        return f[:, 0] + std * jax.random.normal(key, f.shape[:1], f.dtype)
+
+    def _normal(self, log_noise: Array, log_precision: Array, squares: Array) -> Array:
+        log_s2 = jnp.log(value_of(self.level, squares.dtype))
+        return -0.5 * (LOG_2PI + log_noise + log_s2 + safe_exp(log_precision - log_s2) * squares)
+
+
+def degrees_of_freedom(value: Any) -> AbstractParameter:
+    """A parameter as it is. A number above 2 as one that stays above 2, so that there is a variance; another as one above 0."""
+    if isinstance(value, AbstractParameter):
+        return value
+    return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
+
+
+class StudentT(AbstractLikelihood):
+    """y = f(x) + σ√s(x) ε, ε ~ t with ν degrees of freedom: p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
+
+    It is the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2).
+
+    Parameters
+    ----------
+    df : number or parameter
+        ν. A number is its starting value: one above 2 stays above 2, so that there is a variance, another stays above 0.
+    noise : noise model, number or parameter
+        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and there is none for ν ≤ 2.
+        A number is its starting value, and it stays above 1e-6.
+    """
+
+    df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
+    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
+
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
+        """log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπσ²) − ((ν+1)/2) log(1 + (y − f)²/(νσ²))."""
+        nu, s2 = value_of(self.df, f.dtype), row_variances(self.noise, X, f.dtype)
+        tail = 0.5 * (nu + 1) * jnp.log1p(jnp.square(y - f[:, 0]) / (nu * s2))
+        return half_step(nu / 2) - 0.5 * jnp.log(nu * math.pi * s2) - tail
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> ScaleMixture:
+        """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""
+        nu = float(self.df)
+        if nu <= 1:
+            what = f"a Student-t with {nu:.3g} degrees of freedom"
+            warn(f"{what} has no mean: medians take its place", stacklevel=2)
+        multipliers, log_weights = student_multipliers(nu)
+        scale = wide_variances(self.noise, X)
+        return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, nu)
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
+        scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))
+        return f[:, 0] + scale * jax.random.t(key, value_of(self.df, f.dtype), f.shape[:1], f.dtype)
+
+
+def half_step(x: Array) -> Array:
+    """log Γ(x + ½) − log Γ(x), accurate also for large values in float32.
+
+    For x ≥ 8 by ½ log x − 1/(8x) + 1/(192x³) − 1/(640x⁵) + 17/(14336x⁷), right to 10⁻¹⁰.
+    """
+    large = jnp.maximum(x, STIRLING)
+    r = 1 / large
+    series = 0.5 * jnp.log(large) - r / 8 + r**3 / 192 - r**5 / 640 + 17 * r**7 / 14336
+    small = jnp.minimum(x, STIRLING)
+    return jnp.where(x >= STIRLING, series, gammaln(small + 0.5) - gammaln(small))

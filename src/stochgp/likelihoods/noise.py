@@ -1,7 +1,6 @@
-"""Noise models: the variance of what is observed about f(x), constant, or a function of x by a head or by trees."""
+"""Noise models: the variance of what is observed about f(x), constant, or a function of x by trees."""
 
 import abc
-import math
 from typing import Any
 
 import equinox as eqx
@@ -11,22 +10,19 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float64
 
-from stochgp.features import AbstractFeatureMap
-from stochgp.numerics.arrays import filled_up
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.trees import Trees
 from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
-TILE = 256  # rows
-SMALLEST_COUNT = 1e-9  # a row that stands for less counts as one of this
+SMALLEST_COUNT = 1e-9  # a lower bound of ρ
+LARGEST_OF_TREES = 16.0  # |log s|
 
 
 class AbstractNoise(eqx.Module):
     """y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row that stands for ρ rows with the same target.
 
-    `level` is σ², a variance. s(x) > 0 is the model's `multiplier`, ρ the row's `count`. The two enter a likelihood differently: ρ rows have
-    ρ log σ² of it, one row of multiplier 1/ρ has log(σ²/ρ).
+    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`. In a likelihood ρ rows have ρ log σ², one row of multiplier 1/ρ
+    has log(σ²/ρ).
     """
 
     level: eqx.AbstractVar[AbstractParameter]
@@ -41,7 +37,7 @@ class AbstractNoise(eqx.Module):
         return level * self.multiplier(X) / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)
 
     def precision(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
-        """ρ / s(x): what a row's square weighs, in units of 1/σ². Rows of count 0 weigh nothing."""
+        """ρ / s(x): the weight of a row's square, in units of 1/σ²."""
         return jnp.asarray(count, X.dtype) / self.multiplier(X)
 
 
@@ -60,17 +56,42 @@ class ConstantNoise(AbstractNoise):
         return jnp.ones(X.shape[0], X.dtype)
 
 
+class TreeNoise(AbstractNoise):
+    """log s(x) = g(x) + log s_b(x): g a sum of symmetric trees, at most 16 in size, s_b the multiplier of another noise model.
+
+    See docs/methods/row_noise.md.
+
+    Parameters
+    ----------
+    level : parameter
+        σ², the variance where g = 0 and s_b = 1.
+    trees : `Frozen`
+        A frozen `Trees`; g is its value, clipped to [−16, 16].
+    base : noise model or None
+        That of s_b; its own level is not used. None: s_b = 1.
+    """
+
+    level: AbstractParameter
+    trees: Frozen
+    base: AbstractNoise | None = None
+
+    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        trees: Trees = self.trees.content
+        of_trees = jnp.exp(jnp.clip(trees(jnp.asarray(X)), -LARGEST_OF_TREES, LARGEST_OF_TREES))
+        return of_trees if self.base is None else of_trees * self.base.multiplier(X)
+
+
 def constant_noise(
     variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
 ) -> ConstantNoise:
-    """Constant noise of this variance: a parameter as it is, a number as one that stays above `lower`.
+    """Constant noise of this variance, a parameter or a number that stays above `lower`.
 
     Parameters
     ----------
     variance : number or parameter
         σ², a variance, in the squared units of the targets that the model sees.
     lower : float
-        What a variance given as a number stays above; the default is meant for targets of unit variance.
+        The lower bound of a variance given as a number; the default is meant for targets of unit variance.
     dtype : dtype or None
         Of the parameter made of a number; None: float32, or that of a floating array.
     """
@@ -110,18 +131,18 @@ def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) 
 
 
 def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.ndarray, " N"]:
-    """σ² s(x) of rows that each count as one, in float64 on the host; compiled once for any number of rows."""
+    """σ² s(x) of rows of count 1, in float64 on the host."""
     with jax.enable_x64(True):
-        rows = np.asarray(X, np.float64)
-        return noise_of_rows(cast(noise, np.float64), rows, np.ones(len(rows)))
+        return noise_of_rows(noise, np.asarray(X, np.float64), np.ones(len(X)))
 
 
 def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, " N"]:
-    """σ² s(x) / ρ of each row, on the host; compiled once for any number of rows."""
-    found = [np.asarray(_variances(noise, x, rho)) for x, rho, _ in _tiles(X, count, count)]
-    return np.concatenate(found)[: len(X)]
+    """σ² s(x) / ρ of each row, on the host."""
+    if isinstance(noise, ConstantNoise):  # without a program for each number of rows
+        return np.asarray(float(noise.level) / count)
+    return np.asarray(noise_variances(noise, X, count))
 
 
 def gradient_of_noise(
@@ -130,88 +151,13 @@ def gradient_of_noise(
     count: Float[np.ndarray, " N"],
     weights: Float[np.ndarray, " N"],
 ) -> Any:
-    """The gradient of Σ_i w_i · variance_i by what trains in `noise` (None elsewhere)."""
+    """The gradient of Σ_i w_i · variance_i in the trainable parts of `noise` (None elsewhere)."""
+    if isinstance(noise, ConstantNoise):  # the same program for any number of rows
+        X, count, weights = X[:1], np.ones(1), np.array([np.sum(weights / count)])
+    return _gradient(noise, X, count, weights)
+
+
+@eqx.filter_jit
+def _gradient(noise: AbstractNoise, X: Any, count: Any, weights: Any) -> Any:
     theta, rest = partition(noise)
-    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), theta)
-    for x, rho, w in _tiles(X, count, weights):
-        total = _add_pull(theta, rest, x, rho, w, total)
-    return total
-
-
-def _tiles(X: np.ndarray, count: np.ndarray, weights: np.ndarray) -> Any:
-    """Parts of TILE rows, the last one filled up with rows of weight 0."""
-    for start in range(0, len(X), TILE):
-        x, rho, w = (values[start : start + TILE] for values in (X, count, weights))
-        yield filled_up(x, TILE), filled_up(rho, TILE, 1.0), filled_up(w, TILE, 0.0)
-
-
-@eqx.filter_jit
-def _variances(noise: AbstractNoise, X: Any, count: Any) -> Array:
-    return noise.variance(X, count)
-
-
-@eqx.filter_jit
-def _add_pull(theta: Any, rest: Any, X: Any, count: Any, weights: Any, total: Any) -> Any:
-    """The sums so far and those of these rows."""
-    by_theta = jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(X, count)))(theta)
-    return jax.tree.map(jnp.add, total, by_theta)
-
-
-# |log s|: no row has more than a thousand times the noise variance of the middle, nor less than a thousandth
-LARGEST_OF_HEADS = math.log(1e3)
-
-
-class HeadNoise(AbstractNoise):
-    """s(x) = exp η(x), η = b tanh(ψ(x)·u / b), b = log 1000: ψ and u train, unless they are frozen.
-
-    With frozen features it is a linear head, with those of a network a network. At u = 0 the noise is constant.
-
-    Parameters
-    ----------
-    level : parameter
-        σ², the variance where ψ(x)·u = 0.
-    features : `AbstractFeatureMap`
-        ψ, with values [N, H].
-    weights : array [H]
-        u, one for each feature.
-    """
-
-    level: AbstractParameter
-    features: AbstractFeatureMap
-    weights: Float[Array, " H"]
-
-    def log_multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """η of each row."""
-        eta = matmul(self.features(X), jnp.asarray(self.weights, X.dtype))
-        return LARGEST_OF_HEADS * jnp.tanh(eta / LARGEST_OF_HEADS)
-
-    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.exp(self.log_multiplier(X))
-
-
-LARGEST_OF_TREES = 16.0  # |log s|
-
-
-class TreeNoise(AbstractNoise):
-    """log s(x) = g(x) + log s_b(x): g a sum of symmetric trees, at most 16 in size, s_b the multiplier of another noise model.
-
-    See docs/methods/row_noise.md.
-
-    Parameters
-    ----------
-    level : parameter
-        σ², the variance where g = 0 and s_b = 1.
-    trees : `Frozen`
-        A frozen `Trees`; g is its value, clipped to [−16, 16].
-    base : noise model or None
-        That of s_b; its own level is not used. None: s_b = 1.
-    """
-
-    level: AbstractParameter
-    trees: Frozen
-    base: AbstractNoise | None = None
-
-    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        trees: Trees = self.trees.content
-        of_trees = jnp.exp(jnp.clip(trees(jnp.asarray(X)), -LARGEST_OF_TREES, LARGEST_OF_TREES))
-        return of_trees if self.base is None else of_trees * self.base.multiplier(X)
+    return jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(jnp.asarray(X), count)))(theta)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from stochgp import distributions, transforms
 from stochgp.distributions import AbstractDistribution
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
 from stochgp.likelihoods.gaussian import Gaussian
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, Anchored
@@ -20,7 +20,7 @@ TRANSFORMS = {
     "spline": transforms.Spline(),
     "count": transforms.ShiftedLog(),
 }
-AUTO = "auto"  # whichever held-out rows prefer, or none
+AUTO = "auto"  # chosen by held-out rows
 
 
 def as_transform(value: Any) -> AbstractTransform | str:
@@ -35,10 +35,9 @@ def as_transform(value: Any) -> AbstractTransform | str:
 
 
 class Warped(AbstractLikelihood):
-    """T(y) | f has the likelihood given: p(y | f) = p(T(y) | f) T'(y).
+    """T(y) | f has this likelihood: p(y | f) = p(T(y) | f) T'(y).
 
-    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and says everything in the
-    units of y.
+    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class Warped(AbstractLikelihood):
         That of T(y): a value of `stochgp.likelihoods` or "gaussian"; in a regressor also every name that its own `likelihood` may be.
     transform : transform or str
         T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or "count"
-        (log(y + ½)). In a regressor also "auto", which leaves it to held-out rows whether there is a transform.
+        (log(y + ½)). In a regressor also "auto": held-out rows decide whether there is a transform.
     """
 
     likelihood: Any = "gaussian"
@@ -65,16 +64,14 @@ class Warped(AbstractLikelihood):
     @property
     def _known(self) -> AbstractTransform:
         if isinstance(self.transform, str):
-            raise ValueError("which transform 'auto' is, only a fitted regressor knows: give a transform")
+            raise ValueError("only a fitted regressor has the transform of 'auto': give a transform")
         return self.transform
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(T(y) | f) + log T'(y)."""
         return self._inner.log_density(self._known(y), f, X) + self._known.log_slope(y)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """The likelihood's at T(y), + log T'(y)."""
         found = self._inner.expected_log_density(self._known(y), mean, variance, X)
         return found + self._known.log_slope(y)
@@ -82,14 +79,14 @@ class Warped(AbstractLikelihood):
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> distributions.Warped:
         return distributions.Warped(self._inner.predictive(mean, variance, X), self._known)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         return self._known.inverse(self._inner.sample(f, X, key=key))
 
 
 class Shifted(AbstractLikelihood):
-    """p(y | f + shift) of the likelihood given: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
+    """p(y | f + shift) of a likelihood: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
 
-    Counts are not standardised, so a regressor gives the logarithm of their average to their latent function in this way.
+    A regressor of counts, which are not standardised, shifts the latent function by the logarithm of their average.
 
     Parameters
     ----------
@@ -112,18 +109,16 @@ class Shifted(AbstractLikelihood):
         inner = self.likelihood.mean_transform
         return None if inner is None else Anchored(inner, 0.0, 1.0, 1.0, -self.shift)
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(y | f + shift)."""
         return self.likelihood.log_density(y, f + self.shift, X)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """That of the likelihood at mean + shift."""
         return self.likelihood.expected_log_density(y, mean + self.shift, variance, X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
         return self.likelihood.predictive(mean + self.shift, variance, X)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         return self.likelihood.sample(f + self.shift, X, key=key)

@@ -1,34 +1,231 @@
-"""Networks: plain Equinox modules that map ONE row x [D] to z [P]; and embeddings of numeric inputs, to stand before them."""
+"""Networks: plain Equinox modules that map one row x [D] to z [P], and embeddings of numeric inputs to put before them.
 
-from .embeddings import (
-    Embedded,
-    Periodic,
-    PiecewiseLinear,
-    SmoothClip,
-    Within,
-    periodic,
-    piecewise_linear,
-    smooth_clip,
-    within,
-)
-from .layers import MLP, Activation, Attention, Dense, EncoderLayer, attention, mlp, relu
+Any other Equinox module or callable of that kind serves as well. Rows keep their dtype: weights are cast to it. Weights are drawn for standardised inputs.
+"""
 
-__all__ = [
-    "MLP",
-    "Activation",
-    "Attention",
-    "Dense",
-    "Embedded",
-    "EncoderLayer",
-    "Periodic",
-    "PiecewiseLinear",
-    "SmoothClip",
-    "Within",
-    "attention",
-    "mlp",
-    "periodic",
-    "piecewise_linear",
-    "relu",
-    "smooth_clip",
-    "within",
-]
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.networks.embeddings import Embedded as Embedded
+from stochgp.networks.embeddings import periodic, piecewise_linear, smooth_clip, within
+from stochgp.numerics.arrays import on_device
+from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.seeds import normal, split_key, uniform
+
+__all__ = ["attention", "mlp", "periodic", "piecewise_linear", "relu", "smooth_clip", "within"]
+
+Activation = Callable[[Array], Array]
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0), with derivative 0 at 0. Unlike `jax.nn.relu` a plain function, so that networks can be copied and pickled.
+
+    Parameters
+    ----------
+    x : array
+        Of any shape, entry by entry.
+    """
+    return jax.nn.relu(x)
+
+
+class Dense(eqx.Module):
+    """z = Wᵀx + b."""
+
+    weight: Float[Array, "D P"]  # W, one column for each output
+    bias: Float[Array, " P"]
+
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... P"]:
+        z = matmul(x, self.weight.astype(x.dtype))
+        return z + jnp.broadcast_to(self.bias.astype(x.dtype), z.shape)
+
+
+class MLP(eqx.Module):
+    """Fully connected layers, an activation after each; after the last one only if `final_activation`."""
+
+    layers: tuple[Dense, ...]
+    activation: Activation = eqx.field(static=True)
+    final_activation: bool = eqx.field(static=True)
+
+    @property
+    def n_inputs(self) -> int:
+        return self.layers[0].weight.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.layers[-1].weight.shape[1]
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
+        _check_row(x, self.n_inputs)
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x))
+        x = self.layers[-1](x)
+        return self.activation(x) if self.final_activation else x
+
+
+def mlp(
+    n_inputs: int,
+    widths: Sequence[int] = (128, 128),
+    *,
+    key: PRNGKeyArray,
+    activation: Activation = relu,
+    final_activation: bool = True,
+    dtype: DTypeLike = jnp.float32,
+) -> MLP:
+    """Fully connected network x [n_inputs] ↦ z [widths[-1]]. The default is the papers' g_w: two layers of 128, ReLU after both.
+
+    Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). With zero biases a ReLU network would be homogeneous,
+    g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for a size below 1.
+
+    Parameters
+    ----------
+    n_inputs, widths : int, sequence of int
+        D, the length of a row, and the outputs of each layer, the last of which are those of the network.
+    key, dtype : JAX key, dtype
+        Of the weights and the biases.
+    activation, final_activation : function, bool
+        Array ↦ array of the same shape, a plain function so that the network can be pickled; whether it follows the last layer too.
+    """
+    sizes = (n_inputs, *widths)
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(
+            f"a network needs sizes of at least 1 and a layer, but got n_inputs={n_inputs}, widths={widths}"
+        )
+    keys = split_key(key, len(sizes) - 1)
+    layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+    return MLP(layers, activation, final_activation)
+
+
+class EncoderLayer(eqx.Module):
+    """One pre-LayerNorm Transformer encoder layer on tokens [T, W], GELU, no dropout: h ← h + MHA(LN h), h ← h + FF(LN h)."""
+
+    attention_norm: eqx.nn.LayerNorm
+    projection: Dense  # W → 3W: query, key and value side by side
+    mixing: Dense  # W → W, of the heads' outputs side by side
+    feedforward_norm: eqx.nn.LayerNorm
+    expand: Dense  # the two layers of FF, with GELU between them
+    contract: Dense
+    n_heads: int = eqx.field(static=True)
+
+    def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
+        """The first `n_queries` tokens after the layer, None = all. Every token is attended to."""
+        n_tokens, width = tokens.shape
+        heads = self.projection(jax.vmap(self.attention_norm)(tokens)).reshape(n_tokens, 3 * self.n_heads, -1)
+        query, key, value = jnp.split(heads, 3, axis=1)  # [T, heads, W/heads]
+        scores = einsum("qhc,khc->hqk", query[:n_queries], key) * (width // self.n_heads) ** -0.5
+        mixed = einsum("hqk,khc->qhc", jax.nn.softmax(scores, axis=-1), value)
+        tokens = tokens[:n_queries] + self.mixing(mixed.reshape(-1, width))
+        hidden = jax.nn.gelu(self.expand(jax.vmap(self.feedforward_norm)(tokens)), approximate=False)
+        return tokens + self.contract(hidden)
+
+
+class Attention(eqx.Module):
+    """The network of `attention`; of the last layer only the [CLS] token is computed."""
+
+    input_norm: eqx.nn.LayerNorm
+    token_weight: Float[Array, "D W"]  # w_j and b_j of each input j, whose token is x_j w_j + b_j
+    token_bias: Float[Array, "D W"]
+    summary: Float[Array, " W"]  # the [CLS] token
+    layers: tuple[EncoderLayer, ...]
+    output_norm: eqx.nn.LayerNorm
+
+    @property
+    def n_inputs(self) -> int:
+        return self.token_weight.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.token_weight.shape[1]
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " W"]:
+        _check_row(x, self.n_inputs)
+        dtype = x.dtype
+        tokens = self.input_norm(x)[:, None] * self.token_weight.astype(dtype) + self.token_bias.astype(dtype)
+        tokens = jnp.concatenate([self.summary.astype(dtype)[None], tokens])  # [D + 1, W]
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens)
+        return self.output_norm(self.layers[-1](tokens, n_queries=1)[0])
+
+
+def attention(
+    n_inputs: int,
+    *,
+    width: int = 32,
+    n_heads: int = 4,
+    n_layers: int = 2,
+    feedforward: int = 64,
+    key: PRNGKeyArray,
+    dtype: DTypeLike = jnp.float32,
+) -> Attention:
+    """Attention over the inputs of one row, x [D] ↦ z [width] (the SCGD paper, second version, section 5.3).
+
+    LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in front; pre-LayerNorm Transformer encoder
+    layers with GELU, without positional encoding, mask or dropout; z = LayerNorm of the final [CLS] token. w is Xavier-uniform over the D × width matrix,
+    b = 0, [CLS] ~ N(0, 0.02²); weights of the encoder are Xavier-uniform, its biases 0. The first LayerNorm removes each row's mean and scale; the last one
+    makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, for a size below 1 or a width that the heads do not divide.
+
+    Parameters
+    ----------
+    n_inputs, width : int
+        D, the length of a row, at least 2; the length of a token and of z, a multiple of `n_heads`.
+    n_heads, n_layers, feedforward : int
+        Heads of the attention in each encoder layer, the number of layers, and hidden units of the feed-forward network in each.
+    key, dtype : JAX key, dtype
+        Of w, [CLS] and the weights of the encoder.
+    """
+    if n_inputs < 2:
+        raise ValueError(
+            f"n_inputs is {n_inputs}; attention needs at least 2, as it removes the mean of each row"
+        )
+    if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
+        sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
+        raise ValueError(f"sizes must be at least 1 and width a multiple of n_heads, but got {sizes}")
+    token_key, summary_key, *layer_keys = split_key(key, 2 + n_layers)
+    return Attention(
+        input_norm=eqx.nn.LayerNorm(n_inputs, dtype=dtype),
+        token_weight=_xavier((n_inputs, width), token_key, dtype),
+        token_bias=jnp.zeros((n_inputs, width), dtype),
+        summary=on_device(normal(summary_key, (width,), dtype) * 0.02),
+        layers=tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys),
+        output_norm=eqx.nn.LayerNorm(width, dtype=dtype),
+    )
+
+
+def _encoder_layer(
+    W: int, n_heads: int, feedforward: int, key: PRNGKeyArray, dtype: DTypeLike
+) -> EncoderLayer:
+    dense = lambda n, p, key: Dense(_xavier((n, p), key, dtype), jnp.zeros(p, dtype))
+    projection_key, mixing_key, expand_key, contract_key = split_key(key, 4)
+    query_key_value = [_xavier((W, W), k, dtype) for k in split_key(projection_key, 3)]
+    return EncoderLayer(
+        attention_norm=eqx.nn.LayerNorm(W, dtype=dtype),
+        projection=Dense(jnp.concatenate(query_key_value, axis=1), jnp.zeros(3 * W, dtype)),
+        mixing=dense(W, W, mixing_key),
+        feedforward_norm=eqx.nn.LayerNorm(W, dtype=dtype),
+        expand=dense(W, feedforward, expand_key),
+        contract=dense(feedforward, W, contract_key),
+        n_heads=n_heads,
+    )
+
+
+def _he_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
+    weight_key, bias_key = split_key(key)
+    weight = normal(weight_key, (n_inputs, n_outputs), dtype) * (2 / n_inputs) ** 0.5
+    reach = n_inputs**-0.5
+    return Dense(on_device(weight), on_device(uniform(bias_key, (n_outputs,), dtype, -reach, reach)))
+
+
+def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Array:
+    reach = (6 / sum(shape)) ** 0.5
+    return on_device(uniform(key, shape, dtype, -reach, reach))
+
+
+def _check_row(x: Array, n_inputs: int) -> None:
+    if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(
+            f"the network takes one floating row [{n_inputs}], but got {x.dtype} of shape {x.shape}"
+        )

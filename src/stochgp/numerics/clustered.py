@@ -1,11 +1,11 @@
-"""Means and medians of rows that count as several, and errors of means of rows that are related to each other, and folds of such rows."""
+"""Means and medians with frequency weights, standard errors of means of clustered rows, and folds of such rows."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 
-CELLS = 64  # of near rows, whose sums are taken as independent
+CELLS = 64  # of near rows
 
 
 def paired(
@@ -15,8 +15,7 @@ def paired(
 ) -> tuple[float, float]:
     """(d̄ = Σ_i a_i d_i, its standard error √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²)), the shares a_i = ρ_i/Σρ; the error is inf for one cell.
 
-    The sums of the G cells are taken as independent (Liang and Zeger 1986). Without `weight` ρ = 1. With cells of a row each the error is
-    √(Σ a_i² (d_i − d̄)²) but for G/(G − 1); ρ equal rows in one cell are one row of weight ρ.
+    The sums of the G cells are taken as independent (Liang and Zeger 1986). Without `weight` ρ = 1; ρ equal rows in one cell are one row of weight ρ.
     """
     weight = np.ones(len(difference)) if weight is None else weight
     mean = float(np.average(difference, weights=weight))
@@ -28,7 +27,7 @@ def paired(
 
 
 def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
-    """Cells of near rows, a power of 2 of them: each halved at the median of the input that varies most in it."""
+    """Cells of near rows, a power of 2 of them: each is halved at the median of the input with the largest variance in it."""
     cell = np.zeros(len(X), np.int64)
     n = 1
     while 2 * n <= min(n_cells, len(X)):
@@ -42,15 +41,12 @@ def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
 
 
 def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -> Int[np.ndarray, " R"]:
-    """Numbers, from 0, of the parts whose sums are taken as independent: the groups where there are some, else 64 cells of near rows."""
+    """Numbers, from 0, of the clusters of rows: the groups if there are some, else 64 cells of near rows."""
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
 
 
 def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Numbers, from 0, of parts to hold out: the groups, and single rows of a group that has more than half of all rows.
-
-    Without such a group, too few rows to learn from would be left.
-    """
+    """Numbers, from 0, of parts to hold out: the groups, and single rows of a group with more than half of all rows."""
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     alone = len(sizes) + np.arange(len(group))
     return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]
@@ -59,7 +55,7 @@ def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
 def folds(
     n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
-    """The fold of each row, at random, of equal numbers of rows or `divisible` groups; such a group is in one. There are at most as many as rows or groups."""
+    """The fold of each row, at random, with equal numbers of rows or of whole `divisible` groups; at most as many folds as rows or groups."""
     number = np.arange(n_rows) if group is None else divisible(group)
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
@@ -83,12 +79,12 @@ def equal_rows(
 
 
 def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:
-    """How many of these groups, the first ones, have so many rows together."""
+    """How many of the first groups have at least `n_rows` rows together."""
     return int(np.searchsorted(np.cumsum(sizes), n_rows)) + 1
 
 
 def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | None = None) -> float:
-    """Of rows that count as ρ equal ones: the middle of the smallest and the largest value with Σρ/2 at or below, and at or above it."""
+    """The weighted median: the middle of the smallest and the largest value with Σρ/2 at or below, and at or above it."""
     weight = np.ones(len(values)) if weight is None else weight
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])

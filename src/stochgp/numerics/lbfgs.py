@@ -1,8 +1,7 @@
-"""Limited-memory BFGS for a loss whose every evaluation is dear: one step at a time, on the host, in float64.
+"""Limited-memory BFGS for expensive losses: one step at a time, on the host, in float64.
 
-The direction is that of Nocedal and Wright (2006), algorithm 7.4. The line search is the bracketing one of Lewis and Overton (2013) for
-the weak Wolfe conditions, with parabolas instead of halves; it takes values that are not finite as too high, and forgives rises within
-the rounding of the loss.
+The direction is that of Nocedal and Wright (2006), algorithm 7.4. The line search is the bracketing one of Lewis and Overton (2013) for the weak Wolfe
+conditions, with parabolas instead of halves. Values that are not finite count as too high; rises within the rounding of the loss are accepted.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ STRAIGHT = 1e-10  # a pair with less curvature is not kept
 
 
 class Quasi(eqx.Module):
-    """Where a minimisation stands: a point, its value (NaN: not evaluated yet), the last steps and changes of the gradient, newest last."""
+    """The state of a minimisation: a point, its value (NaN: not evaluated), the last steps and changes of the gradient, newest last."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -36,7 +35,7 @@ class Quasi(eqx.Module):
 
 
 def begin(x: Float[np.ndarray, " P"]) -> Quasi:
-    """At x, nothing known."""
+    """The state at x, not evaluated and without memory."""
     empty = np.zeros((PAIRS, len(x)))
     return Quasi(x, np.float64(np.nan), np.zeros(len(x)), empty, empty, np.int64(0), np.bool_(False))
 
@@ -70,7 +69,7 @@ def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
 
 
 def _moved(at: Quasi, to: Quasi) -> Quasi:
-    """There, with this step in the memory."""
+    """The state `to`, with this step in the memory."""
     s, c = to.x - at.x, to.gradient - at.gradient
     steps, changes, n_pairs = at.steps, at.changes, at.n_pairs
     if s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
@@ -99,7 +98,7 @@ def _direction(at: Quasi) -> np.ndarray:
 
 
 def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Quasi | None:
-    """A point along the direction at which both conditions hold, or the lowest one met, or None if none is lower."""
+    """A point along the direction that satisfies both conditions, or the lowest one tried, or None if none is lower."""
     direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
     slope, value = float(at.gradient @ direction), float(at.value)
     if not slope < 0:
@@ -107,7 +106,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Qu
     slack = rounding * (1 + abs(value))
     low, high, t, best = 0.0, math.inf, 1.0, None
     for _ in range(MOST_EVALUATIONS):
-        if t * -slope < slack and t < 1:  # a step so short would change the loss by less than its rounding
+        if t * -slope < slack and t < 1:  # less than the rounding of the loss
             break
         trial = _at(at, at.x + t * direction, loss)
         if math.isfinite(trial.value) and trial.value <= value + DECREASE * t * slope + slack:
@@ -122,7 +121,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Qu
 
 
 def _between(low: float, high: float, t: float, rise: float, slope: float) -> float:
-    """The lowest point of the parabola through the start and a point at t that was too high, well inside the bracket; else its middle."""
+    """The minimum of the parabola through the start and a too high point at t, well inside the bracket; else its middle."""
     if low == 0 and t == high and math.isfinite(rise):
         bend = rise - slope * high
         return min(max(-slope * high**2 / (2 * bend), 0.1 * high), 0.5 * high)

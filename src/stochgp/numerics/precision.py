@@ -22,5 +22,5 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def full_precision() -> AbstractContextManager:
-    """Every product traced inside runs at full precision unless it names another: for code of others."""
+    """A context in which traced products run at full precision unless they name another."""
     return jax.default_matmul_precision("highest")

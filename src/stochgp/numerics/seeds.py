@@ -1,15 +1,23 @@
-"""From scikit-learn's `random_state` to a JAX key, and to rows at random."""
+"""Keys and draws of `jax.random`, bit for bit, computed on the host: JAX compiles a program for each of their shapes.
 
+A first `split`, `bits` or `normal` of JAX takes 0.1 to 1 s to compile; a network's weights need five.
+"""
+
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray, UInt32
+from jax.core import Tracer
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float32, Int, PRNGKeyArray, UInt32
 
 Words = tuple[int, int]  # of 32 bits
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+BLOCK = 1 << 14  # numbers that one program makes of bits, whatever the shape
+LARGEST = 1 << 18  # numbers for which the bits are made on the host
 
 
 def as_key(random_state: Any) -> PRNGKeyArray:
@@ -45,43 +53,94 @@ def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
     return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
 
 
-def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[np.ndarray, " n"]:
-    """At most so many of the rows, at random, in their order."""
-    return np.sort(np.random.default_rng(seed).permutation(n_rows)[:most])
-
-
-def split(key: PRNGKeyArray, n: int) -> list[Words]:
-    """The words of `jax.random.split(key, n)`, computed on the host: a program for it takes longer to compile than a small fit."""
-    high, low = _threefry(_words(key), np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
-    return [(int(a), int(b)) for a, b in zip(high, low, strict=True)]
-
-
-def seed_of(words: Words) -> Words:
-    """`jax.random.bits(key_of(words), (2,), "uint32")`: a seed of NumPy's generators, apart from the key's own draws."""
-    first, second = bits_of(words, 2)
-    return int(first), int(second)
-
-
-def bits_of(words: Words, n: int) -> UInt32[np.ndarray, " n"]:
-    """`jax.random.bits(key_of(words), (n,), "uint32")`."""
-    high, low = _threefry(words, np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
-    return high ^ low
-
-
 def words_of(key: PRNGKeyArray) -> tuple[int, ...]:
     """All words of a key, as a seed of NumPy's generators."""
     return tuple(int(word) for word in np.ravel(np.asarray(jax.random.key_data(key))))
 
 
-def _words(key: PRNGKeyArray) -> Words:
-    first, last = words_of(key)[:2]
-    return first, last
+def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[np.ndarray, " n"]:
+    """At most `most` of the rows, at random, in their order."""
+    return np.sort(np.random.default_rng(seed).permutation(n_rows)[:most])
 
 
-def _threefry(words: Words, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
+def split(key: PRNGKeyArray, n: int) -> list[Words]:
+    """The words of `jax.random.split(key, n)`."""
+    high, low = _threefry(words_of(key)[:2], n)
+    return [(int(a), int(b)) for a, b in zip(high, low, strict=True)]
+
+
+def seed_of(words: Words) -> Words:
+    """`jax.random.bits(key_of(words), (2,), "uint32")`: a seed of NumPy's generators, apart from the key's own draws."""
+    first, second = _bits(words, 2)
+    return int(first), int(second)
+
+
+def split_key(key: PRNGKeyArray, n: int = 2) -> list[PRNGKeyArray]:
+    """`jax.random.split(key, n)`."""
+    return [key_of(words) for words in split(key, n)] if _is_plain(key) else list(jax.random.split(key, n))
+
+
+def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
+    """`jax.random.fold_in(key, number)`: key `number` of any longer split."""
+    return split_key(key, number + 1)[number] if _is_plain(key) else jax.random.fold_in(key, number)
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+    """`jax.random.normal(key, shape, dtype)`; a NumPy array if it can be made on the host."""
+    if not _fits_host(key, shape, dtype):
+        return jax.random.normal(key, shape, dtype)
+    n = math.prod(shape)
+    fraction = np.zeros(-(-n // BLOCK) * BLOCK, np.float32)
+    fraction[:n] = _fractions(key, n)
+    blocks = [np.asarray(_normal(block)) for block in fraction.reshape(-1, BLOCK)]
+    return np.concatenate(blocks)[:n].reshape(shape)
+
+
+def uniform(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike, minval: float, maxval: float) -> Any:
+    """`jax.random.uniform(key, shape, dtype, minval, maxval)`; as `normal`."""
+    if not _fits_host(key, shape, dtype):
+        return jax.random.uniform(key, shape, dtype, minval, maxval)
+    low, high = np.float32(minval), np.float32(maxval)
+    fraction = _fractions(key, math.prod(shape)).astype(np.float64)
+    scaled = fraction * np.float64(high - low) + low  # rounded once, as by XLA with all optimisations
+    return np.maximum(low, scaled.astype(np.float32)).reshape(shape)
+
+
+def _is_plain(key: PRNGKeyArray) -> bool:
+    """Whether it is a single key of JAX's default generator that is not being traced."""
+    if isinstance(key, Tracer) or not getattr(jax.config, "jax_threefry_partitionable", True):
+        return False
+    return key.shape == () and str(jax.random.key_impl(key)) == "threefry2x32"
+
+
+def _fits_host(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
+    return np.dtype(dtype) == np.float32 and 0 < math.prod(shape) <= LARGEST and _is_plain(key)
+
+
+def _fractions(key: PRNGKeyArray, n: int) -> Float32[np.ndarray, " n"]:
+    """Uniform on [0, 1), of 23 random bits each."""
+    one = np.float32(1)
+    return ((_bits(words_of(key), n) >> np.uint32(9)) | one.view(np.uint32)).view(np.float32) - one
+
+
+@jax.jit
+def _normal(fraction: Any) -> Array:
+    """√2 erf⁻¹(u), u uniform on (−1, 1)."""
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    u = jnp.maximum(low, fraction * (np.float32(1) - low) + low)
+    return np.sqrt(np.float32(2)) * jax.lax.erf_inv(u)
+
+
+def _bits(words: tuple[int, ...], n: int) -> UInt32[np.ndarray, " n"]:
+    """`jax.random.bits(key_of(words), (n,), "uint32")`."""
+    high, low = _threefry(words, n)
+    return high ^ low
+
+
+def _threefry(words: tuple[int, ...], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX, of the counters 0 … n − 1."""
     keys = np.array([*words, words[0] ^ words[1] ^ 0x1BD11BDA], np.uint32)
-    x0, x1 = x0 + keys[0], x1 + keys[1]
+    x0, x1 = np.full(n, keys[0]), np.arange(n, dtype=np.uint32) + keys[1]
     for group in range(5):
         for bits in ROTATIONS[group % 2]:
             x0 = x0 + x1

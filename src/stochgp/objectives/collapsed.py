@@ -16,14 +16,14 @@ from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
+from stochgp.numerics.linalg import inverse_factor, symmetric_product, transposed_times
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows, total_of
 from stochgp.parameters import cast, partition, value_of
 from stochgp.variational import Naturals
 
-CHUNK_BYTES = 8_000_000  # of k(Z, X) of one chunk: twice as many take 1.5 times as long, for pages that are asked for anew
+CHUNK_BYTES = 8_000_000  # of k(Z, X) of one chunk; twice as many are slower
 WIDE = np.float64
 
 
@@ -52,12 +52,10 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, of Gaussian noise and inducing points; its own q(v) does not enter.
-    source : AbstractPasses
-        All rows, read once in their order.
+    gp, source : SparseGP, AbstractPasses
+        The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
     devices : Devices
-        Those that share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
+        They share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -69,10 +67,8 @@ def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
 
     Parameters
     ----------
-    gp : SparseGP
-        As in `lower_bound`.
-    source : AbstractSource
-        All rows, read twice.
+    gp, source : SparseGP, AbstractSource
+        As in `lower_bound`; the rows are read twice.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -85,29 +81,13 @@ def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
         return -0.5 * total
 
 
-class Weights(NamedTuple):
-    """What turns values of the kernel into derivatives of the bound by them."""
-
-    explained: Float[Array, "M M"]  # P
-    mean: Float[Array, " M"]  # p
-    among: Float[Array, "M M"]  # by k(Z, Z)
-
-
-class Slope(NamedTuple):
-    """The lower bound per datum, its gradient by what trains in the model apart from q(v), and the optimal q(v)."""
-
-    bound: float
-    gradient: Any
-    naturals: Naturals
-
-
 def lower_bound_and_gradient(
     gp: SparseGP,
     source: AbstractSource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
     devices: Devices = ONE,
-) -> Slope:
-    """`lower_bound` per datum and its exact gradient by the first part of `split`: two passes, which devices share, memory for one chunk.
+) -> tuple[float, Any, Naturals]:
+    """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, which devices share, memory for one chunk.
 
     With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm its derivatives by the kernel's values are
 
@@ -117,16 +97,7 @@ def lower_bound_and_gradient(
 
     so that the second pass has one product of O(N M²). Those by the noise are of E log p(y_i | f) at the optimal q(f).
 
-    Parameters
-    ----------
-    gp : SparseGP
-        As in `lower_bound`.
-    source : AbstractSource
-        All rows, read twice.
-    split : callable
-        The model ↦ (its parts by which the gradient is taken, the rest), as `eqx.partition` divides it; by default what trains.
-    devices : Devices
-        Those that share both passes; without a mesh, one device.
+    `split` is (the parts by which the gradient is taken, the rest) of the model, as by `eqx.partition`.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -136,14 +107,9 @@ def lower_bound_and_gradient(
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
         chunks = source.chunks(_pass_rows(gp, devices))
-        if devices.mesh is not None:
-            more = sum_over_rows(_slopes_of_rows, theta, chunks, devices, rest, weights)
-            total = total_of((total, more))
-        else:
-            for rows in chunks:
-                total = _add_slopes(theta, rest, weights, rows, total)
+        total = total_of((total, sum_over_rows(_slopes, theta, chunks, devices, rest, weights)))
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
-        return Slope(found.bound / source.count, gradient, found.naturals)
+        return found.bound / source.count, gradient, found.naturals
 
 
 def _pass_rows(gp: SparseGP, devices: Devices) -> int:
@@ -196,39 +162,30 @@ def _collapsed(s: Statistics) -> Collapsed:
 
 
 @jax.jit
-def _weights(inverse: Array, naturals: Naturals) -> Weights:
+def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
+    """(P, p, the derivative by k(Z, Z))."""
     eye = jnp.eye(inverse.shape[0], dtype=inverse.dtype)
     precision, half = naturals.precision[0], inverse_factor(naturals.precision[0])
     S = transposed_times(half, half)
     m = matmul(S, naturals.linear[0])
     within = lambda A: transposed_times(inverse, transposed_times(inverse, A).T)  # of a symmetric A
     among = -0.5 * within(precision + S - 2 * eye + jnp.outer(m, m))
-    return Weights(within(eye - S), matmul(inverse.T, m), among)
+    return within(eye - S), matmul(inverse.T, m), among
 
 
 @eqx.filter_jit
-def _slope_among(theta: Any, rest: Any, weights: Weights) -> Any:
+def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
     """The derivatives through k(Z, Z)."""
 
     def among(theta: Any) -> Array:
         gp = eqx.combine(theta, rest)
-        return jnp.sum(weights.among * gp.approximation.among(gp.kernel)[0])
+        return jnp.sum(weights[2] * gp.approximation.among(gp.kernel)[0])
 
     return jax.grad(among)(theta)
 
 
-@eqx.filter_jit
-def _add_slopes(theta: Any, rest: Any, weights: Weights, rows: Batch, total: Any) -> Any:
-    """The derivatives so far, and those of these rows."""
-    return jax.tree.map(lambda a, b, c: a + b + c, total, *_slopes(theta, rest, weights, rows))
-
-
-def _slopes_of_rows(theta: Any, rows: Batch, rest: Any, weights: Weights) -> Any:
-    return jax.tree.map(jnp.add, *_slopes(theta, rest, weights, rows))
-
-
-def _slopes(theta: Any, rest: Any, weights: Weights, rows: Batch) -> tuple[Any, Any]:
-    """The derivatives (through k(Z, X) and k(x, x), through the noise) of these rows."""
+def _slopes(theta: Any, rows: Batch, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
+    """The derivatives through k(Z, X), k(x, x) and the noise of these rows."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
     def values(theta: Any) -> tuple[Array, Array]:
@@ -237,11 +194,12 @@ def _slopes(theta: Any, rest: Any, weights: Weights, rows: Batch) -> tuple[Any, 
 
     (K, prior), pull = jax.vjp(values, theta)
     omega = rows.weight / row_variances(gp.noise, rows.X, rows.y.dtype)
-    PK, mean = matmul(weights.explained, K), matmul(weights.mean, K)
-    (by_kernel,) = pull((omega * (PK + jnp.outer(weights.mean, rows.y - mean)), -0.5 * omega))
+    P, p, _ = weights
+    PK, mean = matmul(P, K), matmul(p, K)
+    (by_kernel,) = pull((omega * (PK + jnp.outer(p, rows.y - mean)), -0.5 * omega))
     variance = jnp.maximum(prior - jnp.sum(K * PK, axis=0), 0)
 
     def expected(theta: Any) -> Array:
         return jnp.sum(expected_log_density(eqx.combine(theta, rest), rows, mean[:, None], variance[:, None]))
 
-    return by_kernel, jax.grad(expected)(theta)
+    return jax.tree.map(jnp.add, by_kernel, jax.grad(expected)(theta))

@@ -1,4 +1,4 @@
-"""Conditional log densities of rows given their neighbours: what leave-one-out and Vecchia likelihoods are sums of."""
+"""Conditional log densities of rows given their neighbours, the terms of leave-one-out and Vecchia likelihoods."""
 
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
+from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
+from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import einsum
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.parameters import partition, value_of
 
 BLOCK, SCORED_TOGETHER = 128, 512  # neighbourhoods of one program, and rows that they score, at most
@@ -24,7 +24,7 @@ HALF_LOG_2PI = 0.9189385332046727
 
 
 class Conditional(NamedTuple):
-    """Of one row given others of its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
+    """The conditional of one row given others of its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
 
     loss: Float[Any, "*B"]
     z: Float[Any, "*B"]
@@ -38,12 +38,11 @@ class Curvature(NamedTuple):
         L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ,
 
     g the mean of w∇l over the rows that a neighbourhood scores. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix was
-    factorised with jitter. Of a joint density w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H,
-    J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
+    factorised with jitter. Of a joint density w is 1, and L, ∇L, H and Γ are per datum, with `repeats`, whose part of H is ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s).
 
-    `spread` is the covariance of ∇L, and `error` the standard error of L, by G = `n_cells` cells of neighbourhoods that share no rows: G/(G − 1) C⁻² Σ_cells S Sᵀ, C the
-    number of neighbourhoods and S the sum of g over those of a cell; of the mean of w(l − L) for `error`. It holds what rows that depend on one
-    another have in common. All S sum to 0 at the minimum: they have G − 1 degrees of freedom.
+    `spread` is the covariance of ∇L and `error` the standard error of L, by G = `n_cells` cells of neighbourhoods that share no rows: G/(G − 1) C⁻² Σ_cells S Sᵀ, C the
+    number of neighbourhoods and S the sum over a cell of g, or of the mean of w(l − L). It includes the dependence between rows. All S sum to 0 at the minimum: they have
+    G − 1 degrees of freedom.
     """
 
     loss: np.float64
@@ -58,19 +57,9 @@ class Curvature(NamedTuple):
 
 
 def unknown(P: int) -> Curvature:
-    """Of a loss that nobody has evaluated."""
-    one = np.eye(P)
-    return Curvature(
-        np.float64(np.nan),
-        np.zeros(P),
-        one,
-        one,
-        np.float64(1),
-        np.float64(0),
-        one,
-        np.float64(0),
-        np.int64(0),
-    )
+    """Of a loss that has not been evaluated."""
+    one, nan, nought = np.eye(P), np.float64(np.nan), np.float64(0)
+    return Curvature(nan, np.zeros(P), one, one, np.float64(1), nought, one, nought, np.int64(0))
 
 
 def blocks_of(n_scored: int) -> int:
@@ -81,7 +70,7 @@ def blocks_of(n_scored: int) -> int:
 def system(
     gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"]
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    """(A = k(X, X) + Σ, y) of a neighbourhood, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0."""
+    """(A = k(X, X) + Σ, y) of a neighbourhood, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0."""
     there = count > 0
     A = gp.covariance(X, _or_one(count))
     connected = (there[:, None] & there[None, :]) | jnp.eye(len(y), dtype=bool)
@@ -91,31 +80,22 @@ def system(
 def observed(
     gp: Any, X: Float[Array, "R D"], count: Float[Array, " R"], joint: bool
 ) -> tuple[Float[Array, " R"], Float[Array, " R"]]:
-    """(σ²s − σ²s/ρ, σ²s) of each row: what one observation has beyond the mean of ρ, and the least variance of one. 0 in a joint density, which is one of these means."""
+    """(σ²s − σ²s/ρ, σ²s) of each row: the excess of one observation over the mean of ρ, and its least variance. 0 in a joint density, of these means."""
     if joint:
         return jnp.zeros_like(count), jnp.zeros_like(count)
     one = gp.noise.variance(X, jnp.ones_like(count))
     return one - gp.noise.variance(X, _or_one(count)), one
 
 
-class LeftOut(NamedTuple):
-    """Of R rows of a neighbourhood, each given all others of it; u and h say how e and V change with A."""
-
-    found: Conditional
-    u: Float[Array, " m"]  # A⁻¹y
-    h: Float[Array, "R m"]  # of each row: A⁻¹e_i over its entry i, so 1 there and −b elsewhere
-    own: Float[Array, " R"]  # u of the rows themselves
-
-
 def left_out(
     A: Float[Array, "m m"], y: Float[Array, " m"], more: Float[Array, " R"], least: Float[Array, " R"]
-) -> LeftOut:
-    """Of each of the last R rows. With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
+) -> tuple[Conditional, Float[Array, " m"], Float[Array, "R m"], Float[Array, " R"]]:
+    """(`Conditional` of each of the last R rows given all others, u, h, u of these rows). With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
 
         e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
         ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
 
-    one factor for all of them, and no derivative of it.
+    one factor for all of them, and no derivative of it. h_i is 1 at row i.
     """
     R, m = more.shape[0], y.shape[0]
     L, jitter = safe_cholesky(A)
@@ -128,25 +108,13 @@ def left_out(
     z = own * variance / jnp.sqrt(V)
     loss = 0.5 * jnp.log(V) + HALF_LOG_2PI + 0.5 * jnp.square(z)
     found = Conditional(loss, z, V, jnp.broadcast_to(jitter, (R,)))
-    return LeftOut(found, solved[0], solved[1:] * variance[:, None], own)
+    return found, solved[0], solved[1:] * variance[:, None], own
 
 
-def _of_rows(gp: Any, X: Array, y: Array, count: Array, joint: bool, n_scored: int) -> LeftOut:
+def _of_rows(gp: Any, X: Array, y: Array, count: Array, joint: bool, n_scored: int) -> tuple:
     """`left_out` of the last rows of a neighbourhood, as constants."""
     A, y = system(gp, X, y, count)
     return jax.lax.stop_gradient(left_out(A, y, *observed(gp, X[-n_scored:], count[-n_scored:], joint)))
-
-
-def _forms(
-    gp: Any, X: Array, count: Array, u: Array, h: Array, x: Array, rho: Array, joint: bool
-) -> tuple[Array, Array, Array]:
-    """(uᵀAh, hᵀAh, `more`) of one scored row, as functions of the parameters: u and h are 0 where rows are not there."""
-    return *gp.forms(X, _or_one(count), u, h), observed(gp, x[None], rho[None], joint)[0][0]
-
-
-def _cotangents(by_V: Array, by_e: Array, own: Array) -> tuple[Array, Array, Array]:
-    """Of `_forms`, for by_V ∂V + by_e ∂e."""
-    return -by_e, by_V + by_e * own, by_V
 
 
 def _or_one(count: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -154,20 +122,20 @@ def _or_one(count: Float[Array, " m"]) -> Float[Array, " m"]:
 
 
 def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float[Array, " B"]:
-    """½[(ρ − 1) log(2πσ² s) + log ρ]: what ρ equal rows have in a joint density beside the conditional of one of variance σ² s/ρ."""
+    """½[(ρ − 1) log(2πσ² s) + log ρ]: the part of ρ equal rows in a joint density beside the conditional of one of variance σ² s/ρ."""
     log_noise, rho = _log_noise(gp, X), jnp.maximum(count, SMALLEST_COUNT)
     return 0.5 * (rho - 1) * log_noise + (rho - 1) * HALF_LOG_2PI + 0.5 * jnp.log(rho)
 
 
 def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
-    """What the mean over scored rows is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
+    """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
     if joint:
         return source.count / source.size
     return source.weight_of(scored[scored != NONE]) / scored.size
 
 
 def weights_of(rows: Batch, joint: bool, n_scored: int) -> Float[Array, "B R"]:
-    """What the scored rows of each neighbourhood weigh: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
+    """The weights of the scored rows: ρ; 1 in a joint density, in which `repeats` are the other ρ − 1."""
     _, rho = _scored(rows, n_scored)
     return jnp.ones_like(rho) if joint else rho
 
@@ -187,9 +155,8 @@ def batch_gradient(
 ) -> tuple[Conditional, AbstractGP]:
     """(`Conditional` of the last `n_scored` rows of each stacked neighbourhood [B, m], given the others of it; ∇ of their mean loss).
 
-    The losses are multiplied by `weights_of` the rows, and divided by `per_row`, the `weight_per_row` of all of them. `joint`: they have
-    `repeats` added. Only the gradient of the sum is wanted: one matrix of derivatives by A is pulled back for a neighbourhood. `curvature` wants two for each
-    row, and takes them by `forms`.
+    The losses are multiplied by `weights_of` the rows, and divided by `per_row`, the `weight_per_row` of all of them. `joint` adds `repeats`.
+    One matrix of derivatives by A is pulled back for a neighbourhood; `curvature` needs two for each row, and takes them by `forms`.
     """
     share = weights_of(rows, joint, n_scored).astype(rows.y.dtype) / jnp.asarray(per_row, rows.y.dtype)
 
@@ -202,10 +169,8 @@ def batch_gradient(
     (A, more, repeated), pull, (y, least) = jax.vjp(parts, trainable, has_aux=True)
     found, u, H, own = jax.vmap(left_out)(A, y, more, least)
     weight = share / share.size
-    by_V, by_e = (
-        0.5 * weight * (1 - jnp.square(found.z)) / found.variance,
-        weight * found.z / jnp.sqrt(found.variance),
-    )
+    by_V = 0.5 * weight * (1 - jnp.square(found.z)) / found.variance
+    by_e = weight * found.z / jnp.sqrt(found.variance)
     by_A = einsum("bri,br,brj->bij", H, by_V + by_e * own, H)
     across = einsum("bi,br,brj->bij", u, by_e, H)
     (gradient,) = pull((by_A - 0.5 * (across + jnp.swapaxes(across, 1, 2)), by_V, weight))
@@ -218,7 +183,7 @@ def _more_of_repeats(gp: Any, rows: Batch, n_scored: int, joint: bool) -> Float[
 
 
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
-    """`Conditional` of the last row of each neighbourhood, its centre, one observation; −1 stands for no neighbour. In float64 where `wide`."""
+    """`Conditional` of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
     parts = in_blocks(_conditionals, (gp,), source, near, wide)
     found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
     return Conditional(*found)
@@ -265,23 +230,20 @@ def _sums_by_cell(
 
 
 def is_small(gp: Any, rows: Batch) -> bool:
-    """Whether the noise of some row is so small beside the prior variance that neighbourhoods are to be factorised in float64."""
+    """Return True if the noise of some row is so small beside the prior variance that neighbourhoods need float64."""
     signal, noise = (np.asarray(part) for part in _scales(gp, rows.X, rows.weight))
     return bool(noise.min() < WIDE_BELOW * signal.mean())
 
 
 def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "... m"], wide: bool) -> Batch:
-    """The rows of each neighbourhood; what stands for no neighbour has count 0, and so no influence."""
-    rows = _on_host(source, near) if wide else source.take(np.maximum(near, 0))
+    """The rows of each neighbourhood; −1, no neighbour, has count 0, and so no influence."""
+    if wide:
+        flat = source.on_host(np.maximum(near, 0).ravel())
+        rows = Batch(*(np.reshape(part, (*near.shape, *part.shape[1:])) for part in flat))  # pyright: ignore[reportArgumentType]
+    else:
+        rows = source.take(np.maximum(near, 0))
     missing = near == NONE
     return rows._replace(weight=_without(rows.weight, missing)) if missing.any() else rows
-
-
-def _on_host(source: AbstractSource, near: Int[np.ndarray, "... m"]) -> Batch:
-    flat = source.on_host(np.maximum(near, 0).ravel())
-    X, y, count = (np.reshape(part, (*near.shape, *part.shape[1:])) for part in flat)
-    found: tuple[Any, ...] = (X, y, count)
-    return Batch(*found)
 
 
 def in_blocks(
@@ -300,7 +262,7 @@ def in_blocks(
 
 @eqx.filter_jit
 def _conditionals(gp: Any, rows: Batch, there: Any) -> tuple[Array, ...]:
-    found = jax.vmap(lambda X, y, count: _of_rows(gp, X, y, count, False, 1).found)(*rows)
+    found = jax.vmap(lambda X, y, count: _of_rows(gp, X, y, count, False, 1)[0])(*rows)
     return tuple(value[:, 0] for value in found)
 
 
@@ -308,23 +270,25 @@ def _conditionals(gp: Any, rows: Batch, there: Any) -> tuple[Array, ...]:
 def _sums(
     theta: Any, rest: Any, width: int, joint: bool, n_scored: int, rows: Batch, there: Any
 ) -> tuple[Array, ...]:
-    """Sums over the neighbourhoods that are there of the means over their scored rows, of what `Curvature` has; then weight, loss and gradient of each."""
+    """Sums of the parts of `Curvature` over the neighbourhoods that are there, of means over their scored rows; then weight, loss and gradient of each."""
     gp, dtype = eqx.combine(theta, rest), rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        known = _of_rows(gp, X, y, count, joint, n_scored)
+        known, u, h, own = _of_rows(gp, X, y, count, joint, n_scored)
 
         def slopes(h: Array, x: Array, rho: Array, V: Array, own: Array) -> tuple[Array, Array]:
-            """(∇ log V, ∇e/√V)."""
-            forms = lambda t: _forms(eqx.combine(t, rest), X, count, known.u, h, x, rho, joint)
-            _, pull = jax.vjp(forms, theta)
-            zero = jnp.zeros_like(V)
-            by = _cotangents(1 / V, zero, own), _cotangents(zero, 1 / jnp.sqrt(V), own)
-            J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in by]
-            return J[0], J[1]
+            """(∇ log V, ∇e/√V), by the derivatives of (uᵀAh, hᵀAh, `more`): u and h are 0 where rows are not there."""
 
-        own = (known.h, X[-n_scored:], count[-n_scored:], known.found.variance, known.own)
-        return known.found, *jax.vmap(slopes)(*own)
+            def forms(t: Any) -> tuple[Array, ...]:
+                gp = eqx.combine(t, rest)
+                return *gp.forms(X, _or_one(count), u, h), observed(gp, x[None], rho[None], joint)[0][0]
+
+            _, pull = jax.vjp(forms, theta)
+            by_V, by_e, zero = 1 / V, 1 / jnp.sqrt(V), jnp.zeros_like(V)
+            J_V = _flat(pull((zero, by_V, by_V))[0], width, dtype)
+            return J_V, _flat(pull((-by_e, by_e * own, zero))[0], width, dtype)
+
+        return known, *jax.vmap(slopes)(h, X[-n_scored:], count[-n_scored:], known.variance, own)
 
     found, *J = jax.vmap(one)(*rows)
     there = jnp.asarray(there, jnp.float64)

@@ -2,10 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.devices import ONE, Devices
@@ -18,7 +19,7 @@ CHUNK_ROWS = 2048  # of a pass over all rows
 
 
 class Sites(NamedTuple):
-    """A Gaussian factor exp(−½ β f² + r f) of each row and latent function: what a natural-gradient step puts in the likelihood's place."""
+    """A Gaussian factor exp(−½ β f² + r f) of each row and latent function, which replaces the likelihood in a natural-gradient step."""
 
     precision: Float[Array, "N L"]  # β, at least 0
     linear: Float[Array, "N L"]  # r
@@ -31,7 +32,7 @@ def expected_log_density(
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, " N"]:
-    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws where the likelihood needs some."""
+    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws if the likelihood needs some."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
@@ -60,12 +61,8 @@ def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, its q(f) included.
-    rows : Batch
-        The B rows: inputs [B, D], targets [B] and weights ρ [B].
-    n_rows : number
-        N, which counts rows and not their weights.
+    gp, rows, n_rows : SparseGP, Batch, number
+        The model at θ, its q(f) included; the B rows; N, which counts rows and not their weights.
     """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -79,12 +76,10 @@ def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -
 
     Parameters
     ----------
-    gp : SparseGP
-        The model at θ, its q(f) included.
-    source : AbstractPasses
-        All rows, read once in their order.
+    gp, source : SparseGP, AbstractPasses
+        The model at θ, its q(f) included; all rows, read once in their order.
     devices : Devices
-        Those that share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
+        They share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
@@ -102,3 +97,46 @@ def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
     mean, variance = process.moments(rows.X)
     each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
     return jnp.sum(rows.weight * each, axis=1)
+
+
+def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:
+    """J: n of the m = `used` functions, spread evenly with a random start: J_i = ⌊(i + u)m/n⌋, u ~ U(0, 1).
+
+    Each function is drawn n/m times on average; with n = m all are, once.
+    """
+    u = jax.random.uniform(key, dtype=jnp.float32)
+    ratio = used.astype(jnp.float32) / n
+    drawn = jnp.floor((jnp.arange(n, dtype=jnp.float32) + u) * ratio).astype(jnp.int32)
+    return jnp.clip(drawn, 0, jnp.maximum(used - 1, 0))
+
+
+def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, ""]:
+    """An estimate of ½ aᵀK_α a from n = |J| of its m columns, in O(M n D): ½ (m/n) aᵀK_{α,J} a_J.
+
+    Its gradient is (m/n) K_{α,J} a_J by a (the paper's, with the factor that it does not print), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) by α_i, and
+    half of (m/n) aᵀ(∂K_{α,J}) a_J by the kernel's parameters: unbiased for all of them, if J is drawn by `columns_to_draw`.
+    """
+    q: Any = gp.approximation
+    a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
+    held, held_a = jax.lax.stop_gradient((q.mean_functions.chosen(J), a[J]))
+    scale = q.mean_functions.used.astype(a.dtype) / J.shape[0]
+    whole = scale * q.mean_functions.product(kernel, a, held, held_a)
+    return whole - 0.5 * jax.lax.stop_gradient(whole)
+
+
+def bound_parts(
+    gp: SparseGP, rows: Batch, n_rows: Any, J: Int[Array, " n"] | None
+) -> tuple[Array, Array, Array]:
+    """(Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a, the rest of KL(q ‖ p)), estimated from B of `n_rows` rows and the columns J (None: all of them).
+
+    The gradient of the first less the others is unbiased if the batch is uniform and J is of `columns_to_draw`.
+    """
+    process: Any = gp.process()
+    fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
+    of_mean = process.mean_divergence() if J is None else sampled_mean_divergence(gp, J)
+    return n_rows / rows.y.shape[0] * fit, of_mean, process.covariance_divergence()
+
+
+def _halved(leaf: Any) -> Any:
+    """The same numbers, with half of the derivative."""
+    return 0.5 * leaf + 0.5 * jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf

@@ -26,9 +26,8 @@ from stochgp.parameters import partition
 from stochgp.results import ExactNLML
 
 Range = tuple[float, float]
-Loss = Callable[
-    [float, float], tuple[float, tuple[float, float]]
-]  # of variance and noise variance: value, its two derivatives
+# (variance, noise variance) ↦ (value, its two derivatives)
+Loss = Callable[[float, float], tuple[float, tuple[float, float]]]
 
 # Of refits, times the mean square of the targets.
 VARIANCE_RANGE = (1e-10, 1e12)
@@ -40,10 +39,8 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 
     Parameters
     ----------
-    moments : Moments
-        Of all rows; their dtype is that of the result.
-    variance, noise_variance : scalar array
-        v and σ², both variances.
+    moments, variance, noise_variance : Moments, scalar array, scalar array
+        Of all rows, in the dtype of the result; v and σ².
     """
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
@@ -58,14 +55,10 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
     """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
 
-    The backward pass computes each chunk's features again instead of keeping them.
-
     Parameters
     ----------
-    gp : FeatureGP
-        The model at θ.
-    rows : Batch
-        All of the data: inputs [N, D], targets [N] and weights ρ [N].
+    gp, rows : FeatureGP, Batch
+        The model at θ; all of the data.
     """
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
     n_chunks, left = divmod(rows.X.shape[0], size)
@@ -98,12 +91,8 @@ class Spectrum(NamedTuple):
 
     Parameters
     ----------
-    eigenvalues : array [M]
-        λ, at least 0.
-    basis : array [M, M]
-        Q, an eigenvector in each column.
-    cross : array [M]
-        Qᵀc.
+    eigenvalues, basis, cross : array [M], array [M, M], array [M]
+        λ, at least 0; Q, an eigenvector in each column; Qᵀc.
     square, count, log_multiplier : float
         As in `Moments`: Σ ω y², Σ ρ and Σ ρ log s.
     """
@@ -159,10 +148,8 @@ def nlml_of_spectrum(
 
     Parameters
     ----------
-    s : Spectrum
-        Of all rows.
-    variance, noise_variance : float
-        v and σ², both variances.
+    s, variance, noise_variance : Spectrum, float, float
+        Of all rows; v and σ².
     """
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
@@ -189,27 +176,19 @@ def refit(
 
     Parameters
     ----------
-    s : Spectrum
-        Of all rows.
-    variance, noise_variance : float
-        v and σ² at the start.
+    s, variance, noise_variance : Spectrum, float, float
+        Of all rows; v and σ² at the start.
     variance_range, noise_range : (float, float)
-        The smallest and the largest value of each, themselves variances; a range of one point fixes a variance.
+        The smallest and the largest variance of each; a range of one point fixes it.
     """
-    return minimise_variances(
-        lambda v, s2: nlml_of_spectrum(s, v, s2), (variance, noise_variance), (variance_range, noise_range)
-    )
+    loss: Loss = lambda v, s2: nlml_of_spectrum(s, v, s2)
+    return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
 
 
 def minimise_variances(
-    loss: Loss,
-    start: tuple[float, float],
-    ranges: tuple[Range, Range],
+    loss: Loss, start: tuple[float, float], ranges: tuple[Range, Range]
 ) -> tuple[float, float]:
-    """argmin of `loss`, in logarithms.
-
-    Within the ranges, from `start` moved into them and never worse than there.
-    """
+    """argmin of `loss` in logarithms, within the ranges, from `start` moved into them and never worse than there."""
 
     def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
         v, s2 = np.exp(log_values)

@@ -1,14 +1,11 @@
 """The density of held-out rows under a feature GP, as a function of its two variances."""
 
 import math
-import typing
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
-from stochgp.distributions import student_multipliers
 from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum
 
 STANDARD_ERRORS = 2.0
@@ -16,99 +13,59 @@ ROWS = 4096  # at a time
 
 
 class HeldOut(NamedTuple):
-    """Held-out rows seen from the eigenbasis of the training moments."""
+    """Held-out rows in the eigenbasis of the training moments."""
 
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
     weight: np.ndarray  # ρ [V]
     multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
-    df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
     group: np.ndarray | None = None  # whose sums are taken as independent; None = every row is one
 
     def blocks(self) -> "Iterator[HeldOut]":
         """The rows, `ROWS` at a time, without groups: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
-            yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows], self.df)
-
-
-class Densities(NamedTuple):
-    """−log N(y; m(x), var f(x) + σ²s) of each held-out row as one observation, and its derivatives by the two variances.
-
-    Of Student-t noise −log Σ_k w_k N(y; m(x), var f(x) + σ²s/λ_k), the trapezoid rule in log λ.
-    """
-
-    value: np.ndarray  # [V]
-    by_variance: np.ndarray
-    by_noise: np.ndarray
+            yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
 
 
 def densities_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
-) -> Densities:
-    """Of the rows one by one, given the training rows. O(VM)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(−log N(y; m(x), var f(x) + σ²s) of each held-out row [V] as one observation, given the training rows; its derivatives by the two variances). O(VM)."""
     parts = [_densities(s, block, variance, noise_variance) for block in held_out.blocks()]
-    return Densities(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    value, by_v, by_s2 = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return value, by_v, by_s2
 
 
-def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float) -> Densities:
-    v, s2 = variance, noise_variance
-    d = v * s.eigenvalues + s2
-    P2 = held_out.P**2
+def _densities(
+    s: Spectrum, held_out: HeldOut, v: float, s2: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    d, P2 = v * s.eigenvalues + s2, held_out.P**2
     residual, latent = _errors(s, held_out, v, s2)
     spread = latent + s2 * held_out.multiplier
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
-    if held_out.df is not None:
-        slopes = mean_by_v, mean_by_s2, spread_by_v, P2 @ (v * (d - s2) / d**2)
-        return _mixed(held_out, s2, residual, latent, slopes)
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + held_out.multiplier
-    by_spread = (1 / spread - residual**2 / spread**2) / 2
-    by_mean = -residual / spread
+    by_spread, by_mean = (1 / spread - residual**2 / spread**2) / 2, -residual / spread
     value = (np.log(2 * math.pi * spread) + residual**2 / spread) / 2
-    return Densities(
-        value, by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2 + by_mean * mean_by_s2
-    )
+    by_v, by_s2 = by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2
+    return value, by_v, by_s2 + by_mean * mean_by_s2
 
 
 def errors_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]; of Student-t noise with ν > 2."""
-    nu, found = held_out.df, [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
+    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]."""
+    found = [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
     residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
-    noise = noise_variance * held_out.multiplier * (1.0 if nu is None else nu / (nu - 2))
-    return residual, np.sqrt(latent + noise)
+    return residual, np.sqrt(latent + noise_variance * held_out.multiplier)
 
 
 def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
     """(y − m(x), var f(x)) of each held-out row [V]."""
     d = v * s.eigenvalues + s2
     return held_out.y - held_out.P @ (v * s.cross / d), s2 * (held_out.P**2 @ (v / d))
-
-
-def _mixed(
-    held_out: HeldOut, s2: float, residual: np.ndarray, latent: np.ndarray, slopes: tuple[np.ndarray, ...]
-) -> Densities:
-    """Of Student-t noise, from var f and the derivatives of m and var f by v, σ².
-
-    With π_k the share of a node in the density, and τ_k² its variance: ∂ log p/∂m = Σ π_k (y − m)/τ_k²,
-    ∂ log p/∂τ_k² = −½π_k (1/τ_k² − (y − m)²/τ_k⁴).
-    """
-    multipliers, log_weights = student_multipliers(typing.cast(float, held_out.df))
-    mean_by_v, mean_by_s2, latent_by_v, latent_by_s2 = slopes
-    noise = multipliers * held_out.multiplier[:, None]  # [V, K], in units of σ²
-    spread, squares = latent[:, None] + s2 * noise, residual[:, None] ** 2
-    parts = log_weights - (np.log(2 * math.pi * spread) + squares / spread) / 2
-    value = logsumexp(parts, axis=1)
-    share = np.exp(parts - value[:, None])
-    by_spread = share * (1 / spread - squares / spread**2) / 2
-    by_mean = -residual * np.sum(share / spread, axis=1)
-    by_latent = by_spread.sum(axis=1)
-    by_v = by_latent * latent_by_v + by_mean * mean_by_v
-    by_s2 = by_latent * latent_by_s2 + np.sum(by_spread * noise, axis=1) + by_mean * mean_by_s2
-    return Densities(-value, by_v, by_s2)
 
 
 def nlpd_of_spectrum(
@@ -157,7 +114,7 @@ def joint_nlpd(
 
 
 def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
-    """What judges few rows: the mean of their density one by one, seen with pessimism, and their joint one."""
+    """The loss of few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
 
     def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
         one, together = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)

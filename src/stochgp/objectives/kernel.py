@@ -2,8 +2,7 @@
 
     n · 2 · nlml = yᵀA⁻¹y + log|A| + N log 2π + Σᵢ [(ρᵢ − 1) log 2πρᵢΣᵢ + log ρᵢ],   n = Σρ,
 
-which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(xᵢ) is the noise variance of one of them. With counts of 1 the sum is 0. The
-derivatives go through A and, beside it, through the noise:
+which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(xᵢ) is the noise variance of one of them. With derivatives by A, and beside it by the noise,
 
     ∂nlml/∂A = (A⁻¹ − ααᵀ)/(2n), α = A⁻¹y.
 """
@@ -23,8 +22,8 @@ from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP
-from stochgp.numerics import dense_factor
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics import linalg
+from stochgp.numerics.linalg import Factor
 from stochgp.objectives.conditionals import HALF_LOG_2PI, Conditional
 from stochgp.results import ExactNLML
 
@@ -37,9 +36,8 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
     """NLML per datum and its gradient: N² numbers of `dtype` on the host, N³ products, O(N² D) for the kernel and its derivatives.
 
     Entries of A are computed in float64. With `dtype` "float32" the factor, the inverse and the derivatives of the kernel are in
-    float32, which is twice as fast and takes half the memory. None = float32, and float64 for up to 1,024 rows, where the noise is below 1e-4 of
-    the mean variance, or where float32 has no factor. Raises ValueError where A has no factor even with a jitter of
-    1e-3 of its mean diagonal.
+    float32. None = float32, and float64 for up to 1,024 rows, if the noise is below 1e-4 of the mean variance, or if float32 has no factor.
+    Raises ValueError if A has no factor even with a jitter of 1e-3 of its mean diagonal.
     """
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
@@ -116,7 +114,7 @@ def factorised(
     kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
 ) -> Factor:
     """The factor of k(X, X) + diag(noise), with the first jitter that makes it possible."""
-    return dense_factor.factorised(lambda: covariance(kernel, X, noise, dtype))
+    return linalg.factorised(lambda: covariance(kernel, X, noise, dtype))
 
 
 def covariance(

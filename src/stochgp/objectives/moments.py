@@ -1,4 +1,4 @@
-"""All that a feature GP needs to know of its data: the moments of the features."""
+"""The moments of the features: the sufficient statistics of a feature GP."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -26,16 +26,10 @@ class Moments(NamedTuple):
 
     Parameters
     ----------
-    gram : array [M, M]
-        Σ ω φφᵀ.
-    cross : array [M]
-        Σ ω y φ.
-    square : scalar array
-        Σ ω y².
-    count : scalar array
-        Σ ρ, the number of rows that they stand for.
-    log_multiplier : scalar array or float
-        Σ ρ log s.
+    gram, cross, square : array [M, M], array [M], scalar array
+        Σ ω φφᵀ, Σ ω y φ and Σ ω y².
+    count, log_multiplier : scalar array
+        Σ ρ, the number of rows that they stand for, and Σ ρ log s.
     """
 
     gram: Float[Array, "M M"]
@@ -52,10 +46,8 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
 
     Parameters
     ----------
-    gp : FeatureGP
-        Its features φ and the multipliers s(x) of its noise; neither of its two variances enters.
-    rows : Batch
-        Inputs [N, D], targets [N] and weights ρ [N].
+    gp, rows : FeatureGP, Batch
+        The model, whose two variances do not enter; inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
@@ -69,23 +61,14 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
 def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk.
 
-    On several devices each chunk is cut into L virtual shards, and every device adds up those that are its own. The L sums are added in their
-    order at the end: the same bits for any number of devices that divides L, in any number of processes.
-
-    Parameters
-    ----------
-    gp : FeatureGP
-        As in `moments_of_rows`.
-    chunks : iterable of Batch
-        The rows; on several devices every process gives all of them.
-    devices : Devices
-        Those that share each chunk; without a mesh, one device.
+    On several devices each chunk is cut into L virtual shards, whose sums are added in their order at the end: the same bits for any number of
+    devices that divides L, in any number of processes.
     """
     return sum_over_rows(moments_of_rows, gp, chunks, devices)
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
-    """Of so many further features that are 0 on all rows: the sums gain rows and columns of 0."""
+    """The moments with so many further features that are 0 on all rows."""
     gram, cross = (
         on_device(np.pad(np.asarray(part), (0, n_features))) for part in (moments.gram, moments.cross)
     )
@@ -107,8 +90,7 @@ def sum_over_rows(
 ) -> T:
     """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
 
-    On several devices one sum for each of a fixed number of virtual shards, whatever the devices; they are added in their order, so that the bits do not
-    depend on the number of devices (`add_up`).
+    On several devices as in `add_up`.
     """
     if devices.mesh is None:
         return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in chunks)
@@ -131,8 +113,7 @@ def _of_shards(
 ) -> T:
     """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
 
-    The compiler is not to know that `n_own` is L/G, nor to see a shard that is all that a device has, so one of zeros is added: it
-    would make other code of a loop of one round, and other bits.
+    The compiler would make other code of a loop of one round, with other bits: so it does not know that `n_own` is L/G, and a shard of zeros is added.
     """
     dynamic, static = eqx.partition(given, eqx.is_array)
     each = devices.shards // devices.count
@@ -140,7 +121,8 @@ def _of_shards(
     def own(dynamic: tuple[Any, ...], rows: Batch, n_own: Array) -> T:
         dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
         gp, *more = eqx.combine(dynamic, static)
-        shards = jax.tree.map(lambda part: _and_zeros(part.reshape(each, -1, *part.shape[1:])), rows)
+        parts = jax.tree.map(lambda part: part.reshape(each, -1, *part.shape[1:]), rows)
+        shards = jax.tree.map(lambda part: jnp.concatenate([part, jnp.zeros_like(part[:1])]), parts)
 
         def add(i: Array, sums: T) -> T:
             found = of_rows(gp, jax.tree.map(lambda part: part[i], shards), *more)
@@ -154,10 +136,6 @@ def _of_shards(
     everywhere, spread = PartitionSpec(), PartitionSpec(AXIS)
     specs = (everywhere, spread, everywhere)
     return jax.shard_map(own, mesh=devices.mesh, in_specs=specs, out_specs=spread)(dynamic, rows, n_own)
-
-
-def _and_zeros(shards: Array) -> Array:
-    return jnp.concatenate([shards, jnp.zeros_like(shards[:1])])
 
 
 def _filled(rows: Batch, devices: Devices) -> Batch:
@@ -177,13 +155,7 @@ def pass_rows(n_features: int, devices: Devices = ONE) -> int:
 
 
 def chunk_rows(n_features: int) -> int:
-    """How many rows to take at a time: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192.
-
-    Parameters
-    ----------
-    n_features : int
-        M.
-    """
+    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

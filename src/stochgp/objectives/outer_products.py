@@ -13,8 +13,8 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.dense import slopes
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
+from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import einsum, full_precision
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.objectives.conditionals import in_blocks, system
 from stochgp.objectives.kernel import weights_of_mean
 
@@ -24,7 +24,7 @@ TOGETHER = 32  # neighbourhoods of one program: they are larger than those of a 
 def outer_products(
     gp: KernelGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
-    """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope there of the mean given the rows of the neighbourhood.
+    """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope of the mean given the rows of the neighbourhood.
 
     z are the coordinates of the kernel's `Metric` in lengthscales: m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y of the rows j of the neighbourhood. So M does not change
     with the units of the inputs. Its eigenvectors are directions along which slopes are uncorrelated, its eigenvalues how steep the function is along them
@@ -51,9 +51,8 @@ def outer_products_of_few(
 def _metric(kernel: Any) -> Metric:
     metric = Metric.of(kernel)
     if metric is None:
-        raise ValueError(
-            f"outer products are in units of the lengthscales of a stationary kernel, one for each input; a {type(kernel).__name__} has none"
-        )
+        what = "outer products are in units of the lengthscales of a stationary kernel, one for each input"
+        raise ValueError(f"{what}; a {type(kernel).__name__} has none")
     return metric
 
 
@@ -67,7 +66,7 @@ def _sums(gp: Any, metric: Metric, n_sloping: int, rows: Batch, there: Any) -> t
         alpha, U = cho_solve((L, True), y), metric.rows(X)
 
         def slope(i: Array) -> Array:
-            """But for the term of the row itself, which is flat there, or has a kink: another stands in its place, and counts nothing."""
+            """Without the term of the row itself, which is flat there, or has a kink: another row of weight 0 replaces it."""
             own = jnp.arange(len(y)) == i
             others, weights = jnp.where(own[:, None], U + 1, U), jnp.where(own, 0, alpha)
             mean = lambda u: jnp.sum(weights * jax.vmap(lambda other: metric.kernel(other, u))(others))

@@ -4,8 +4,8 @@ Stochastic Lanczos quadrature (Ubaru, Chen and Saad, 2017) with a preconditioner
 
     log|A| = log|P| + tr log(R⁻¹A R⁻ᵀ),   P = FᵀF + D = R Rᵀ,
 
-of which the trace is the mean of zᵀ log(·) z over vectors z of random signs, each quadratic form by a few Lanczos steps. P makes the
-spectrum narrow: fewer steps and probes are needed, and float32 products with A suffice.
+of which the trace is the mean of zᵀ log(·) z over vectors z of random signs, each quadratic form by a few Lanczos steps. P narrows the
+spectrum: fewer steps and probes are needed, and float32 products with A suffice.
 """
 
 import math
@@ -100,8 +100,7 @@ def nlml_estimate(
 ) -> Estimate:
     """The NLML per datum, as in `objectives.kernel`, from α ≈ A⁻¹y, `explained` = yᵀα and an estimated log-determinant.
 
-    The quadratic term is 2 yᵀα − αᵀAα, which is below yᵀA⁻¹y by rᵀA⁻¹r, r = y − Aα. `weight` ρ are those of Σ = σ² diag(1/ρ); None =
-    all 1.
+    The quadratic term is 2 yᵀα − αᵀAα, which is below yᵀA⁻¹y by rᵀA⁻¹r, r = y − Aα. `weight` ρ are those of Σ = σ² diag(1/ρ); None = 1.
     """
     N = operator.size
     rho = np.ones(N) if weight is None else np.asarray(weight, np.float64)
@@ -116,11 +115,7 @@ def nlml_estimate(
 
 
 def estimate_bytes(size: SystemSize, layout: Layout, n_steps: int = STEPS) -> int:
-    """What `nlml_estimate` takes.
-
-    That is five times the factor of the preconditioner, twice the vectors of all probes and steps, and products of blocks of rows with a
-    vector of every probe.
-    """
+    """Peak bytes of `nlml_estimate`: five factors of the preconditioner, two sets of the vectors of all probes and steps, products of blocks of rows."""
     rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size.n_rows))
     arrays = 8 * size.n_rows * (5 * rank + 2 * PROBES * n_steps)
     blocks = product_bytes(size._replace(n_samples=PROBES - 1), BLOCK, layout)

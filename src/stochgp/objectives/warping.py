@@ -1,12 +1,12 @@
-"""Which transform of the targets suits: fitted with a small exact GP, judged by rows that it has not seen, in the units of y.
+"""Choice of a transform of the targets, fitted with a small exact GP and scored on other rows, in the units of y.
 
 On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
 
     −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
 
-with a weak prior of θ, and with log T' held below log 50 (in the units of the targets' spread): at repeated targets it could grow
-without bound. A row of weight ρ counts as ρ equal ones: the density is that of all of them. A transform is preferred to none where the mean
-of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors and 0.01 nats, by the sums of cells of near rows, or of groups.
+with a weak prior of θ, and with log T' held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. A row of
+weight ρ counts as ρ equal ones. A transform is preferred if the mean of log p(y) over other rows, of weights ρ, gains more than 2 standard errors
+and 0.01 nats, by the sums of cells of near rows, or of groups.
 """
 
 import math
@@ -26,14 +26,14 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import Positive
 from stochgp.transforms import AbstractTransform, anchored
-from stochgp.transforms.anchored import QUARTILE
+from stochgp.transforms.base import QUARTILE
 
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
 PENALTY = 10.0  # nats per squared excess of log T', and row
 SPREAD = 1.0  # of the prior of the logarithms of θ
-MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
+MAX_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
 
 
 def fit_transforms(
@@ -83,7 +83,7 @@ def _fitted(
 ) -> tuple[Any, np.ndarray]:
     """(The transform, θ = logarithms of lengthscales, variance and noise) at the minimum."""
     D = X.shape[1]
-    n_lengths = D if D <= MOST_LENGTHS else 1
+    n_lengths = D if D <= MAX_LENGTHS else 1
     spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
     start = np.concatenate([np.full(n_lengths, 0.5 * math.log(D)), np.log([spread, 0.2 * spread])])
     raw = [] if transform is None else transform.raw
@@ -144,13 +144,17 @@ _density_and_slopes = jax.jit(jax.value_and_grad(_negative_density, argnums=(0, 
 
 def _factored(theta: Array, X: Array, z: Array, count: Array) -> tuple[Array, Array, Array]:
     """(L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, L⁻¹(z − μ))."""
-    kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
+    kernel = _kernel(theta)
     A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.diag(1 / count)
     A = A + 1e-8 * jnp.exp(theta[-2]) * jnp.eye(len(z), dtype=X.dtype)
     L = jnp.linalg.cholesky(A)
     ones, of_z = (solve_triangular(L, v, lower=True) for v in (jnp.ones_like(z), z))
     mean = (ones @ of_z) / (ones @ ones)
     return L, mean, of_z - mean * ones
+
+
+def _kernel(theta: Array) -> Matern32:
+    return Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
 
 
 def _held_out(
@@ -163,8 +167,7 @@ def _held_out(
 ) -> np.ndarray:
     """log p(y_i) of each new row given the others, in the units of y."""
     T, theta = found
-    same = lambda y: y
-    of = same if T is None else T
+    of = T or (lambda y: y)
     with jax.enable_x64(True):
         z = on_device(of(y), np.float64)
         mean, variance = _predicted(*(on_device(part, np.float64) for part in (theta, X, z, count, X_new)))
@@ -177,7 +180,7 @@ def _held_out(
 def _predicted(theta: Array, X: Array, z: Array, count: Array, X_new: Array) -> tuple[Array, Array]:
     """(Mean, variance of one observation) at new rows."""
     L, mean, half = _factored(theta, X, z, count)
-    kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
+    kernel = _kernel(theta)
     across = solve_triangular(L, kernel.matrix(X, X_new), lower=True)
     variance = jnp.exp(theta[-2]) - jnp.sum(across**2, axis=0) + jnp.exp(theta[-1])
     return mean + across.T @ half, jnp.maximum(variance, jnp.exp(theta[-1]))

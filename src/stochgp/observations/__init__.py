@@ -1,7 +1,10 @@
 """All that lies between the latent f and what is observed."""
 
-from .dispersion import Dispersion
-from .mean_function import AbstractMeanFunction, LinearMean, TreeMean
+from .error_distribution import Dispersion
+from .error_distribution import LeftOut as LeftOut
+from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 
-__all__ = ["AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean"]
+__all__ = [
+    "LINEAR_MEAN", "MEANS", "TREES", "AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean",
+]  # fmt: skip

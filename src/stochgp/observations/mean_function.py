@@ -16,22 +16,22 @@ from stochgp import deadline
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.numerics.clustered import folds
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import random_rows
-from stochgp.numerics.trees import Boosting, Trees, joined
+from stochgp.numerics.trees import Trees, joined
+from stochgp.observations.boosting import Boosting
 
-MOST_ROWS = 50_000  # that slopes, or the trees of a fold, are fitted to
+MAX_ROWS = 50_000  # to which slopes, or the trees of a fold, are fitted
 PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inputs
-LEAST_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
+MIN_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
 
 FOLDS = 5  # of trees
 BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=256, fewest=4, patience=30)
-SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows, that one tree sees: as many as this, within these bounds
+SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows of one tree: as many as this, within these bounds
 SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
 
 class AbstractMeanFunction(eqx.Module):
-    """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from; its errors have the covariances d(x)·d(z) of `deviations` d.
+    """m(x), in the units of x and T(y), fitted to rows whose T(y) − m(x) f then learns; its errors have the covariances d(x)·d(z) of `deviations` d.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class AbstractMeanFunction(eqx.Module):
     noise_factor: float = eqx.field(default=1.0, kw_only=True)
     residual: float = eqx.field(default=0.0, kw_only=True)
     width: float = eqx.field(default=1.0, kw_only=True)
-    described: ClassVar[str]  # what is taken out of the targets
+    described: ClassVar[str]  # the words for it in messages
 
     @classmethod
     @abc.abstractmethod
@@ -50,16 +50,16 @@ class AbstractMeanFunction(eqx.Module):
         """(m, its values at these rows as they would be if a row had not been one of them)."""
 
     @abc.abstractmethod
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
-        """In float64, on the host."""
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        """m(x) [*N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
 
     @abc.abstractmethod
     def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """∂m/∂x; with `by` [*N, R] ∂/∂x of by·d(x)."""
 
-    @abc.abstractmethod
     def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """In the dtype of X, differentiable in X."""
+        """m(x) by JAX."""
+        return self(X, jnp)
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
@@ -71,9 +71,9 @@ class AbstractMeanFunction(eqx.Module):
 
 
 class LinearMean(AbstractMeanFunction):
-    """m(x) = offset + slope · (x̃ − center), x̃ the inputs within `low` and `high`: in the user's units, m in those of T(y).
+    """m(x) = offset + slope · (x̃ − center), x̃ the inputs clipped to `low` and `high`: in the user's units, m in those of T(y).
 
-    Within one width of their range beyond it: dates go on, and one reading of 9,831 mm of rain does not count as such.
+    The ends lie one width of the range outside of it: dates go on, and an outlier of an input has a bounded effect.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ class LinearMean(AbstractMeanFunction):
 
     @classmethod
     def fit(cls, rows: Rows) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
-        """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty λ is that of the least error of left-out rows.
+        """Ridge regression of at most 50,000 random rows on their standardised inputs, with the penalty λ of the least error of left-out rows.
 
         The values are y − (y − m(x))/(1 − h), h the leverage. Slopes β have the covariance E (β − b)(β − b)ᵀ around those of m, b, for β ~ N(0, σ²/λ I) and half-Cauchy 1/√λ.
         """
-        some = random_rows(len(rows), MOST_ROWS)
+        some = random_rows(len(rows), MAX_ROWS)
         every, rows = rows, rows.some(some)
         inputs, rho = Standardiser.fit(rows.X, rows.weight), rows.weights.astype(np.float64)
         low, high = (of(rows.X, axis=0).astype(np.float64) for of in (np.min, np.max))
@@ -122,7 +122,7 @@ class LinearMean(AbstractMeanFunction):
         w = softmax(evidence - np.log(PENALTIES**0.5 + PENALTIES**-0.5)[:, 0])
         others = np.sqrt(w)[:, None] * (slopes - slopes[k])
         root = V @ np.hstack([np.diag(np.sqrt((w * s2) @ shrunk)), others.T]) / inputs.scale[:, None]
-        kept = max(1 - float(1 + np.maximum(g, 0.0) @ shrunk[k]) / n, LEAST_SHARE)
+        kept = max(1 - float(1 + np.maximum(g, 0.0) @ shrunk[k]) / n, MIN_SHARE)
         s = float(np.average(errors[:, k] ** 2, weights=rho) / kept)  # per degree of freedom
         line = np.asarray(offset), V @ slopes[k] / inputs.scale, inputs.mean, 2 * low - high, 2 * high - low
         found = cls(*line, root, (s / n) ** 0.5, noise_factor=1 / kept, residual=s)
@@ -130,8 +130,9 @@ class LinearMean(AbstractMeanFunction):
         values[some] = rows.y - left_out[:, k]
         return found, values
 
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
-        return float(self.offset) + self._within(X) @ self.slope
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        within = self._within(X, xp)
+        return float(self.offset) + within @ xp.asarray(self.slope, within.dtype)
 
     def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """The slope, 0 in inputs beyond `low` and `high`."""
@@ -143,12 +144,7 @@ class LinearMean(AbstractMeanFunction):
         found = within @ xp.asarray(self.width * self.root, within.dtype)
         return xp.concatenate([found, xp.full_like(found[..., :1], self.width * self.offset_std)], axis=-1)
 
-    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        offset, slope = (jnp.asarray(part, X.dtype) for part in (self.offset, self.slope))
-        return offset + matmul(self._within(X, jnp), slope)
-
     def _within(self, X: Any, xp: Any = np) -> Any:
-        """x̃ − center."""
         X = np.asarray(X, np.float64) if xp is np else X
         low, high, center = (xp.asarray(part, X.dtype) for part in (self.low, self.high, self.center))
         return xp.clip(X, low, high) - center
@@ -157,9 +153,9 @@ class LinearMean(AbstractMeanFunction):
 class TreeMean(AbstractMeanFunction):
     """m(x) = offset + the mean over K folds of g_k(x), g_k a sum of symmetric trees that are fitted to the rows of all other folds.
 
-    Trees are fitted by boosting, as long as the rows of their fold gain (`Boosting`; Friedman, 2001; Prokhorenkova et al., 2018). A row of fold k is learned from as
-    T(y) − offset − g_k(x), an error of rows that g_k has not seen (cross-fitting; Chernozhukov et al., 2018). Groups are in one fold. The variance of m is that of the
-    grouped jackknife, (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982), and its share of those errors is not noise.
+    Trees are boosted while the rows of their fold gain (`Boosting`; Friedman, 2001; Prokhorenkova et al., 2018). f learns T(y) − offset − g_k(x) of a row of fold k,
+    which g_k has not seen (cross-fitting; Chernozhukov et al., 2018). Groups are in one fold. The variance of m is that of the grouped jackknife,
+    (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982), and its share of those errors is not noise.
 
     Parameters
     ----------
@@ -179,7 +175,7 @@ class TreeMean(AbstractMeanFunction):
 
     @classmethod
     def fit(cls, rows: Rows) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
-        """Five folds, as many as there are rows or groups if these are fewer; where time is limited trees take half of it."""
+        """Five folds, or as many as rows or groups; with a time limit trees take half of it."""
         offset = np.average(rows.y, weights=rows.weights)
         rest = Rows(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
         values = np.full(len(rows), offset)
@@ -189,7 +185,7 @@ class TreeMean(AbstractMeanFunction):
         for k in range(n_folds if n_folds > 1 else 0):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-            learned, judged = (rest.some(part[random_rows(len(part), MOST_ROWS)]) for part in (seen, others))
+            learned, judged = (rest.some(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
             trees = _boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
@@ -200,9 +196,11 @@ class TreeMean(AbstractMeanFunction):
         some = rest.some(random_rows(len(rows), SEEN))
         whole = max(np.average((rows.y - values) ** 2, weights=rows.weights), 1e-300)
         share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
-        return dataclasses.replace(m, noise_factor=max(1 - share, LEAST_SHARE)), values
+        return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        if xp is not np:
+            return float(self.offset) + self.trees(X)
         flat = np.asarray(X, np.float64).reshape(-1, X.shape[-1])
         return float(self.offset) + self.trees.on_host(flat).reshape(X.shape[:-1])
 
@@ -218,14 +216,15 @@ class TreeMean(AbstractMeanFunction):
         found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
         return found.reshape(*X.shape[:-1], K)
 
-    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.asarray(self.offset, X.dtype) + self.trees(X)
-
 
 def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:
-    """Trees of least squares from the rows `seen`, as many as serve the `others`."""
+    """Least-squares trees from the rows `seen`, as many as improve the `others`."""
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
     slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)
     loss = lambda values: float(np.average((values - others.y) ** 2, weights=others.weights))
     boosting = BOOSTING._replace(share=share)
     return boosting.fit(seen.X, slopes, others.X, loss, seed, seen.weights, goes_on)
+
+
+LINEAR_MEAN, TREES = "linear", "trees"  # `mean=`
+MEANS = {LINEAR_MEAN: LinearMean, TREES: TreeMean}

@@ -1,4 +1,4 @@
-"""What is observed of f, as one value: noise or another likelihood, transforms, corrections, rounding."""
+"""The observation model as one value: noise or another likelihood, transforms, calibrations, rounding."""
 
 import math
 import typing
@@ -12,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray
 from scipy.special import ndtr
 
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import (
     AbstractDistribution,
     ConformalScores,
@@ -23,14 +23,14 @@ from stochgp.distributions import (
 )
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
 from stochgp.likelihoods.noise import noise_variances, with_level
-from stochgp.observations.dispersion import Dispersion
+from stochgp.observations.error_distribution import Dispersion
 from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
 NOISE_ROWS = 1024  # of one evaluation of the noise
-MANY_ROWS = 40  # whose range says how far means may lie beyond it
+MANY_ROWS = 40  # with fewer the range of their targets is widened
 EVERYWHERE = (-math.inf, math.inf)
 
 PerRow = Float[np.ndarray, " N"]
@@ -48,7 +48,7 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 class Observation:
     """y given f: z | f ~ `likelihood`, T(y) = s z + m + m(x), y rounded to a whole number of at least 0 with `rounding`.
 
-    Means and variances [N, L] are of the latent functions as the posterior says them, in the units of z.
+    Means and variances [N, L] are those of the latent functions by the posterior, in the units of z.
 
     Parameters
     ----------
@@ -57,17 +57,17 @@ class Observation:
     likelihood : AbstractLikelihood
         Of z given the latent functions; its noise is in the units of z.
     inflation : Dispersion or None
-        The predictive distribution of z in place of the likelihood, whose noise is then that of V alone.
+        The predictive distribution of z; the noise of the likelihood is then a part of V alone.
     transform : AbstractTransform or None
         T; None = y itself.
     correction : PITRecalibration, ConformalScores or None
-        Of the distributions of y, or of their intervals.
+        The calibration of the distributions of y, or of their intervals.
     rounding : bool
-        Whether y is a count: predictive distributions are then those of the rounded value.
+        Whether y is a count, whose predictive distributions are those of the rounded value.
     mean_function : AbstractMeanFunction or None
-        m(x), in the units of T(y), with the variance of its errors, which is part of that of f; None = 0.
+        m(x), in the units of T(y); the variance of its errors is part of that of f. None = 0.
     support : (float, float)
-        Between which the training targets support means of transformed y (`supported_by`).
+        The range of means of transformed y that the training targets support (`supported_by`).
     """
 
     targets: Standardiser
@@ -90,12 +90,12 @@ class Observation:
 
     @property
     def outward(self) -> AbstractTransform | None:
-        """T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f) of a likelihood; None where that is f itself, with the standardising undone."""
+        """T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f) of a likelihood; None for f itself, with the standardising undone."""
         return self.likelihood.mean_transform if self.transform is None else self.transform
 
     @property
     def noise_variance(self) -> float:
-        """Of the noise of z where its multiplier is 1."""
+        """The variance of the noise of z at multiplier 1."""
         return self._noise_factor * float(self._noise.level)
 
     @property
@@ -105,7 +105,7 @@ class Observation:
 
     @property
     def draws_by_moments(self) -> bool:
-        """Whether `sample` wants the moments of f: where z is not f and Gaussian noise."""
+        """Whether `sample` needs the moments of f: unless z is f and Gaussian noise."""
         return not self._is_normal or self._is_copula
 
     def transformed(self, y: PerRow) -> PerRow:
@@ -123,17 +123,17 @@ class Observation:
 
     @property
     def takes_width(self) -> bool:
-        """Whether `widened` is of the distribution of y: y is f and a noise, neither transformed nor corrected."""
+        """Whether `widened` scales the distribution of y, which is f and a noise, neither transformed nor calibrated."""
         return self._is_normal and self.transform is None and self.correction is None
 
     def widened(self, c: float) -> "Observation":
-        """With c times the variances of f and of the noise."""
+        """Scale the variances of f and of the noise by c."""
         inflation = Dispersion() if self.inflation is None else self.inflation
         m = self.mean_function and replace(self.mean_function, width=self.mean_function.width * math.sqrt(c))
-        return replace(self, inflation=replace(inflation, factor=c * inflation.kappa), mean_function=m)
+        return replace(self, inflation=replace(inflation, factor=c * inflation.factor), mean_function=m)
 
     def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
-        """Around m(x), its variance for errors of left-out rows, n²/(n − v) for noise n and `variance` v of f; what rows `learned` becomes that of new rows."""
+        """With the mean m(x), its variance scaled to the errors of left-out rows, n²/(n − v) for noise n and `variance` v of f; a `learned` noise becomes that of new rows."""
         if m is None:
             return self
         likelihood, n, made = typing.cast(typing.Any, self.likelihood), self.noise_variance, self
@@ -147,7 +147,7 @@ class Observation:
         return replace(made, mean_function=replace(m, width=width))
 
     def supporting(self, y: PerRow) -> "Observation":
-        """With the support of means as far beyond these targets as beyond the others."""
+        """Extend the support of means to these targets, with the same margin."""
         low, high = self.support
         R = (high - low) / 3
         return replace(self, support=(min(low, float(y.min()) - R), max(high, float(y.max()) + R)))
@@ -175,28 +175,27 @@ class Observation:
         return Rounded(found) if self.rounding else found
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """That holds an observation with the probability `level`, of its distributions; conformal ones where that is the correction."""
+        """The intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
         if isinstance(self.correction, ConformalScores):
             return self.correction.at(level).interval(found)
         return found.interval(level)
 
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
-        mean, std = self._in_units(mean, self._inflated(variance, X), X)
-        return mean, std if self.outward is None else Warped(
-            Normal(mean, std), self.outward, self.support
-        ).std
+        mean, std = self.to_target(mean, X), self.scale * np.sqrt(self._inflated(variance, X))
+        if self.outward is not None:
+            std = Warped(Normal(mean, std), self.outward, self.support).std
+        return mean, std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(Mean, standard deviation) of an observation at each row; where the inflation has a curve the mean is that of f."""
+        """(Mean, standard deviation) of an observation at each row."""
         if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
-        mean, std = self._normal(mean, variance, X)
-        return mean, std if self.inflation is None else self.inflation.corrected(std)
+        return self._normal(mean, variance, X)
 
     def noise_variances(self, X: ModelRows, moments: tuple[Latent, Latent] | None = None) -> PerRow:
-        """Of z at these rows, each counting as one; `moments` of the latent functions where that is no noise of known variance."""
+        """The noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
@@ -222,9 +221,9 @@ class Observation:
         *,
         key: PRNGKeyArray,
     ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values; each row's are of `predict`, from the `moments` where `draws_by_moments`.
+        """Observations at rows where functions have these values, each distributed as by `predict`; with `moments` if `draws_by_moments`.
 
-        Where that is not of f and Gaussian noise, the ranks are those of f and Gaussian noise: rows stay related as these are (a Gaussian copula).
+        Unless they are f and Gaussian noise, their ranks are those of f and Gaussian noise (a Gaussian copula).
         """
         if not self._is_normal:
             assert moments is not None
@@ -250,14 +249,13 @@ class Observation:
 
     @property
     def _is_normal(self) -> bool:
-        """Whether V is the variance of f and of a noise, of which z is Gaussian or as the inflation says."""
+        """Whether z has the variance V of f and of a noise, and is Gaussian or distributed by `inflation`."""
         return self.inflation is not None or isinstance(self.likelihood, Gaussian)
 
     @property
     def _is_copula(self) -> bool:
         """Whether y is not T⁻¹ of a Gaussian."""
-        is_gaussian = self.inflation is None or self.inflation.is_gaussian
-        return self.corrects_probabilities or not is_gaussian
+        return self.corrects_probabilities or (self.inflation is not None and self.inflation.df is not None)
 
     @property
     def _noise(self) -> AbstractNoise:
@@ -266,14 +264,13 @@ class Observation:
 
     @property
     def _noise_factor(self) -> float:
-        """What the variance of noise is of its squared scale: ν/(ν − 2) of Student-t noise."""
+        """The variance of noise in units of its squared scale: ν/(ν − 2) of Student-t noise."""
         if not isinstance(self.likelihood, StudentT):
             return 1.0
         nu = float(self.likelihood.df)
         return nu / (nu - 2) if nu > 2 else math.inf
 
     def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
-        """Of T(y)."""
         if self._is_normal:
             mean, std = self._normal(mean, variance, X)
             return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
@@ -282,11 +279,10 @@ class Observation:
         return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
     def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(m, √V) of T(y)."""
-        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X), X)
+        V = self._inflated(variance[:, 0], X) + self.noise_variances(X)
+        return self.to_target(mean[:, 0], X), self.scale * np.sqrt(V)
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
-        """Of z."""
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
         return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
@@ -302,14 +298,10 @@ class Observation:
         multiplier = self.inflation.multiplier
         return X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)[0]
 
-    def _in_units(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(Mean, standard deviation) with the standardising undone, but not T."""
-        return self.to_target(mean, X), self.scale * np.sqrt(variance)
-
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Draws of T(y) by the likelihood given that the first latent function has these values; the others are drawn too, each row by itself."""
+        """Draws of T(y) by the likelihood, given these values of the first latent function; the others are drawn independently at each row."""
         m, v = mean, variance
         with jax.enable_x64(True):
             others, own = jax.random.split(key)

@@ -2,17 +2,8 @@
 
 from .base import AbstractOperator, wide
 from .kernel import GPU_TILE, TILE, KernelOperator
-from .sharded import Product, ShardedOperator, gather, ring, scatter
+from .sharded import Product, ShardedOperator, gather, ring
 
 __all__ = [
-    "GPU_TILE",
-    "TILE",
-    "AbstractOperator",
-    "KernelOperator",
-    "Product",
-    "ShardedOperator",
-    "gather",
-    "ring",
-    "scatter",
-    "wide",
-]
+    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "Product", "ShardedOperator", "gather", "ring", "wide",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""K + Σ with its rows, and those of all vectors, spread over G devices, and three ways to multiply by K then.
+"""K + Σ with its rows, and those of all vectors, spread over G devices, and two ways to multiply by K.
 
 Each way sends (G − 1)/G of N (D + 1 + S) numbers to a device.
 """
@@ -18,25 +18,23 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from stochgp.devices import AXIS, Devices
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.arrays import extended
-from stochgp.numerics.precision import matmul
-from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, filled, one_row
+from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, filled
 from stochgp.operators.kernel import TILE, KernelOperator
-from stochgp.parameters import Frozen, cast
+from stochgp.parameters import Frozen
 
 SPREAD, WHOLE = P(AXIS), P()
 
-
 Product = Callable[[KernelOperator, Float[Array, "R S"], int, int, Read], Float[Array, "R S"]]
-"""How the rows of K V that a device has are computed: product(shard, V, n_rows, n_devices, read), inside `jax.shard_map`.
+"""How a device's rows of K V are computed: product(shard, V, n_rows, n_devices, read), inside `jax.shard_map`.
 
-`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time, and multiplied by what `read` makes of V.
+`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time, and multiplied by `read(V)`.
 """
 
 
 def gather(
     shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
 ) -> Float[Array, "R S"]:
-    """All rows and all of V come to every device first: the fewest messages, and memory for N (D + 1 + S) numbers.
+    """All rows and all of V are sent to every device first: the fewest messages, and memory for N (D + 1 + S) numbers.
 
     Parameters
     ----------
@@ -44,13 +42,13 @@ def gather(
         As of `Product`.
     """
     columns, V = jax.lax.all_gather((shard.rows, V), AXIS, tiled=True)
-    return _by_blocks(shard, shard.rows, columns, V, n_rows, read)
+    return _by_blocks(shard, columns, V, n_rows, read)
 
 
 def ring(
     shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
 ) -> Float[Array, "R S"]:
-    """Rows and V travel from device to device, while those that came last are multiplied: memory for two shards of them.
+    """Rows and V travel from device to device while the last ones are multiplied: memory for two shards of them.
 
     Parameters
     ----------
@@ -62,37 +60,21 @@ def ring(
     def turn(carry: tuple[PyTree, Array, Array], _: None) -> tuple[tuple[PyTree, Array, Array], None]:
         columns, V, total = carry
         arriving = jax.lax.ppermute((columns, V), AXIS, onward)
-        return (*arriving, total + _by_blocks(shard, shard.rows, columns, V, n_rows, read)), None
+        return (*arriving, total + _by_blocks(shard, columns, V, n_rows, read)), None
 
     first = (shard.rows, V, shard.zeros(V.shape, _read_dtype(V, read)))
     (columns, V, total), _ = jax.lax.scan(turn, first, None, length=n_devices - 1)
-    return total + _by_blocks(shard, shard.rows, columns, V, n_rows, read)
-
-
-def scatter(
-    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
-) -> Float[Array, "R S"]:
-    """All rows come to every device, which multiplies those by its own part of V; the parts are added up where they belong.
-
-    Parameters
-    ----------
-    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
-        As of `Product`.
-    """
-    rows = jax.lax.all_gather(shard.rows, AXIS, tiled=True)
-    parts = _by_blocks(shard, rows, shard.rows, V, n_rows, read)
-    return jax.lax.psum_scatter(parts, AXIS, scatter_dimension=0, tiled=True)
+    return total + _by_blocks(shard, columns, V, n_rows, read)
 
 
 def _by_blocks(
-    shard: KernelOperator, rows: PyTree, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
+    shard: KernelOperator, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
 ) -> Float[Array, "R S"]:
-    """k(rows, columns) read(V), `n_rows` rows at a time."""
-    R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (rows, columns))
+    """k(rows of the shard, columns) read(V), `n_rows` rows at a time."""
+    R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (shard.rows, columns))
     n_rows = min(n_rows, R)
-    noise = jnp.ones(C, shard.dtype)
-    by_columns = dataclasses.replace(shard, rows=columns, noise=noise, size=C)
-    product = lambda start: by_columns.times(shard.slice(rows, start, n_rows), V, read)
+    by_columns = dataclasses.replace(shard, rows=columns, noise=jnp.ones(C, shard.dtype), size=C)
+    product = lambda start: by_columns.times(shard.block(start, n_rows), V, read)
     return filled(shard.zeros((R, V.shape[1]), _read_dtype(V, read)), R, n_rows, product)
 
 
@@ -103,30 +85,18 @@ def _read_dtype(V: Array, read: Read) -> DTypeLike:
 class ShardedOperator(AbstractOperator):
     """A = K + Σ with P/G rows on each of G devices, P the least multiple of G tiles that is at least N. Made by `ShardedOperator.of`.
 
-    Vectors [P, S] lie as the rows do. Of a product with B rows every device computes its own columns' part, and the parts are added up: B S numbers
-    are sent. `slice` and `pick` add up what each device has of the rows wanted; `add_slice` and `add` send nothing. Elementwise operations and sums
-    over rows are left to the compiler, which divides them well.
+    Vectors [P, S] lie as the rows do. In a product with B rows every device computes the part of its own columns, and the parts are added up: B S numbers
+    are sent. `slice` and `pick` add up the devices' parts of the rows; `add_slice` and `add` send nothing. The compiler divides elementwise operations and
+    sums over rows.
 
     Parameters
     ----------
-    kernel, centre : AbstractKernel, array [D]
-        As of `KernelOperator`, on every device.
-    rows, noise : tree of arrays [P, ...], array [P]
-        As of `KernelOperator`, spread over the devices.
-    kept : None
-        No rows of K are kept.
-    size : int
-        N.
-    tile : int
-        The columns of a tile; it divides P/G.
-    keep_rows : int
-        As of `KernelOperator`; without effect here.
+    kernel, centre, rows, noise, kept, size, tile, keep_rows : as of `KernelOperator`
+        The first two on every device, the next two spread; no rows of K are kept, and `tile` divides P/G.
     inputs : array [P, D], optional
         X and repetitions of its last row, spread over the devices; None once the rows are reordered.
-    devices : Devices
-        The G devices, with their mesh.
-    product : callable
-        How a product with all of A is taken: `gather`, `ring` or `scatter`.
+    devices, product : Devices, callable
+        The G devices, with their mesh, and the product with all of A: `gather` or `ring`.
     """
 
     kernel: AbstractKernel
@@ -153,10 +123,7 @@ class ShardedOperator(AbstractOperator):
         keep_rows: int = 0,
         product: Product = gather,
     ) -> "ShardedOperator":
-        """As `KernelOperator.of`, spread over these devices.
-
-        Raises ValueError as that does, and for `Devices()`, which have no mesh.
-        """
+        """As `KernelOperator.of`, spread over these devices. Raises ValueError as that does, and for `Devices()`, which have no mesh."""
         if devices.mesh is None:
             raise ValueError(
                 "devices have no mesh; give Devices.of(a number or a list), or use KernelOperator"
@@ -176,21 +143,12 @@ class ShardedOperator(AbstractOperator):
     def n_devices(self) -> int:
         return self.devices.count
 
-    def pad(self, V: Float[Array, "N S"]) -> Float[Array, "P S"]:
-        return self._spread(jnp.pad(V, ((0, self.padded - self.size), (0, 0))))
-
-    def unpad(self, V: Float[Array, "P S"]) -> Float[Array, "N S"]:
-        """On every device."""
-        return self._constrained(V, WHOLE)[: self.size]
-
-    def cleared(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-        return jnp.where(jnp.arange(self.padded)[:, None] < self.size, V, jnp.zeros_like(V))
-
     def placed(self, array: Array, axis: int | None = 0) -> Array:
         return self.devices.replicate(array) if axis is None else self.devices.place(array, axis)
 
-    def slice(self, tree: PyTree, start: Int[Array, ""] | int, n_rows: int) -> PyTree:
-        return self.pick(tree, _following(start, n_rows))
+    def _constrained(self, array: Array, spread: bool = True) -> Array:
+        mesh: Any = self.devices.mesh
+        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, SPREAD if spread else WHOLE))
 
     def pick(self, tree: PyTree, indices: Int[Array, " B"]) -> PyTree:
         def of_shard(tree: PyTree, indices: Array) -> PyTree:
@@ -198,99 +156,49 @@ class ShardedOperator(AbstractOperator):
 
         return self._mapped(of_shard, (SPREAD, WHOLE), WHOLE)(tree, indices)
 
-    def add_slice(
-        self, array: Float[Array, "P S"], change: Float[Array, "B S"], start: Int[Array, ""] | int
-    ) -> Float[Array, "P S"]:
-        return self.add(array, change, _following(start, change.shape[0]))
-
     def add(
         self, array: Float[Array, "P S"], change: Float[Array, "B S"], indices: Int[Array, " B"]
     ) -> Float[Array, "P S"]:
         def to_shard(array: Array, change: Array, indices: Array) -> Array:
             place, mine = _places(array.shape[0], indices)
-            beyond = jnp.full_like(place, array.shape[0])  # where nothing is
-            return array.at[jnp.where(mine, place, beyond)].add(change, mode="drop")
+            return array.at[jnp.where(mine, place, array.shape[0])].add(change, mode="drop")
 
         return self._mapped(to_shard, (SPREAD, WHOLE, WHOLE), SPREAD)(array, change, indices)
 
     def times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        def part(shard: KernelOperator, rows: PyTree, V: PyTree) -> Array:
-            return jax.lax.psum(shard.times(rows, V, read), AXIS)
-
+        part = lambda shard, rows, V: jax.lax.psum(shard.times(rows, V, read), AXIS)
         return self._on_shards(part, (WHOLE, SPREAD), WHOLE)(rows, V)
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
-        def part(shard: KernelOperator, rows: PyTree, V: Array) -> Array:
-            return jax.lax.psum(shard.own_times(rows, V), AXIS)
-
+        part = lambda shard, rows, V: jax.lax.psum(shard.own_times(rows, V), AXIS)
         return self._on_shards(part, (WHOLE, SPREAD), WHOLE)(rows, V)
-
-    def block_times(
-        self, start: Int[Array, ""] | int, n_rows: int, V: PyTree, read: Read = as_it_is
-    ) -> Float[Array, "B S"]:
-        return self.times(self.block(start, n_rows), V, read)
-
-    def rows_times(self, indices: Int[Array, " B"], V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        return self.times(self.take(indices), V, read)
 
     def matvec(
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
     ) -> Float[Array, "P S"]:
         def own_rows(shard: KernelOperator, own: Array) -> Array:
             KV = self.product(shard, own, n_rows, self.n_devices, read).astype(own.dtype)
-            inside = self._inside(own.shape[0])[:, None]  # where a row is no padding
-            return jnp.where(inside, KV, jnp.zeros_like(KV)) + shard.noise[:, None] * own
+            each = own.shape[0]
+            inside = jax.lax.axis_index(AXIS) * each + jnp.arange(each) < self.size  # no padding
+            return jnp.where(inside[:, None], KV, jnp.zeros_like(KV)) + shard.noise[:, None] * own
 
         return self._on_shards(own_rows, (SPREAD,), SPREAD)(V)
-
-    def features_times(
-        self, features: Callable[[Array], Float[Array, "N M"]], V: Float[Array, "P S"]
-    ) -> Float[Array, "P S"]:
-        if self.inputs is None:
-            raise ValueError("features need an operator that knows its inputs")
-        Phi = self.cleared(self._spread(features(self.inputs)))
-        return self._spread(matmul(Phi, matmul(Phi.T, V)))
 
     def matrix_rows(self, indices: Int[Array, " B"]) -> Float[Array, "B P"]:
         """Spread by columns."""
         part = lambda shard, rows: shard.kernel.between(rows, shard.rows)
         return self._on_shards(part, (WHOLE,), P(None, AXIS))(self.take(indices))
 
-    def diagonal(self) -> Float[Array, " N"]:
-        part = lambda shard: jax.vmap(lambda row: shard.kernel.between(one_row(row), one_row(row))[0, 0])(
-            shard.rows
-        )
-        return (self._on_shards(part, (), SPREAD)() + self.noise)[: self.size]
-
     def columns(self, indices: Int[Array, " B"]) -> Float[Array, "N B"]:
         part = lambda shard, rows: shard.kernel.between(shard.rows, rows)
         return self._on_shards(part, (WHOLE,), SPREAD)(self.take(indices))[: self.size]
 
-    def reordered(self, order: Int[Array, " N"]) -> "ShardedOperator":
-        order = extended(order, self.padded - self.size)
-        rows, noise = jax.tree.map(lambda leaf: self._spread(leaf[order]), (self.rows, self.noise))
-        noise = jnp.where(jnp.arange(self.padded) < self.size, noise, jnp.ones_like(noise))
-        return ShardedOperator(
-            self.kernel, self.centre, rows, noise, None, self.size, self.tile, self.keep_rows, None, self.devices, self.product
-        )  # fmt: skip
+    def diagonal(self) -> Float[Array, " N"]:
+        return (self._on_shards(lambda shard: shard.variances(), (), SPREAD)() + self.noise)[: self.size]
 
     def keeping(self, n_rows: int | None = None) -> "ShardedOperator":
         """Itself: it keeps none."""
         return self
-
-    def astype(self, dtype: DTypeLike) -> "ShardedOperator":
-        return cast(self, dtype)
-
-    def _inside(self, each: int) -> Bool[Array, " each"]:
-        """Which of a shard's rows are among the N."""
-        return jax.lax.axis_index(AXIS) * each + jnp.arange(each) < self.size
-
-    def _spread(self, array: Array) -> Array:
-        return self._constrained(array, SPREAD)
-
-    def _constrained(self, array: Array, spec: P) -> Array:
-        mesh: Any = self.devices.mesh
-        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
     def _mapped(self, function: Callable, taken: tuple, given: P) -> Callable:
         return jax.shard_map(function, mesh=self.devices.mesh, in_specs=taken, out_specs=given)
@@ -308,12 +216,8 @@ class ShardedOperator(AbstractOperator):
         return lambda *arguments: mapped(numbers, self.centre, self.rows, self.noise, *arguments)
 
 
-def _following(start: Int[Array, ""] | int, n_rows: int) -> Int[Array, " B"]:
-    return jnp.asarray(start, jnp.int32) + jnp.arange(n_rows, dtype=jnp.int32)
-
-
 def _places(each: int, indices: Int[Array, " B"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """(Where these rows are in a shard of `each` rows, whether they are there)."""
+    """(Positions of these rows in a shard of `each` rows, whether they are there)."""
     place = indices - jax.lax.axis_index(AXIS) * each
     return place, (place >= 0) & (place < each)
 
@@ -321,5 +225,5 @@ def _places(each: int, indices: Int[Array, " B"]) -> tuple[Int[Array, " B"], Boo
 def _own_rows(leaf: Array, indices: Int[Array, " B"]) -> Array:
     """The rows of these indices that this device has, 0 for the others."""
     place, mine = _places(leaf.shape[0], indices)
-    found = leaf[jnp.clip(place, 0, leaf.shape[0] - 1)]
-    return jnp.where(mine.reshape(-1, *[1] * (leaf.ndim - 1)), found, jnp.zeros_like(found))
+    rows = leaf[jnp.clip(place, 0, leaf.shape[0] - 1)]
+    return jnp.where(mine.reshape(-1, *[1] * (leaf.ndim - 1)), rows, jnp.zeros_like(rows))

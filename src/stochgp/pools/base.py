@@ -1,6 +1,7 @@
-"""What pools share: settings, the fits of their members, the summary."""
+"""The parts that pools share: settings, the fits of their members, the summary."""
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,25 +11,24 @@ from sklearn.base import clone
 
 from stochgp import deadline
 from stochgp.budget import release
-from stochgp.choosing import Decisions, choice
-from stochgp.context import FitContext
+from stochgp.choosing import Decisions
+from stochgp.context import PLANNED, FitContext
+from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import name_of_targets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.predictor import PosteriorEstimator
-from stochgp.estimators.report import PLANNED
 from stochgp.names import lookup, printable
 from stochgp.pools.held_out import BY_BLOCKS
 from stochgp.pools.members import Member
-from stochgp.pools.refit import raise_interrupt_of, with_encoder
-from stochgp.pools.weights import PoolWeights
+from stochgp.pools.refit import raise_interrupt_of
+from stochgp.pools.weights import PoolWeights, alone
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
-from stochgp.training_data.inputs import name_of_targets
-from stochgp.training_data.progress import say
-from stochgp.warning import silent
+from stochgp.warning import say, silent
 
-SHARE_AFTER_FITS = 0.35  # of a time limit: members are compared, and take in the held-out rows
-SECONDS = 1.0  # for each member that is left, or no further one begins
+SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
+SECONDS = 1.0  # for each member; with less no further member is fitted
 
 
 @dataclass(eq=False, repr=False)
@@ -39,7 +39,7 @@ class PoolEstimator(PosteriorEstimator):
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
     """
 
-    # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
+    # scikit-learn requires that `__init__` takes any value, and that `fit` checks it.
     __no_type_check__: ClassVar[bool] = True
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
@@ -74,21 +74,38 @@ class PoolEstimator(PosteriorEstimator):
         n_rows: int,
         y: Any,
         context: FitContext,
-    ) -> "PoolEstimator":
-        """Set the fitted attributes."""
+    ) -> Any:
         self.estimators_ = {name: members[name] for name in weights.names}
         self.weights_ = dict(zip(weights.names, weights.average.tolist(), strict=True))
-        self._pooling, self._correction = weights.pooling, calibration
+        self._pooling, self._correction = weights, calibration
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
-        own = {
-            "members": choice(list(weights.names), weights.why),
-            "weights": choice(self.weights_, "mean over the held-out rows"),
-        }
-        self.plan_ = Decisions(context.plan_) | own
-        self.fit_report_ = context.report
+        context.record("members", list(weights.names), weights.why)
+        context.record("weights", self.weights_, "mean over the held-out rows")
+        self.plan_, self.fit_report_ = Decisions(context.plan_), context.report
         report_members(self)
         release()
         return self
+
+    def _fit_from_files(
+        self,
+        name: str,
+        member: Any,
+        why: str,
+        files: Any,
+        y: Any,
+        others: Mapping[str, Any],
+        context: FitContext,
+    ) -> Any:
+        """One member, which reads the rows of the files block by block."""
+        own = self.get_params(deep=False)
+        settings = {key: own[key] for key in ("missing", "new_rows", "target_outliers") if key in own}
+        member.set_params(**member_settings(self, name, 1, context) | settings)
+        member.fit(files, y, **others, **context.of_member(name))
+        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
+            if hasattr(member, attribute):
+                setattr(self, attribute, getattr(member, attribute))
+        scores = {name: {"seconds": member.fit_seconds_}}
+        return self._store({name: member}, alone(name, why), None, scores, member.n_rows_, y, context)
 
 
 def report_members(estimator: Any) -> None:
@@ -164,8 +181,7 @@ def fit_members(
 ) -> dict[str, Any]:
     """The candidates that could be fitted to these rows, in their order. Raises the last error if there is none.
 
-    Linear regression begins, as it takes next to no time, and a short time limit has it to fall back on; then a kernel GP of blocks of time, which errs less
-    near the training rows than the other one does far from them. `labels` replace the targets of `rows`.
+    Linear regression is first, for a short time limit; then the kernel GP of blocks of time. `labels` replace the targets of `rows`.
     """
     fitted, seconds, error = {}, [], ValueError("members names no estimator")
     is_quick = {name: getattr(member, "features", None) == "linear" for name, member in candidates.items()}
@@ -173,14 +189,15 @@ def fit_members(
     order = sorted(candidates, key=lambda name: (not is_quick[name], name != first + BY_BLOCKS))
     y = rows.y if labels is None else labels
     for k, name in enumerate(order):
-        member, n_left = candidates[name], len(order) - k
+        n_left = len(order) - k
+        member: Any = candidates[name]
         is_late = seconds_for_members(pool) < max([*seconds, SECONDS * n_left])
         if is_late and not all(is_quick[other] for other in fitted):
             context.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
             break
         say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
         set_member(pool, name, member, n_left, settings, context)
-        if isinstance(member, GPEstimator):
+        if isinstance(candidates[name], GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
         groups = rows.group if takes_groups(name, candidates) else None
         try:
@@ -218,11 +235,15 @@ def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
 
 
 def takes_groups(name: str, names: Any) -> bool:
-    """Whether the member is given the groups: not if it is scored on single rows, beside others that are scored on blocks."""
+    """Whether the member is given the groups: not if it alone is scored on single rows, and others on blocks."""
     return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
 
 
 def join_table(pool: Any, members: Mapping[str, Any], encoder: Any) -> None:
-    """Let the members take the tables that the pool takes."""
+    """Let the members, and their own members, take the tables that the pool takes."""
     for member in members.values():
-        with_encoder(member, encoder, pool)
+        own = getattr(member, "estimators_", {})
+        join_table(pool, own, encoder)
+        if not own:
+            member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
+        name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

@@ -7,34 +7,40 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
+from stochgp.data.file_rows import are_files
+from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
-from stochgp.distributions import TemperatureScaling, temperature_scaling
+from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
-from stochgp.numerics.clustered import clusters
-from stochgp.pools.base import PoolEstimator, fit_members, join_table, member_settings, named_members
-from stochgp.pools.class_pool import ClassPool, mixed_classes
-from stochgp.pools.division import HeldOut, folds, held_out, held_out_in_time
-from stochgp.pools.held_out import SECONDS_IN_HASTE
+from stochgp.families.default_learners import CLASSIFIER
+from stochgp.pools.base import PoolEstimator, fit_members, join_table, named_members
+from stochgp.pools.calibration import calibrate_classes
+from stochgp.pools.held_out import (
+    SECONDS_IN_HASTE,
+    HeldOut,
+    folds,
+    held_out,
+    held_out_clusters,
+    held_out_in_time,
+)
 from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
-from stochgp.pools.refit import raise_interrupt_of
-from stochgp.pools.weights import AbstractPooling, HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.mixed import Pool, mixed_classes
+from stochgp.pools.refit import learned_again
+from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.posteriors.base import Request
-from stochgp.selection.choices import CLASSIFIER
-from stochgp.training_data.files import are_files
-from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
-# Share of its steps that a member takes when it learns again from more than MAX_FEW_ROWS rows, from the learned kernel: on diamonds (8,000) in 11 s instead of 44, at a log
-# loss of .7494 instead of .7490. With few rows it takes all: on digits (1,438) a quarter gave .0483 instead of .0445.
+# Divisor of the steps of a member that learns again from more than MAX_FEW_ROWS rows, from the learned kernel: on diamonds (8,000) in 11 s instead of 44, at a log
+# loss of .7494 instead of .7490.
 SHORTER = 4
 
 
@@ -87,24 +93,24 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         check_is_fitted(self)
         X = self._read(X)
         self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
-        return self._fitted.distribution(X).log_probabilities
+        found: Any = self._fitted.distribution(X)
+        return found.log_probabilities
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
         return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
 
     @property
-    def _fitted(self) -> ClassPool:
-        """The members as one."""
+    def _fitted(self) -> Pool:
         return self._as_one(self.estimators_, self._pooling, self._correction)
 
     def _as_one(
-        self, members: Mapping[str, Any], pooling: AbstractPooling | None = None, correction: Any = None
-    ) -> ClassPool:
+        self, members: Mapping[str, Any], pooling: PoolWeights | None = None, correction: Any = None
+    ) -> Pool:
         """These members. A member knows only the classes of the rows that it learned from."""
         parts = tuple(member._fitted for member in members.values())
         known = tuple(np.searchsorted(self.classes_, member.classes_) for member in members.values())
-        return ClassPool(parts, known, len(self.classes_), pooling, correction)
+        return Pool(parts, pooling, correction, known, len(self.classes_))
 
     def fit(
         self,
@@ -128,43 +134,40 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
             if are_files(X):
-                return self._fit_from_files(X, y, sample_weight, groups, context)
+                why = "rows in files have one classifier, with the smooth kernel"
+                others = {"sample_weight": sample_weight, "groups": groups}
+                member = SparseGPClassifier("rbf", N_INDUCING)
+                return self._fit_from_files("smooth", member, why, X, y, others, context)
             classes, numbers = read_labels(self, y)
-            rows, encoder, entries = read_training_rows(
-                self, X, numbers, sample_weight, context.budget, self.missing, groups, new_rows=self.new_rows
+            rows, encoder = read_training_rows(
+                self, X, numbers, sample_weight, groups, context, new_rows=self.new_rows
             )
             refuse_one_class(classes, rows.y)
             self.classes_ = classes
-            context.plan_.update(entries)
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
             division = divide_classes(rows, in_time, context)
+            is_compared, names = bool(division.all.any()), list(CLASSIFIERS)
             candidates = named_members(
-                self.members, list(CLASSIFIERS), CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
+                self.members, names, CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
             )
-            if division is None:
+            if not is_compared:
                 candidates = dict(list(candidates.items())[:1])
-            seen = rows if division is None else rows.some(~division.all)
+            seen = rows.some(~division.all)
             members = fit_members(self, candidates, seen, encoder, context, labels=self._labels(seen))
-            scores: dict[str, dict[str, float]] = {
-                name: {"seconds": member.fit_seconds_} for name, member in members.items()
-            }
-            if division is None:
-                weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
-                members, temperature = {weights.names[0]: members[weights.names[0]]}, None
-            else:
+            scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
+            weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
+            temperature = None
+            if is_compared:
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
                     i, log_p = self._predict_held_out(members, rows, division)
-                weights = self._weigh(members, rows.some(i), log_p, scores, context)
-                temperature = _temperature(members, weights, rows.some(i), log_p, in_time, context)
-                members = {name: members[name] for name in weights.names}
-                with (
-                    deadline.within(0.0 if context.is_interrupted else None),
-                    context.interruptible("the refits"),
-                ):
-                    members = self._refit(members, rows, scores, context)
+                held = rows.some(i)
+                weights = self._weigh(members, held, log_p, scores, context)
+                each = log_p[[list(members).index(name) for name in weights.names]]
+                mixed = mixed_classes(each, weights.weights(held.X))
+                temperature = calibrate_classes(mixed, held, in_time, context)
+                members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
-            self._store(members, weights, temperature, scores, n_rows, y, context)
-        return self
+            return self._store(members, weights, temperature, scores, n_rows, y, context)
 
     def _labels(self, rows: Rows) -> np.ndarray:
         return self.classes_[rows.y.astype(np.int64)]
@@ -211,27 +214,18 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
                 "accuracy": float(np.average(right, weights=weight)),
             }
         best = min(names, key=lambda name: scores[name]["log_loss"])
-        inputs = members[names[0]]._fitted.inputs
-        cluster = clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
+        cluster = held_out_clusters(members, held)
         if not self.ensemble:
             return alone(best, "ensemble=False: the highest held-out probabilities")
         if few := too_few(len(held), cluster):
             return alone(best, few)
         nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
         means = np.zeros_like(log_density)
-        predictions = HeldOutPredictions(
-            names, replace(held, y=nothing), [], means, weight, cluster, constant=nothing
-        )
-        vars(predictions)["log_density"] = log_density
-        return stack(predictions)
+        held = replace(held, y=nothing)
+        return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
 
     def _learned_again(self, member: Any, rows: Rows, **settings: Any) -> Any:
-        """A member with the same settings, but for these, that learns from these rows."""
-        again: Any = clone(member)
-        again.set_params(time_limit=None if self.time_limit is None else deadline.left(), **settings)
-        again.fit(rows.X, self._labels(rows), rows.weight, groups=rows.group)
-        raise_interrupt_of(again)
-        return again
+        return learned_again(member, rows, labels=self._labels(rows), **settings)
 
     def _refit(
         self, members: dict[str, Any], rows: Rows, scores: dict[str, dict[str, float]], context: FitContext
@@ -239,54 +233,33 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         """The members, learned again from all rows, if that takes no longer than the time that is left."""
         goes_on = len(rows) > MAX_FEW_ROWS and not isinstance(self.members, Mapping)
         seconds = 1.5 * sum(scores[name]["seconds"] for name in members) / (SHORTER if goes_on else 1)
-        if seconds > deadline.left():
+        if seconds > (0.0 if context.is_interrupted else deadline.left()):
             context.record("refit", False, "there was no time to learn again from all rows")
             return members
-        again = {}
-        for name, member in members.items():
-            try:
-                found = self._learned_again(member, rows, **(_shorter(member) if goes_on else {}))
-            except MemoryLimitError as refusal:
-                context.record(
-                    "refit",
-                    False,
-                    f"from {name!r} on, members have not learned from held-out rows: {refusal}",
-                )
-                return members | again
-            again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
-        return again
-
-    def _fit_from_files(
-        self, files: Any, target: Any, sample_weight: Any, groups: Any, context: FitContext
-    ) -> "GPClassifier":
-        """A classifier with the smooth kernel."""
-        member = SparseGPClassifier("rbf", N_INDUCING)
-        settings = member_settings(self, "smooth", 1, context)
-        member.set_params(**settings | {"missing": self.missing, "new_rows": self.new_rows})
-        member.fit(files, target, sample_weight=sample_weight, groups=groups, **context.of_member("smooth"))
-        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
-            if hasattr(member, attribute):
-                setattr(self, attribute, getattr(member, attribute))
-        weights = alone("smooth", "rows in files have one classifier, with the smooth kernel")
-        scores = {"smooth": {"seconds": member.fit_seconds_}}
-        self._store({"smooth": member}, weights, None, scores, member.n_rows_, target, context)
-        return self
+        again, haste = {}, deadline.within(0.0 if context.is_interrupted else None)
+        with haste, context.interruptible("the refits"):
+            for name, member in members.items():
+                try:
+                    found = self._learned_again(member, rows, **(_shorter(member) if goes_on else {}))
+                except MemoryLimitError as refusal:
+                    why = f"from {name!r} on, members have not learned from held-out rows: {refusal}"
+                    context.record("refit", False, why)
+                    break
+                again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
+            return members | again
+        return members
 
 
-def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut | None:
-    """Rows that members do not learn from at first: the first of five folds with up to 5,000 rows, as members learn again and a temperature asks for many."""
-    generator = np.random.default_rng(context.seed("division"))
+def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
+    """Rows that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
+    generator, found = np.random.default_rng(context.seed("division")), HeldOut.none(len(rows))
     if in_time or len(rows) > MAX_FEW_ROWS:
-        if len(rows) < MIN_ROWS_HELD_OUT:
-            return None
-        found = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
-    else:
-        fold = folds(rows, N_FOLDS, generator) if len(rows) >= MIN_ROWS_FOLDS else None
-        if fold is None:
-            return None
+        if len(rows) >= MIN_ROWS_HELD_OUT:
+            found = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
+    elif len(rows) >= MIN_ROWS_FOLDS and (fold := folds(rows, N_FOLDS, generator)) is not None:
         found = HeldOut.of_fold(fold, 0, rows.group is not None)
     found = _of_known_classes(rows, found)
-    return found if found.scored.any() else None
+    return found if found.scored.any() else HeldOut.none(len(rows))
 
 
 def _of_known_classes(rows: Rows, division: HeldOut) -> HeldOut:
@@ -295,41 +268,10 @@ def _of_known_classes(rows: Rows, division: HeldOut) -> HeldOut:
     return division.without(np.bincount(number, ~division.all)[number] == 0)
 
 
-def _temperature(
-    members: dict[str, Any],
-    weights: PoolWeights,
-    held: Rows,
-    log_p: Float[np.ndarray, "K R C"],
-    in_time: bool,
-    context: FitContext,
-) -> TemperatureScaling | None:
-    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
-    if in_time:
-        why = "rows of later times are not exchangeable with those held out"
-        context.record("probabilities", "as they are", why)
-        return None
-    names = list(members)
-    each = log_p[[names.index(name) for name in weights.names]]
-    mixed = mixed_classes(each, weights.pooling.weights(held.X))
-    try:
-        made = temperature_scaling(mixed, held.y, groups=held.group, weight=held.weight)
-    except ValueError as refusal:
-        context.record("probabilities", "as they are", str(refusal))
-        return None
-    if made.is_identity:
-        context.record(
-            "probabilities", "as they are", "held-out rows do not clearly gain by another temperature"
-        )
-        return None
-    why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
-    context.record("probabilities", f"temperature {made.temperature:.3g}", why)
-    return made
-
-
 def _shorter(member: SparseGPClassifier) -> dict[str, Any]:
     """Settings with which a member learns again from its learned kernel, in a fraction of the steps, at the rate of before."""
     learner = CLASSIFIER if isinstance(member.learner, str) else member.learner
-    rate = member.plan_["learning_rate"]["choice"]
+    rate = member.fit_report_["learning_rate"]
     return {
         "kernel": member.kernel_,
         "learner": replace(learner, steps=learner.steps // SHORTER, learning_rate=rate),

@@ -1,28 +1,129 @@
-"""Predictions of rows that the members of a pool have not seen."""
+"""Rows that no member of a pool sees before members are compared, and their predictions."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from stochgp import deadline
 from stochgp.choosing import prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
+from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.kernels.rotated import along_inputs
-from stochgp.numerics.clustered import clusters
-from stochgp.pools.division import HeldOut
+from stochgp.numerics import clustered
 from stochgp.pools.refit import curvature_of, learned_again, posterior_of_fewer
-from stochgp.pools.weights import Distance, HeldOutPredictions, column_of_time, distance_between, width
+from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, column_of_time, distance_between
 from stochgp.results import RESULTS
 
+Mask = Bool[np.ndarray, " N"]
 BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
-# A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
+# A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
+# The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
+SHARE, MOST, LEAST = 0.1, 2_000, 800
+MAX_SHARE_OF_GROUPS = 0.6  # of the rows, in groups that are held out
+MIN_SINGLES = 400  # beside blocks of time, or a quarter: 100 rows show the coverage of 95 % intervals to 2 %
+# The share of the last rows, and of blocks before them, in tables with a time. With 5 % of each the pool did worse on the last fifth of five sets out of six.
+LAST, BEFORE = 0.15, 0.05
+
+
+class HeldOut(NamedTuple):
+    """Which rows no member sees before they are compared."""
+
+    single: Mask  # one by one
+    blocks: Mask  # with all of their group or block of time
+    unscored: Mask | bool = False  # rows of these blocks beyond the 2,000 that are scored
+    in_time: bool = False  # whether blocks are of time
+    fold: Int[np.ndarray, " N"] | None = None  # of each row, if rows of the other folds are held out later
+
+    @property
+    def scored(self) -> Mask:
+        return self.single | self.blocks
+
+    @property
+    def all(self) -> Mask:
+        return self.scored | self.unscored
+
+    @property
+    def is_by_folds(self) -> bool:
+        """Whether members learn from all rows, and each fold is then predicted from the others."""
+        return self.fold is not None and not self.all.any()
+
+    def without(self, rows: Mask) -> "HeldOut":
+        """Those that are not among these."""
+        kept = ~rows
+        return self._replace(
+            single=self.single & kept, blocks=self.blocks & kept, unscored=self.unscored & kept
+        )
+
+    @classmethod
+    def none(cls, n_rows: int) -> "HeldOut":
+        """No row."""
+        return cls(np.zeros(n_rows, bool), np.zeros(n_rows, bool))
+
+    @classmethod
+    def of_fold(cls, fold: Int[np.ndarray, " N"], k: int, grouped: bool) -> "HeldOut":
+        """The rows of the fold k, of whole groups or single ones."""
+        return cls.none(len(fold))._replace(fold=fold, **{"blocks" if grouped else "single": fold == k})
+
+
+def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
+    """A tenth of the rows, or another share: at random, or whole groups (`clustered.divisible`) of at most 60 % of the rows."""
+    N = len(rows)
+    if rows.group is None:
+        n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
+        return HeldOut.none(N)._replace(single=np.isin(np.arange(N), generator.permutation(N)[:n]))
+    number = clustered.divisible(rows.group)
+    sizes = np.bincount(number)
+    order = generator.permutation(len(sizes))
+    enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
+    some = order[: min(enough, len(sizes) // 2)]
+    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # the last group, or those before it
+        some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
+    return HeldOut.none(N)._replace(blocks=np.isin(number, some))
+
+
+def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
+    """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all.
+
+    Classes of fewer rows than folds are divided as if they were of the largest class.
+    """
+    classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
+    group = None if rows.group is None else clustered.divisible(rows.group)
+    n_folds = n_folds if group is None else min(n_folds, len(np.unique(group)))
+    if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
+        return None
+    kind = StratifiedKFold if group is None else StratifiedGroupKFold
+    parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
+    found = np.zeros(len(rows), np.int64)
+    alike = np.where(sizes[number] < n_folds, classes[sizes.argmax()], rows.y)
+    for k, (_, part) in enumerate(parts.split(rows.X, alike, group)):
+        found[part] = k
+    return found
+
+
+def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
+    """Of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
+
+    At most 2,000 rows of blocks are scored.
+    """
+    N, group = len(rows), np.asarray(rows.group)
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
+    order = generator.permutation(before)
+    order = order[sizes[order] <= 2 * BEFORE * N]  # not what few large blocks are the most of
+    earlier = order[: min(clustered.reaching(sizes[order], BEFORE * N), before // 2)]
+    blocks = np.isin(number, np.concatenate([earlier, np.arange(before, len(labels))]))
+    scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
+    n = int(min(np.clip(SHARE / 2 * N, MIN_SINGLES, MOST), (~blocks).sum() / 4)) if singles else 0
+    single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
+    return HeldOut(single, scored, blocks & ~scored, True)
 
 
 def predict_held_out(
@@ -33,67 +134,50 @@ def predict_held_out(
         with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
             try:
                 with context.interruptible("the comparison"):
-                    if division.is_by_folds:
-                        return _by_folds(members, rows, division, context)
-                    return _once(members, rows, division)
+                    return _predict(members, rows, division, context)
             except TimeIsUpError:
                 context.end(RESULTS.time_limit, "there was no time to compare members")
                 return None
     return None
 
 
-def _once(members: dict[str, Any], rows: Rows, division: HeldOut) -> HeldOutPredictions:
-    i = np.flatnonzero(division.scored)
-    held, seen = rows.some(i), rows.some(~division.all)
-    distributions, means = [], []
-    for member in members.values():
-        deadline.require()
-        distributions.append(member._fitted.distribution(held.X))
-        means.append(member._fitted.mean(held.X))
-    is_apart = division.in_time and division.single.any() and division.blocks.any()
-    return HeldOutPredictions(
-        names=list(members),
-        rows=held,
-        parts=[(np.arange(len(held)), distributions)],
-        mean=np.stack(means, axis=1),
-        weight=_balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64),
-        cluster=_clusters(members, held),
-        constant=np.full(len(held), np.average(seen.y, weights=seen.weights)),
-        far=division.blocks[i] if is_apart else None,
-    )
-
-
-def _by_folds(
+def _predict(
     members: dict[str, Any], rows: Rows, division: HeldOut, context: FitContext
 ) -> HeldOutPredictions:
-    """Each row is predicted once, from the other folds. Kernel GPs take Newton steps from the hyperparameters of all rows; other members learn again."""
-    fold = division.fold
-    assert fold is not None
-    mean, constant, parts = np.empty((len(rows), len(members))), np.empty(len(rows)), []
-    curvatures = {name: curvature_of(member, context.budget) for name, member in members.items()}
+    """Each held-out row is predicted once, by members that learned from the others, or from the other folds.
+
+    Of other folds kernel GPs are given the posterior after Newton steps from the hyperparameters of all rows; other members learn again.
+    """
+    by_folds, i = division.is_by_folds, np.flatnonzero(division.scored)
+    held, fold = rows.some(i), np.zeros(len(i), np.int64)
+    curvatures: dict[str, Any] = {}
+    if by_folds:
+        assert division.fold is not None
+        held, fold = rows, division.fold
+        curvatures = {name: curvature_of(member, context.budget) for name, member in members.items()}
+    mean, constant, parts = np.empty((len(held), len(members))), np.empty(len(held)), []
+    density = np.empty_like(mean)
     for number in range(fold.max() + 1):
-        i, seen = np.flatnonzero(fold == number), rows.some(fold != number)
-        constant[i], distributions = np.average(seen.y, weights=seen.weights), []
+        at, seen = np.flatnonzero(fold == number), rows.some(fold != number if by_folds else ~division.all)
+        constant[at], distributions = np.average(seen.y, weights=seen.weights), []
         for k, (name, member) in enumerate(members.items()):
             deadline.require()
-            curvature = curvatures[name]
-            if curvature is None:
-                fitted = learned_again(member, seen, seen.group)._fitted
-            else:
+            fitted = member._fitted
+            if by_folds and (curvature := curvatures[name]) is not None:
                 fitted = posterior_of_fewer(member, seen, curvature, context.budget)
-            distributions.append(fitted.distribution(rows.X[i]))
-            mean[i, k] = fitted.mean(rows.X[i])
-        parts.append((i, distributions))
-    weight = rows.weights.astype(np.float64)
-    return HeldOutPredictions(list(members), rows, parts, mean, weight, _clusters(members, rows), constant)
+            elif by_folds:
+                fitted = learned_again(member, seen)._fitted
+            distributions.append(fitted.distribution(held.X[at]))
+            mean[at, k], density[at, k] = fitted.mean(held.X[at]), distributions[k].logpdf(held.y[at])
+        parts.append((at, distributions))
+    is_apart = division.in_time and division.single.any() and division.blocks.any()
+    weight = _balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64)
+    far, cluster = division.blocks[i] if is_apart else None, held_out_clusters(members, held)
+    return HeldOutPredictions(list(members), held, parts, mean, density, weight, cluster, constant, far)
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """In tables with a time: of the kernel GPs with a constant and with a linear mean the first, unless held-out rows prefer the other; and the reason.
-
-    On the last fifth in time a pool with the line in place of the constant gained 0.17 nats on PM2.5 and 0.11 on computers. A pool of both lost 0.6 on CO2 and 0.16
-    on NOx, whose held-out rows showed hardly a difference.
-    """
+    """In tables with a time: without one of the kernel GPs with a constant and with a linear mean, the second unless held-out rows prefer it; and the reason."""
     plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
     if not {plain, line} <= set(predictions.names):
         return predictions, ""
@@ -102,18 +186,16 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
         scores[plain], {line: scores[line]}, predictions.cluster, predictions.weight, least=MIN_GAIN_OF_LINE
     )
     worse = line if found.name is None else plain
-    return predictions.of(
-        [name for name in predictions.names if name != worse]
-    ), f"; without {worse!r}: {found.why}"
+    kept = predictions.of([name for name in predictions.names if name != worse])
+    return kept, f"; without {worse!r}: {found.why}"
 
 
 def widen_for_later_times(
     members: dict[str, Any], predictions: HeldOutPredictions
 ) -> tuple[HeldOutPredictions, dict[str, float]]:
-    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; and the factors.
+    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; and return the factors.
 
-    Errors of later rows keep one sign for a long time. With it 95 % intervals of CO2 hold .83 of the last fifth instead of .58, of NOx .90 instead of .84, of San Francisco
-    .94 instead of .72.
+    Errors of later rows keep one sign for a long time: without it 95 % intervals of CO2 hold .58 of the last fifth instead of .83.
     """
     far, factors = predictions.far, {}
     assert far is not None
@@ -122,7 +204,7 @@ def widen_for_later_times(
         fitted = members[name]._fitted
         if not (name.endswith(BY_BLOCKS) and fitted.observation.takes_width):
             continue
-        factor = width(distributions[k], predictions.y, far, predictions.weight)
+        factor = best_width(distributions[k], predictions.y, far, predictions.weight)
         if factor > 1:
             members[name]._fitted = fitted.widened(factor)
             factors[name] = factor
@@ -135,9 +217,24 @@ def widen_for_later_times(
         widened[k] = members[name]._fitted.distribution(predictions.rows.X)
         # Near rows are scored with the wider distributions; at far rows a member that was too narrow is not to gain.
         density[~far, k] = widened[k].logpdf(predictions.y)[~far]
-    found = dataclasses.replace(predictions, parts=[(i, widened)])
-    vars(found)["log_density"] = density
-    return found, factors
+    return dataclasses.replace(predictions, parts=[(i, widened)], log_density=density), factors
+
+
+def log_density_of_wider(distribution: AbstractDistribution, y: PerRow, c: float) -> PerRow:
+    """log p(m + (y − m)/√c) − ½ log c: the log density if all errors are √c times as large."""
+    mean = distribution.mean
+    return distribution.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
+
+
+def best_width(
+    distribution: AbstractDistribution,
+    y: PerRow,
+    i: Mask,
+    weight: PerRow,
+) -> float:
+    """The factor c from 1 to 41 of variances with the highest mean log density of the rows `i`."""
+    gain = lambda c: np.average(log_density_of_wider(distribution, y, c)[i], weights=weight[i])
+    return max((1.1**k for k in range(40)), key=gain)
 
 
 def distance_in_time(
@@ -163,25 +260,26 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
         }
 
 
-def _balanced(held: Rows, single: Any) -> Float[np.ndarray, " R"]:
+def _balanced(held: Rows, single: Any) -> PerRow:
     """Weights with which single rows and rows of blocks count alike."""
     weight = held.weights.astype(np.float64)
     totals = weight[single].sum(), weight[~single].sum()
     return weight / np.where(single, *totals) * weight.sum() / 2
 
 
-def _clusters(members: dict[str, Any], held: Rows) -> Int[np.ndarray, " R"]:
+def held_out_clusters(members: dict[str, Any], held: Rows) -> Int[np.ndarray, " R"]:
+    """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
-    return clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
+    return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
 
 
 def _lengthscales(members: dict[str, Any]) -> Float[np.ndarray, " D"]:
     """Of the first member with a stationary kernel, in the units of the inputs; without one the standard deviations of the inputs."""
     scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)
     for member in members.values():
-        kernel = (
-            along_inputs(getattr(member, "kernel_", None)) if isinstance(member, KernelGPRegressor) else None
-        )
+        if not isinstance(member, KernelGPRegressor):
+            continue
+        kernel = along_inputs(getattr(member, "kernel_", None))
         if kernel is not None and kernel.active_dims is None:
             return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
     return scale

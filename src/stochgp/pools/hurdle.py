@@ -1,9 +1,9 @@
-"""Targets that have one value again and again, and are continuous elsewhere: a classifier for the value, a regressor for the rest."""
+"""Targets with one frequent value, continuous elsewhere: a classifier for the value, a regressor for the other rows."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 from sklearn.base import clone
@@ -11,22 +11,20 @@ from sklearn.base import clone
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
+from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
 from stochgp.distributions import PointMass
-from stochgp.distributions.point_mass import recorded_width
-from stochgp.estimators.function_draws import AbstractDraws
+from stochgp.distributions.mixture import recorded_width
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members
-from stochgp.pools.class_pool import ClassPool
-from stochgp.pools.mixed import Pool
+from stochgp.pools.mixed import Draws, Pool
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.pools.weights import AbstractPooling
+from stochgp.pools.weights import Inputs, PerRow
 from stochgp.posteriors.base import Request
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
-# A value is tried that a tenth of the targets have, five times as many as have any other: of counts the neighbours of a frequent one are frequent too. With calls on
-# a doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 instead of .349.
+# A value is tried that a tenth of the targets have, five times as many as have any other: the neighbours of a frequent count are frequent too. With calls on a
+# doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 instead of .349.
 MIN_SHARE, MIN_RATIO, MIN_OTHERS = 0.1, 5.0, 20
 MIN_ROWS = 10  # of the value, and of others
 
@@ -43,19 +41,65 @@ def frequent(rows: Rows) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Hurdle:
-    """y is `value` with probability π(x), else a draw of the regressor; a density is of targets recorded to `width`."""
+    """y is `value` with probability π(x), else a draw of the regressor; a density is of targets recorded to `width`.
+
+    With a `classifier` it is the first member of a `Pool`, whose observations are the value, and the weights (π, 1 − π) of the pool, which each
+    observation follows by itself; with `n_samples` also functions that are the value everywhere.
+    """
 
     value: float
     width: float
+    classifier: Pool | None = None
+    n_samples: int = 0
+    by_row: ClassVar[bool] = True
+    is_joint: ClassVar[bool] = False
+    positive: ClassVar[bool] = False
 
-    @classmethod
-    def of(cls, value: float, y: Float[np.ndarray, " N"]) -> "Hurdle":
-        """Of a value of these targets, with the width to which they are recorded."""
-        return cls(float(value), recorded_width(np.unique(y), float(np.std(y))))
-
-    def has(self, y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
         """Which targets are the value."""
         return y == np.asarray(self.value, y.dtype)
+
+    def strength(self, X: Inputs) -> None:
+        """A calibration has strength 1 everywhere."""
+
+    def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
+        """(π, 1 − π), of the second and the first class."""
+        assert self.classifier is not None
+        return self.classifier.distribution(X).probabilities[:, ::-1]
+
+    @property
+    def encoder(self) -> Encoder | None:
+        return None if self.classifier is None else self.classifier.encoder
+
+    @property
+    def seen(self) -> Seen | None:
+        return None if self.classifier is None else self.classifier.seen
+
+    def need_bytes(self, request: Request) -> int:
+        """The bytes of the probabilities of each row."""
+        assert self.classifier is not None
+        return self.classifier.need_bytes(Request(request.n_rows))
+
+    def mean(self, X: Inputs) -> PerRow:
+        return np.full(len(X), self.value)
+
+    def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
+        return self.mean(X), np.zeros(len(X))
+
+    def distribution(self, X: Inputs) -> PointMass:
+        return PointMass(self.mean(X), np.full(len(X), self.width))
+
+    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
+        return np.zeros((len(X), len(X)))
+
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "Hurdle":
+        return dataclasses.replace(self, n_samples=n_samples)
+
+    def observed(self, functions: "Hurdle", X: Inputs, *, key: PRNGKeyArray) -> Draws:
+        return functions.at_numbers(X)
+
+    def at_numbers(self, X: Inputs) -> Draws:
+        return np.full((len(X), self.n_samples), self.value)
 
 
 @dataclass(eq=False, repr=False)
@@ -80,9 +124,9 @@ class HurdleRegressor(PosteriorRegressor):
 
     @property
     def _fitted(self) -> Pool:
-        """Classifier and regressor as one."""
         classifier, elsewhere = (member._fitted for member in self.estimators_.values())
-        return Pool((AtValue(self._pooling, classifier), elsewhere), ByClass(classifier))
+        hurdle = dataclasses.replace(self._pooling, classifier=classifier)
+        return Pool((hurdle, elsewhere), hurdle)
 
     def fit(
         self,
@@ -103,7 +147,7 @@ class HurdleRegressor(PosteriorRegressor):
         """
         with FitContext.open(self, checkpoint, callback) as context:
             rows = Rows(X, y, sample_weight, groups)
-            hurdle = Hurdle.of(self.value, y)
+            hurdle = Hurdle(float(self.value), recorded_width(y))
             at = hurdle.has(y)
             others = rows.some(~at)
             if min(at.sum(), len(others)) < MIN_ROWS:
@@ -132,79 +176,3 @@ class HurdleRegressor(PosteriorRegressor):
     def summary(self) -> str:
         """The summaries of classifier and regressor."""
         return "\n\n".join(f"{name}: {member.summary()}" for name, member in self.estimators_.items())
-
-
-@dataclass(frozen=True, eq=False)
-class ByClass(AbstractPooling):
-    """w(x) = (P(second class), P(first class))."""
-
-    classifier: ClassPool
-
-    @property
-    def by_row(self) -> bool:
-        return True
-
-    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N 2"]:
-        return self.classifier.distribution(X).probabilities[:, ::-1]
-
-
-@dataclass(frozen=True, eq=False)
-class AtValue:
-    """What `Fitted` is, of a target that is always the same."""
-
-    hurdle: Hurdle
-    classifier: ClassPool
-
-    @property
-    def encoder(self) -> Encoder | None:
-        return self.classifier.encoder
-
-    @property
-    def seen(self) -> Seen | None:
-        return self.classifier.seen
-
-    def need_bytes(self, request: Request) -> int:
-        """Of the probabilities of each row."""
-        return self.classifier.need_bytes(Request(request.n_rows))
-
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        return np.full(len(X), self.hurdle.value)
-
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        return self.mean(X), np.zeros(len(X))
-
-    def distribution(self, X: Float[np.ndarray, "N D"]) -> PointMass:
-        return PointMass(self.mean(X), np.full(len(X), self.hurdle.width))
-
-    def covariance(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
-    ) -> Float[np.ndarray, "N N"]:
-        return np.zeros((len(X), len(X)))
-
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "ConstantDraws":
-        return ConstantDraws(self.hurdle.value, n_samples, self.encoder)
-
-    def observed(
-        self, functions: "ConstantDraws", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
-        return functions.at_numbers(X)
-
-
-class ConstantDraws(AbstractDraws):
-    """S functions that are the same constant."""
-
-    value: float = eqx.field(static=True)
-    size: int = eqx.field(static=True)
-    encoder: Encoder | None = eqx.field(static=True)
-
-    @property
-    def n_samples(self) -> int:
-        return self.size
-
-    def __call__(self, X: Any) -> Any:
-        return self.at_numbers(X)
-
-    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        return np.full((len(X), self.size), self.value)

@@ -7,15 +7,14 @@ from typing import Any
 from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.families.classifier import SparseGPClassifier
+from stochgp.families.default_learners import CLASSIFIER
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.kernel_choice import near_in_time
+from stochgp.families.likelihoods import FEATURE, KERNEL, SPARSE
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import Constant, Linear, Sum, resolve
-from stochgp.selection.choices import CLASSIFIER
-from stochgp.selection.kernel_choice import near_in_time
-from stochgp.selection.likelihood import FEATURE, KERNEL, SPARSE
-from stochgp.selection.metric import COMPARE, INPUTS
-from stochgp.training_data.units import LINEAR_MEAN, TREES
+from stochgp.observations import LINEAR_MEAN, TREES
 
 Member = Callable[[Rows, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
 
@@ -36,7 +35,7 @@ def kernel(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPRegressor:
     )
     found = KernelGPRegressor(
         prediction="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
-        metric=COMPARE if rows.group is None else INPUTS,
+        rotate_inputs=rows.group is None,
     )
     if days:
         start = resolve(found.kernel, rows.X.shape[1], dtype=found.dtype)
@@ -51,58 +50,33 @@ def kernel_and_line(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPR
     return found
 
 
-def feature(rows: Rows, days: list[int], memory_limit: Any) -> FeatureGPRegressor:
-    """A GP on the features of a network."""
-    return FeatureGPRegressor()
+def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
+    """A member with this kernel, by name or made when it is needed; with few rows it has fewer inducing points and steps."""
 
+    def member(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPClassifier:
+        found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
+        few = next((FEW[most] for most in FEW if len(rows) <= most), None)
+        if few is not None:
+            found.set_params(n_inducing=min(n_inducing, few[0]), learner=few[1])
+        return found
 
-def linear(rows: Rows, days: list[int], memory_limit: Any) -> FeatureGPRegressor:
-    """Bayesian linear regression."""
-    return FeatureGPRegressor("linear")
-
-
-def trees(rows: Rows, days: list[int], memory_limit: Any) -> FeatureGPRegressor:
-    """Bayesian linear regression around gradient-boosted trees."""
-    return FeatureGPRegressor("linear", mean=TREES)
-
-
-def sparse(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPRegressor:
-    """A variational GP with inducing points."""
-    return SparseGPRegressor()
-
-
-def _classifier(rows: Rows, kernel: Any, n_inducing: int) -> SparseGPClassifier:
-    found = SparseGPClassifier(kernel, n_inducing)
-    few = next((FEW[most] for most in FEW if len(rows) <= most), None)
-    if few is not None:
-        found.set_params(n_inducing=min(n_inducing, few[0]), learner=few[1])
-    return found
-
-
-def smooth(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPClassifier:
-    """A classifier with an RBF kernel."""
-    return _classifier(rows, "rbf", N_INDUCING)
-
-
-def rough(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPClassifier:
-    """A classifier with a Matérn 1/2 kernel."""
-    return _classifier(rows, "matern12", N_INDUCING)
-
-
-def linear_classifier(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPClassifier:
-    """A classifier linear in the standardised inputs: the sum of a few of them has the prior variance of the other members."""
-    return _classifier(rows, Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4)
+    return member
 
 
 REGRESSORS: Mapping[str, Member] = {
     "kernel": kernel,
-    "feature": feature,
-    "linear": linear,
-    "trees": trees,
-    "sparse": sparse,
+    "feature": lambda rows, days, memory_limit: FeatureGPRegressor(),
+    "linear": lambda rows, days, memory_limit: FeatureGPRegressor("linear"),
+    "trees": lambda rows, days, memory_limit: FeatureGPRegressor("linear", mean=TREES),
+    "sparse": lambda rows, days, memory_limit: SparseGPRegressor(),
     "kernel_and_line": kernel_and_line,
 }
 FAMILIES = {  # whose likelihoods a member takes
     "kernel": KERNEL, "feature": FEATURE, "linear": FEATURE, "trees": FEATURE, "sparse": SPARSE, "kernel_and_line": KERNEL,
 }  # fmt: skip
-CLASSIFIERS: Mapping[str, Member] = {"smooth": smooth, "rough": rough, "linear": linear_classifier}
+CLASSIFIERS: Mapping[str, Member] = {
+    "smooth": classifier("rbf"),
+    "rough": classifier("matern12"),
+    # Of the standardised inputs: the sum of a few of them has the prior variance of the other members.
+    "linear": classifier(lambda: Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4),
+}

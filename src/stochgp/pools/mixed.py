@@ -7,25 +7,39 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.special import logsumexp
 
 from stochgp.budget import Budget
-from stochgp.distributions import AbstractDistribution, PITRecalibration
+from stochgp.data.reading import Encoder
+from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.weights import AbstractPooling
+from stochgp.pools.weights import Inputs, PerRow, mixed
 from stochgp.posteriors.base import Request
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
+
+Draws = Float[np.ndarray, "N S"]
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
-    """Each a `Fitted`, or what predicts as it does, with the same encoder."""
+class Pool:
+    """The interface of `Fitted` for several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
+
+    Observations of a function have the member of f at their row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
+    independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
+    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
+
+    Of classifiers it has `distribution`, P(y = c) = Σ_k w_k P_k(y = c): the columns of the k-th member are the classes `known[k]` of `n_classes`.
+    """
 
     members: tuple[Any, ...]
+    pooling: Any  # `PoolWeights` or `Hurdle`
+    correction: PITRecalibration | TemperatureScaling | None = None  # of the mixture's probabilities
+    known: tuple[Int[np.ndarray, " C_k"], ...] = ()
+    n_classes: int = 0
 
     @property
     def encoder(self) -> Encoder | None:
@@ -35,59 +49,53 @@ class Members:
     def seen(self) -> Seen | None:
         return self.members[0].seen
 
-
-@dataclass(frozen=True, eq=False)
-class Pool(Members):
-    """What `Fitted` is for one estimator, of several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
-
-    Observations of a function have the member of f at their row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
-    independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
-    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
-    """
-
-    pooling: AbstractPooling
-    correction: PITRecalibration | None = None  # of the mixture's probabilities
-
     def need_bytes(self, request: Request) -> int:
-        """Of one member after the other, and the results of all."""
+        """The bytes of one member after the other, and of the results of all."""
         each = [member.need_bytes(request) for member in self.members]
-        held = 8 * request.n_rows * (request.n_rows if request.covariance else 2)
+        held = 8 * request.n_rows * (request.n_rows if request.covariance else max(2, self.n_classes))
         return max(each) + len(self.members) * held
 
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def mean(self, X: Inputs) -> PerRow:
         """Σ_k w_k m_k, in target units."""
-        return _averaged(
-            self.pooling.weights(X), np.stack([member.mean(X) for member in self.members], axis=1)
-        )
+        means = np.stack([member.mean(X) for member in self.members], axis=1)
+        return np.sum(self.pooling.weights(X) * means, axis=1)
 
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
-        mean = _averaged(w, means)
+        mean = np.sum(w * means, axis=1)
         if include_noise and (self.correction is not None or self.pooling.positive):
             return mean, self.distribution(X).std
-        return mean, np.sqrt(_averaged(w, stds**2 + (means - mean[:, None]) ** 2))
+        return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
-    def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
-        """Of an observation at each row, in target units."""
-        found = self.pooling.mixed([member.distribution(X) for member in self.members], X)
-        return found if self.correction is None else self.correction(found, self.pooling.strength(X))
+    def distribution(self, X: Inputs) -> Any:
+        """The distribution of an observation at each row, in target units."""
+        if self.known:
+            found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
+        else:
+            found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
+        if isinstance(self.correction, PITRecalibration):
+            return self.correction(found, self.pooling.strength(X))
+        return found if self.correction is None else self.correction(found)
+
+    def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
+        """The logarithms of the probabilities of classes by each member."""
+        found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
+        for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
+            found[k][:, known] = member.distribution(X).log_probabilities
+        return found
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """As `Fitted.interval`, of what `distribution` found."""
+        """As `Fitted.interval`, of the result of `distribution`."""
         alone = len(self.members) == 1 and self.correction is None and not self.pooling.positive
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
-    def covariance(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
-    ) -> Float[np.ndarray, "N N"]:
-        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: where their parts of [0, 1] overlap.
+    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
+        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
 
-        Of observations with members of their own P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
+        If observations have members of their own, P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
         """
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)
@@ -107,31 +115,34 @@ class Pool(Members):
                 upper = np.minimum(ends[:, None, k + 1], ends[None, :, j + 1])
                 both = np.maximum(upper - np.maximum(ends[:, None, k], ends[None, :, j]), 0.0)
                 of_pair = np.outer(means[:, k], means[:, j])
-                if j == k:
-                    of_pair += C
-                total += both * of_pair
+                total += both * (of_pair + C if j == k else of_pair)
         return total
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "PooledDraws":
         """Functions drawn from the pool, in the user's units."""
         u = np.random.default_rng(seed_of(split(key, 1)[0])).uniform(size=n_samples)
-        draw = lambda k, member: member.sample_functions(n_samples, key=_of_member(key, k), budget=budget)
-        parts = tuple(draw(k, member) for k, member in enumerate(self.members))
-        return PooledDraws(parts, jnp.asarray(u, jnp.float32), self.pooling)
+        keys = (jax.random.fold_in(key, k) for k in range(len(self.members)))
+        drawn = (
+            m.sample_functions(n_samples, key=own, budget=budget)
+            for m, own in zip(self.members, keys, strict=True)
+        )
+        return PooledDraws(tuple(drawn), jnp.asarray(u, jnp.float32), self.pooling)
 
-    def observed(
-        self, functions: "PooledDraws", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
+    def observed(self, functions: "PooledDraws", X: Inputs, *, key: PRNGKeyArray) -> Draws:
         """Observations of these functions, with the noise of the member of each function, or of each observation."""
-        pairs = enumerate(zip(self.members, functions.parts, strict=True))
-        noisy = [
-            member.observed(part, X, key=draw_keys(_of_member(key, k))[1]) for k, (member, part) in pairs
-        ]
+        keys = [jax.random.fold_in(key, k) for k in range(len(self.members) + 1)]
+        each = zip(self.members, functions.parts, keys[:-1], strict=True)
+        noisy = [member.observed(part, X, key=draw_keys(own)[1]) for member, part, own in each]
         u = functions.u
         if not self.pooling.is_joint:
-            seed = seed_of(split(_of_member(key, len(self.members)), 1)[0])
-            u = np.random.default_rng(seed).uniform(size=noisy[0].shape)
+            u = np.random.default_rng(seed_of(split(keys[-1], 1)[0])).uniform(size=noisy[0].shape)
         return functions.selected(X, noisy, u)
+
+
+def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
+    """The mixture of members with these weights."""
+    with np.errstate(divide="ignore"):
+        return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
 
 
 class PooledDraws(AbstractDraws):
@@ -139,7 +150,7 @@ class PooledDraws(AbstractDraws):
 
     parts: tuple[Any, ...]
     u: Float[Array, " S"]
-    pooling: AbstractPooling = eqx.field(static=True)
+    pooling: Any = eqx.field(static=True)
 
     @property
     def n_samples(self) -> int:
@@ -161,22 +172,12 @@ class PooledDraws(AbstractDraws):
         values = jnp.stack([part(X) for part in self.parts])
         return jnp.take_along_axis(values, jnp.broadcast_to(member, values.shape[1:])[None], axis=0)[0]
 
-    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+    def at_numbers(self, X: Inputs) -> Draws:
         return self.selected(X, [part.at_numbers(X) for part in self.parts], self.u)
 
-    def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]], u: Any) -> np.ndarray:
-        """At each row and of each draw the value of its member, by u [S] or [N, S] on [0, 1]; the result is [N, S]."""
+    def selected(self, X: np.ndarray, values: list[Draws], u: Any) -> np.ndarray:
+        """[N, S]: at each row and of each draw the value of its member, by u [S] or [N, S] on [0, 1]."""
         shape = values[0].shape
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
         which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
         return np.take_along_axis(np.stack(values), which[None], axis=0)[0]
-
-
-def _of_member(key: PRNGKeyArray, k: int) -> PRNGKeyArray:
-    return jax.random.fold_in(key, k)
-
-
-def _averaged(
-    weights: Float[np.ndarray, " K"] | Float[np.ndarray, "N K"], values: Float[np.ndarray, "N K"]
-) -> Float[np.ndarray, " N"]:
-    return np.sum(weights * values, axis=1)

@@ -14,20 +14,19 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.integrating import Curvature, integrated
+from stochgp.families.hyperparameters import Curvature, integrated
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import solved_directly
 from stochgp.families.updating import with_posterior
 from stochgp.features import is_network
 from stochgp.numerics.arrays import on_device
+from stochgp.observations import TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
-from stochgp.training_data.fingerprinted import name_inputs
-from stochgp.training_data.units import TREES
 from stochgp.warning import silent
 
 DRAWS_OF_FOLDS = 8  # hyperparameters of a kernel GP that predicts a fold: a quarter of those of the fit
-FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
+FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
 def raise_interrupt_of(member: Any) -> None:
@@ -41,31 +40,33 @@ def has_trees(member: Any) -> bool:
     return getattr(member, "mean", None) == TREES
 
 
-def learned_again(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
-    """A member with the same settings, and the kind of error distribution that it chose, that learns from these rows."""
+def learned_again(member: Any, rows: Rows, *, labels: Any = None, **settings: Any) -> Any:
+    """A member with the same settings but for these, and the kind of error distribution that it chose, that learns from these rows.
+
+    `labels` replace the targets of `rows`.
+    """
     again: Any = clone(member)
-    again.set_params(time_limit=None)
+    again.set_params(time_limit=None, **settings)
     vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
-        again.fit(rows.X, rows.y, rows.weight, groups=groups)
+        again.fit(rows.X, rows.y if labels is None else labels, rows.weight, groups=rows.group)
     raise_interrupt_of(again)
     return again
 
 
 def curvature_of(member: Any, budget: Budget) -> Curvature | None:
-    """Of the likelihood of a kernel GP that has learned from all rows, for `posterior_of_fewer`; None for other members."""
+    """The curvature of the likelihood of a kernel GP that has learned from all rows, for `posterior_of_fewer`; None for other members."""
     if not isinstance(member, KernelGPRegressor):
         return None
+    is_fixed = member.noise_variance is not None or member.learner is None
     with jax.enable_x64(True):
-        return Curvature.of(
-            member._fitted.posterior, member.noise_variance is not None or member.learner is None, budget
-        )
+        return Curvature.of(member._fitted.posterior, is_fixed, budget)
 
 
 def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvature, budget: Budget) -> Fitted:
     """A kernel GP given some of its rows, at the hyperparameters that these would have: Newton steps from those of all rows."""
     fitted, rows = member._fitted, rows.merged()
-    base: Any = fitted.posterior.base if isinstance(fitted.posterior, MixturePosterior) else fitted.posterior
+    base: Any = _base(fitted.posterior)
     X = on_device(fitted.inputs.transform(rows.X, np.dtype(fitted.dtype)))
     y = np.asarray(fitted.observation.to_model(rows.X, rows.y), np.float64)
     system = dataclasses.replace(base.system, X=X, weight=rows.weights.astype(np.float64))
@@ -74,24 +75,18 @@ def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvatu
         if member.learner is not None:
             posterior, gp = curvature.stepped(posterior)
             if curvature.draws:
-                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)[0]
+                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)
         return with_posterior(fitted, posterior)
 
 
-def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows, groups: np.ndarray | None) -> KernelGPRegressor:
+def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows) -> KernelGPRegressor:
     """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
     posterior: Any = member._fitted.posterior
-    # Not `noise_variance_`, which has the factor of the error distribution.
-    noise = float((posterior.base if isinstance(posterior, MixturePosterior) else posterior).noise.level)
-    again: Any = clone(member)
-    again.set_params(
-        kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
-        learning_rate=None, time_limit=None, prediction=member.plan_["prediction"]["choice"],
+    noise = float(_base(posterior).noise.level)  # `noise_variance_` has the factor of the error distribution
+    again = learned_again(
+        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
+        learning_rate=None, prediction=member.plan_["prediction"]["choice"],
     )  # fmt: skip
-    vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
-    with silent():
-        again.fit(rows.X, rows.y, rows.weight, groups=groups)
-    raise_interrupt_of(again)
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):
             again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))
@@ -99,20 +94,16 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows, groups: np.ndarray
     return again
 
 
-def refitted_on_all(member: Any, rows: Rows, groups: np.ndarray | None, width: float) -> bool:
+def refitted_on_all(member: Any, rows: Rows, width: float) -> bool:
     """Refit a member on all rows, standardised by them, and return whether it could be: a kernel GP at its hyperparameters, a network or trees learned again.
 
-    Later rows have another mean and spread, and a network knows nothing of inputs beyond those that it learned from. On the last fifth in time kernel
-    GPs gained 0.28 nats on CO2, 0.2 on steel, 0.03 on Seattle, against rows that only join; networks 2.5 nats on Tetouan, 4 on CO2 and San Francisco.
+    Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
     """
-    is_learned = is_network(getattr(member, "features", None)) or has_trees(member)
-    if not (is_learned or isinstance(member, KernelGPRegressor)):
+    is_kernel = isinstance(member, KernelGPRegressor)
+    if not (is_kernel or is_network(getattr(member, "features", None)) or has_trees(member)):
         return False
     with contextlib.suppress(TimeIsUpError, MemoryLimitError):
-        if isinstance(member, KernelGPRegressor):
-            again = kernel_of_all_rows(member, rows, groups)
-        else:
-            again = learned_again(member, rows, groups)
+        again = kernel_of_all_rows(member, rows) if is_kernel else learned_again(member, rows)
         for attribute in FITTED:
             if hasattr(again, attribute):
                 setattr(member, attribute, getattr(again, attribute))
@@ -124,22 +115,15 @@ def refitted_on_all(member: Any, rows: Rows, groups: np.ndarray | None, width: f
 
 def takes_in(member: Any, rows: Rows) -> bool:
     """Update the posterior with held-out rows, and return whether family, time and memory allowed it: hyperparameters and features stay."""
+    update = {KernelGPRegressor: "update", FeatureGPRegressor: "partial_fit"}
     with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
         deadline.require()
-        if isinstance(member, KernelGPRegressor):
-            member.update(rows.X, rows.y, rows.weight)
-            return True
-        if isinstance(member, FeatureGPRegressor):
-            member.partial_fit(rows.X, rows.y, rows.weight)
-            return True
+        for kind, method in update.items():
+            if isinstance(member, kind):
+                getattr(member, method)(rows.X, rows.y, rows.weight)
+                return True
     return False
 
 
-def with_encoder(member: Any, encoder: Any, pool: Any) -> None:
-    """Let the member, and each of its own, take the tables that the pool takes."""
-    own = getattr(member, "estimators_", {})
-    for part in own.values():
-        with_encoder(part, encoder, pool)
-    if not own:
-        member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
-    name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))
+def _base(posterior: Any) -> Any:
+    return posterior.base if isinstance(posterior, MixturePosterior) else posterior

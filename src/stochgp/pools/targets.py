@@ -11,17 +11,16 @@ from stochgp.choosing import Preference, prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.data.standardise import Standardiser
+from stochgp.data.time_order import BETWEEN
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.likelihoods import GAUSSIAN
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.warping import fit_transforms
-from stochgp.pools.division import held_out
+from stochgp.pools.held_out import held_out
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.selection.likelihood import GAUSSIAN
-from stochgp.selection.metric import INPUTS
-from stochgp.training_data.new_rows import BETWEEN
 from stochgp.transforms import ShiftedLog
 from stochgp.warning import silent
 
@@ -50,7 +49,7 @@ def choose_counts(rows: Rows, settings: dict[str, Any], context: FitContext) -> 
     rows = rows.some(random_rows(len(rows), MAX_ROWS, context.seed("counts")))
     new = held_out(rows, np.random.default_rng(context.seed("counts")), share=0.5).all
     model = KernelGPRegressor(
-        likelihood=GAUSSIAN, metric=INPUTS, epochs=EPOCHS, missing="refuse", new_rows=BETWEEN,
+        likelihood=GAUSSIAN, rotate_inputs=False, epochs=EPOCHS, missing="refuse", new_rows=BETWEEN,
         target_outliers="keep", **settings,
     )  # fmt: skip
     seen, held = rows.some(~new), rows.some(new)

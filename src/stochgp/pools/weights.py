@@ -1,10 +1,9 @@
 """Weights of the members of a pool, from predictions of held-out rows."""
 
-import abc
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.optimize
@@ -12,17 +11,17 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
-from stochgp.data.neighbours import Neighbours
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, mixture
 from stochgp.distributions.curves import truncated
+from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
+Inputs = Float[np.ndarray, "N D"]
+PerRow = Float[np.ndarray, " N"]
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
-SURE = (
-    1.0  # standard errors by which a pool is better than its best member: with 2, used cars lost 17 % of CRPS
-)
+SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
 
 
@@ -30,7 +29,7 @@ MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other
 class Distance:
     """d(x) = log of the Euclidean distance to the nearest of these rows in units of `scale`, clipped to [low, high], less their middle."""
 
-    rows: Float[np.ndarray, "n D"]  # in those units
+    rows: Inputs  # in those units
     scale: Float[np.ndarray, " D"]
     low: float = -np.inf
     high: float = np.inf
@@ -40,86 +39,65 @@ class Distance:
     def _tree(self) -> Neighbours:
         return Neighbours(self.rows)
 
-    def joined(self, X: Float[np.ndarray, "N D"]) -> "Distance":
+    def joined(self, X: Inputs) -> "Distance":
         """To these rows too."""
         return replace(self, rows=np.concatenate([self.rows, self._in_units(X)]))
 
-    def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def __call__(self, X: Inputs) -> PerRow:
         Z = self._in_units(X)
         nearest = self.rows[self._tree.query(Z, 1)[:, 0]]
         d = np.log(np.maximum(np.linalg.norm(Z - nearest, axis=1), 1e-12))
         middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
         return np.clip(d, self.low, self.high) - middle
 
-    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N D"]:
+    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
         return _in_units(X if self.column is None else X[:, [self.column]], self.scale)
 
 
-class AbstractPooling(abc.ABC):
-    """Weights of K members."""
-
-    is_joint: bool = False  # whether one member generates the observations of all rows, as models of one f do; else each observation has its own indicator
-    positive: bool = False  # whether the mixture is truncated at 0
-
-    def strength(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"] | None:
-        """The share of the calibration at each row, from 0 to 1; None: 1 everywhere."""
-        return None
-
-    def mixed(self, parts: Sequence[AbstractDistribution], X: Float[np.ndarray, "N D"]) -> Any:
-        """The distribution of an observation at each row, from those of the members."""
-        mixed = parts[0] if len(parts) == 1 else mixture(tuple(parts), self.weights(X))
-        return truncated(mixed) if self.positive else mixed
-
-    @property
-    @abc.abstractmethod
-    def by_row(self) -> bool:
-        """Whether weights depend on the row."""
-
-    @abc.abstractmethod
-    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        """Of each row, or [K] of all."""
-
-
 @dataclass(frozen=True, eq=False)
-class Pooling(AbstractPooling):
-    """w_k(x) = softmax_k(level_k + slope_k d(x)), d the distance in time to the nearest training row; without a distance w = softmax(level).
+class PoolWeights:
+    """w_k(x) = softmax_k(level_k + slope_k d(x)) of the named members, d the distance in time to the nearest training row; without a distance w = softmax(level).
 
-    With a distance, a calibration has strength 1 at its low end and 0 at its high end, linear in d between them.
+    With a distance, a calibration has strength 1 at its low end and 0 at its high end, linear in d between them. `average` is the mean of w over
+    the held-out rows, `positive` says whether the mixture is truncated at 0.
     """
 
+    names: list[str]
     level: Float[np.ndarray, " K"]
     slope: Float[np.ndarray, " K"]
+    average: Float[np.ndarray, " K"]
+    why: str = ""
     distance: Distance | None = None
     positive: bool = False
-    is_joint: ClassVar[bool] = True
+    is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
 
     @classmethod
-    def of(cls, weights: Float[np.ndarray, " K"]) -> "Pooling":
-        """Weights that are the same everywhere."""
-        return cls(np.log(weights), np.zeros(len(weights)))
+    def constant(cls, names: list[str], w: Float[np.ndarray, " K"], why: str) -> "PoolWeights":
+        """The same weights everywhere."""
+        return cls(names, np.log(w), np.zeros(len(w)), w, why)
 
     @property
     def by_row(self) -> bool:
+        """Whether weights depend on the row."""
         return self.distance is not None and bool(self.slope.any())
 
-    def strength(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"] | None:
+    def strength(self, X: Inputs) -> PerRow | None:
+        """The share of the calibration at each row, from 0 to 1; None: 1 everywhere."""
         if self.distance is None:
             return None
         return 0.5 - self.distance(X) / (self.distance.high - self.distance.low)
 
-    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
+    def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
+        """The weights of each row, or [K] of all."""
         if self.distance is None or not self.by_row:
             return softmax(self.level)
         return softmax(self.level + self.distance(X)[:, None] * self.slope, axis=1)
 
 
-class PoolWeights(NamedTuple):
-    """The members of a pool with their weights, and the reason."""
-
-    names: list[str]
-    pooling: Pooling
-    average: Float[np.ndarray, " K"]  # over the held-out rows
-    why: str
+def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
+    """The distribution of an observation at each row, from those of the members."""
+    found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
+    return truncated(found) if weights.positive else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,48 +111,37 @@ class HeldOutPredictions:
     rows: Rows
     parts: list[tuple[Int[np.ndarray, " r"], list[AbstractDistribution]]]
     mean: Float[np.ndarray, "R K"]
-    weight: Float[np.ndarray, " R"]  # for scores: in tables with a time single rows and blocks count alike
+    log_density: Float[np.ndarray, "R K"]
+    weight: PerRow  # for scores: in tables with a time single rows and blocks count alike
     cluster: Int[np.ndarray, " R"]
-    constant: Float[np.ndarray, " R"]  # the mean target of the rows that the members learned from
+    constant: PerRow  # the mean target of the rows that the members learned from
     far: Bool[np.ndarray, " R"] | None = None  # in tables with a time, rows of held-out blocks
 
-    @functools.cached_property
-    def log_density(self) -> Float[np.ndarray, "R K"]:
-        density = np.empty(self.mean.shape)
-        for i, distributions in self.parts:
-            for k, distribution in enumerate(distributions):
-                density[i, k] = distribution.logpdf(self.rows.y[i])
-        return density
-
     @property
-    def y(self) -> Float[np.ndarray, " R"]:
+    def y(self) -> PerRow:
         return self.rows.y
 
     def take(self, i: Any) -> "HeldOutPredictions":
-        """Some of the rows; their distributions stay behind."""
-        taken = replace(
-            self, rows=self.rows.some(i), parts=[], mean=self.mean[i], weight=self.weight[i],
-            cluster=self.cluster[i], constant=self.constant[i], far=None,
-        )  # fmt: skip
-        vars(taken)["log_density"] = self.log_density[i]
-        return taken
+        """Some of the rows, without distributions."""
+        arrays = {
+            name: getattr(self, name)[i] for name in ("mean", "log_density", "weight", "cluster", "constant")
+        }
+        return replace(self, rows=self.rows.some(i), parts=[], far=None, **arrays)
 
     def of(self, names: Sequence[str]) -> "HeldOutPredictions":
         """Some of the members."""
         k = [self.names.index(name) for name in names]
         parts = [(i, [distributions[j] for j in k]) for i, distributions in self.parts]
-        some = replace(self, names=list(names), parts=parts, mean=self.mean[:, k])
-        vars(some)["log_density"] = self.log_density[:, k]
-        return some
+        columns = {"mean": self.mean[:, k], "log_density": self.log_density[:, k]}
+        return replace(self, names=list(names), parts=parts, **columns)
 
     def mixed(self, weights: PoolWeights) -> Iterator[tuple[Int[np.ndarray, " r"], Any]]:
         """(Row numbers, distributions of the pool there)."""
-        k = [self.names.index(name) for name in weights.names]
-        for i, distributions in self.parts:
-            yield i, weights.pooling.mixed([distributions[j] for j in k], self.rows.X[i])
+        for i, distributions in self.of(weights.names).parts:
+            yield i, mixed(weights, distributions, self.rows.X[i])
 
     @functools.cached_property
-    def scores(self) -> dict[str, Float[np.ndarray, " R"]]:
+    def scores(self) -> dict[str, PerRow]:
         """`pool_scores` of each member."""
         return {
             name: pool_scores(self.log_density[:, k], self.mean[:, k], self.y, self.weight)
@@ -200,7 +167,7 @@ class HeldOutPredictions:
 
 def alone(name: str, why: str) -> PoolWeights:
     """One member."""
-    return PoolWeights([name], Pooling.of(np.ones(1)), np.ones(1), why)
+    return PoolWeights.constant([name], np.ones(1), why)
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
@@ -227,15 +194,12 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     while True:
         w = stacking_weights(useful.log_density, useful.mean, useful.y, useful.weight)
         if len(w) == 1 or w.min() >= MIN_WEIGHT:
-            return PoolWeights(useful.names, Pooling.of(w), w, why)
+            return PoolWeights.constant(useful.names, w, why)
         useful = useful.of([name for name, share in zip(useful.names, w, strict=True) if share > w.min()])
 
 
 def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> PoolWeights:
-    """In tables with a time: weights by single rows for rows near the training rows, and by blocks for `far` ones; between them log w_k is linear in d.
-
-    One fit to both kinds of rows gave members that were learned for near rows a third of the weight far from them: on the last fifth of CO2 0.3 nats were lost.
-    """
+    """In tables with a time: weights by single rows near the training rows, and by blocks at `far` ones; between them log w_k is linear in d."""
     far = predictions.far
     assert far is not None
     ends = [stack(predictions.take(i)) for i in (~far, far)]
@@ -246,21 +210,19 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
         row[[names.index(name) for name in end.names]] = np.maximum(end.average, MIN_END_WEIGHT)
     low, high = np.log(at / at[:, :1])
     d = distance(predictions.rows.X)
-    pooling = Pooling((high + low) / 2, (high - low) / max(float(np.ptp(d)), 1e-12), distance)
-    average = np.average(
-        np.broadcast_to(pooling.weights(predictions.rows.X), (len(d), len(names))),
-        axis=0,
-        weights=predictions.weight,
+    made = PoolWeights(
+        names, (high + low) / 2, (high - low) / max(float(np.ptp(d)), 1e-12), np.empty(0), why, distance
     )
-    return PoolWeights(names, pooling, average, why)
+    w = np.broadcast_to(made.weights(predictions.rows.X), (len(d), len(names)))
+    return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
 
 
 def pool_scores(
-    log_density: Float[np.ndarray, " R"],
-    mean: Float[np.ndarray, " R"],
-    y: Float[np.ndarray, " R"],
-    weight: Float[np.ndarray, " R"],
-) -> Float[np.ndarray, " R"]:
+    log_density: PerRow,
+    mean: PerRow,
+    y: PerRow,
+    weight: PerRow,
+) -> PerRow:
     """log p(y_i) + log N(y_i | m_i, S), S the mean square of y − m: their sum is that of log densities and −n log RMSE.
 
     The log density alone would prefer a member for its tails that makes the mean worse.
@@ -273,8 +235,8 @@ def pool_scores(
 def stacking_weights(
     log_density: Float[np.ndarray, "R K"],
     mean: Float[np.ndarray, "R K"],
-    y: Float[np.ndarray, " R"],
-    weight: Float[np.ndarray, " R"],
+    y: PerRow,
+    weight: PerRow,
 ) -> Float[np.ndarray, " K"]:
     """The weights [K] of the highest mean of `pool_scores` of the mixture (stacking of predictive distributions, Yao et al. 2018, with a term for the mean)."""
     K, share = mean.shape[1], weight / weight.sum()
@@ -300,7 +262,7 @@ def stacking_weights(
     return softmax(np.concatenate([[0.0], best.x]))
 
 
-def _half_by_half(predictions: HeldOutPredictions) -> Float[np.ndarray, " R"]:
+def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
     """`pool_scores` of the pool, each half of the clusters with the weights of the other."""
     labels = np.random.default_rng(0).permutation(np.unique(predictions.cluster))
     first = np.isin(predictions.cluster, labels[: len(labels) // 2])
@@ -316,7 +278,7 @@ def _half_by_half(predictions: HeldOutPredictions) -> Float[np.ndarray, " R"]:
 
 
 def distance_between(
-    X: Float[np.ndarray, "N D"],
+    X: Inputs,
     scale: Float[np.ndarray, " D"],
     column: int | None,
     near: Float[np.ndarray, "n D"],
@@ -333,7 +295,7 @@ def distance_between(
     return replace(distance, low=low, high=high) if low < high else None
 
 
-def column_of_time(X: Float[np.ndarray, "N D"], block: Int[np.ndarray, " N"]) -> int | None:
+def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
     """The first column whose values rise from each block of time to the next; None if several columns together hold the time, as year and month."""
     order = np.argsort(block, kind="stable")
     first = np.flatnonzero(np.diff(block[order], prepend=-1))
@@ -342,27 +304,5 @@ def column_of_time(X: Float[np.ndarray, "N D"], block: Int[np.ndarray, " N"]) ->
     return int(np.argmax(rises)) if rises.any() else None
 
 
-def _in_units(X: Float[np.ndarray, "N D"], scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N D"]:
+def _in_units(X: Inputs, scale: Float[np.ndarray, " D"]) -> Inputs:
     return np.ascontiguousarray(X / scale, np.float64)
-
-
-def log_density_of_wider(
-    distribution: AbstractDistribution, y: Float[np.ndarray, " R"], c: float
-) -> Float[np.ndarray, " R"]:
-    """log p(m + (y − m)/√c) − ½ log c: the log density if all errors are √c times as large."""
-    mean = distribution.mean
-    return distribution.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
-
-
-WIDTHS = tuple(1.1**k for k in range(40))  # 1 to 41, factors of variances
-
-
-def width(
-    distribution: AbstractDistribution,
-    y: Float[np.ndarray, " N"],
-    i: Bool[np.ndarray, " N"],
-    weight: Float[np.ndarray, " N"],
-) -> float:
-    """The factor c ≥ 1 of variances with the highest mean log density of the rows `i`."""
-    gain = lambda c: np.average(log_density_of_wider(distribution, y, c)[i], weights=weight[i])
-    return WIDTHS[int(np.argmax([gain(c) for c in WIDTHS]))]

@@ -124,10 +124,6 @@ class AbstractPosterior(eqx.Module):
         """
         return None
 
-    def variance(self, X: Rows) -> PerRow:
-        """var f(x) for each row."""
-        return self.mean_and_variance(X)[1]
-
 
 class DispersedFunctions(AbstractFunctions):
     """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m.

@@ -15,7 +15,7 @@ from stochgp.data.rows import Rows as TrainingRows
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.numerics.dense_factor import factorised, rounding_error, safe_covariance, safe_variance
+from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.operators import AbstractOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
@@ -73,17 +73,17 @@ class ExactKernelPosterior(AbstractPosterior):
     def mean(self, X: Rows) -> PerRow:
         """At known rows of a small system on the host; else in one program."""
         if self.system.fits_host(self.solver) and not isinstance(X, Tracer):
-            return self._across(X) @ np.asarray(self.weights, np.float64)[:, 0]
+            return self.across(X) @ np.asarray(self.weights, np.float64)[:, 0]
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """The variance of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
 
-        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.dense_factor`,
+        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.linalg`,
         or its rounding error, in the precision of the factor.
         """
         if self.system.fits_host(self.solver):
-            across, within = self._across(X), np.asarray(diagonal(self.system.kernel, np.asarray(X)))
+            across, within = self.across(X), np.asarray(diagonal(self.system.kernel, np.asarray(X)))
             mean = across @ np.asarray(self.weights, np.float64)[:, 0]
         else:
             found = _mean_and_cross(self.system.operator, self.weights, X)
@@ -143,24 +143,20 @@ class ExactKernelPosterior(AbstractPosterior):
         return self.errors_without(rows) if len(self.weights) <= SMALL else None
 
     def errors_without(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """z = e_i/√V_i, e_i = α_i/Q_ii of the variance 1/Q_ii, Q = A⁻¹, each from all other rows (`posteriors.calibration`)."""
-        alpha, Q = self._alpha_and_q(rows)
-        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / self.system.variance_of_one(rows, 1 / Q))
+        """z = e_i/√V_i of `left_out`."""
+        e, V = self.left_out(rows)
+        return e / np.sqrt(V)
 
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(e_i, V_i) of `errors_without`: the error of each row and the variance of one observation there."""
-        alpha, Q = self._alpha_and_q(rows)
-        return alpha / Q, self.system.variance_of_one(rows, 1 / Q)
-
-    def _alpha_and_q(self, rows: Int[np.ndarray, " P"]) -> tuple[np.ndarray, np.ndarray]:
-        """(α_i, Q_ii) of these rows."""
+        """(e_i, V_i): the error α_i/Q_ii of the variance 1/Q_ii, Q = A⁻¹, of each row given all others, and the variance of one observation there."""
         Q = np.empty(len(rows))
         for start in range(0, len(rows), COLUMNS):
             half = self.columns(rows[start : start + COLUMNS])
             Q[start : start + COLUMNS] = np.sum(np.square(half, dtype=np.float64), axis=0)
-        return np.asarray(self.weights, np.float64)[rows, 0], Q
+        alpha = np.asarray(self.weights, np.float64)[rows, 0]
+        return alpha / Q, self.system.variance_of_one(rows, 1 / Q)
 
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
         """These columns of L⁻¹."""
@@ -173,7 +169,7 @@ class ExactKernelPosterior(AbstractPosterior):
         squares = np.square(b, dtype=np.float64)
         return np.stack([squares.sum(axis=0), self.system.row_noise @ squares])
 
-    def _across(self, X: Float[Array | np.ndarray, "B D"]) -> Float[np.ndarray, "B N"]:
+    def across(self, X: Float[Array | np.ndarray, "B D"]) -> Float[np.ndarray, "B N"]:
         """k(X, rows of the system), in float64."""
         with jax.enable_x64(True):
             return dense.block(

@@ -22,14 +22,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.data.rows import Rows
-from stochgp.kernels.nearest import NearestRows
-from stochgp.numerics.arrays import on_device
-from stochgp.numerics.dense_factor import Factor
+from stochgp.kernels import dense
+from stochgp.neighbours import Neighbours
+from stochgp.numerics.arrays import by_blocks, on_device
+from stochgp.numerics.linalg import Factor
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator, wide
+from stochgp.operators import AbstractOperator
 from stochgp.operators.base import filled
-from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, drawn_targets, whole_product
+from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, drawn_targets, times, whole_product
 from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
@@ -85,7 +86,7 @@ def warm_start(
     n_old, N = len(weights), operator.size
     b = jnp.asarray(b)
     V = jnp.concatenate([jnp.asarray(weights, b.dtype), jnp.zeros((N - n_old, b.shape[1]), b.dtype)])
-    r = b - whole_product(operator, V) if left is None else _left_of_all(operator, b, V, left)
+    r = b - whole_product(operator, V) if left is None else _left(operator, b, V, left)
     goal = ENOUGH * np.asarray(tolerance) * np.linalg.norm(np.asarray(b, np.float64), axis=0)
     m = min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), N)
     m = min(max(int(min(m, math.sqrt(most_bytes / BYTES_PER_ENTRY))), LEAST_ROWS), N)
@@ -109,13 +110,12 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
 
     [[L, 0], [Wᵀ, M]] with W = L⁻¹B'ᵀ and MMᵀ = C − WᵀW: n N² products instead of N³/3, and the memory of both factors.
     """
-    operator, dtype = system.operator, factor.L.dtype
-    operator = operator if operator.dtype == dtype else operator.astype(dtype)
-    N, L = operator.size, np.zeros((operator.size, operator.size), dtype)
+    N, dtype = len(system.X), factor.L.dtype
+    X, L = np.asarray(system.X, dtype), np.zeros((N, N), dtype)
     L[:n_old, :n_old] = factor.L
     for first in range(n_old, N, BLOCK):
         last = min(first + BLOCK, N)
-        across = np.asarray(_rows_of(operator, np.asarray(first), last - first), dtype)[:, :last]
+        across = dense.block(system.kernel, X[first:last], X[:last])
         W = Factor(L[:first, :first], 0.0).half(across[:, :first].T.copy())
         C = across[:, first:].astype(np.float64) - (W.T @ W).astype(np.float64)
         C[np.diag_indices(last - first)] += system.row_noise[first:last] + factor.jitter
@@ -127,15 +127,13 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
     return Factor(L, factor.jitter)
 
 
-def _left_of_all(
+def _left(
     operator: AbstractOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
 ) -> Float[Array, "N C"]:
     """b − A V, where V is 0 beyond the first rows, whose residual is `left`."""
-    parts, padded = [jnp.asarray(left, b.dtype)], operator.pad(V)
-    for first in range(len(left), len(b), BLOCK):
-        last = min(first + BLOCK, len(b))
-        parts.append(b[first:last] - _times(operator, padded, np.asarray(first), last - first))
-    return jnp.concatenate(parts)
+    X, padded = np.asarray(operator.inputs)[len(left) : len(b)], operator.pad(V)
+    (products,) = by_blocks(lambda rows: (_product(operator, rows, padded),), BLOCK, X)
+    return jnp.concatenate([jnp.asarray(left, b.dtype), b[len(left) :] - jnp.asarray(products, b.dtype)])
 
 
 def _new_first(
@@ -145,7 +143,7 @@ def _new_first(
     N, X = operator.size, np.asarray(operator.inputs, np.float64)
     new = n_old + generator.permutation(N - n_old)
     k = min(NEAR, n_old, max(1, NEAR_BLOCKS * m // len(new)))
-    near = NearestRows(operator.kernel, X[:n_old]).query(X[new], k).T.ravel()
+    near = Neighbours(X[:n_old], operator.kernel).query(X[new], k).T.ravel()
     order = np.concatenate([new, near, generator.permutation(n_old)])
     return order[np.sort(np.unique(order, return_index=True)[1])]
 
@@ -163,8 +161,8 @@ def _minimiser(
 
 
 @eqx.filter_jit
-def _times(operator: AbstractOperator, V: Array, first: Any, n_rows: int) -> Float[Array, "n C"]:
-    return operator.times(operator.block(first, n_rows), V, wide).astype(V.dtype)
+def _product(operator: AbstractOperator, X: Float[Any, "n D"], V: Array) -> Float[Array, "n C"]:
+    return times(operator, X, V)
 
 
 @eqx.filter_jit
@@ -183,9 +181,3 @@ def _moved(
     block = lambda start: matmul(operator.kernel.between(operator.block(start, n), columns), delta)
     Kd = filled(jnp.zeros_like(r), N, n, block)
     return V.at[rows].add(delta), (r - Kd).at[rows].add(-operator.noise[rows][:, None] * delta)
-
-
-@eqx.filter_jit
-def _rows_of(operator: AbstractOperator, first: Any, n_rows: int) -> Float[Array, "n N"]:
-    rows = operator.block(first, n_rows)
-    return operator.kernel.between(rows, operator.block(0, operator.size))

@@ -7,8 +7,8 @@ Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
     from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
     of a mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ], m = Σ_s w_s m_s
 
-so that the diagonals are the variances that the posterior itself gives. The slope of the last one needs no factor: with H = A⁻¹k(X, Z) held,
-it is that of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z). The slope of v is that with the nearest rows as they are.
+so that the diagonals are the variances that the posterior itself gives. The slope of C from a factor needs none: with H = A⁻¹k(X, Z) held, C and its
+slope are those of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z) + HᵀAH. The slope of v is that with the nearest rows as they are.
 """
 
 from collections.abc import Callable
@@ -49,11 +49,9 @@ class JointMoments:
             parts = map(JointMoments, posterior.parts)
             self._mixed, self.dtype = list(zip(posterior.shares, parts, strict=True)), np.dtype(np.float64)
             return
-        self._exact = posterior if isinstance(posterior, ExactKernelPosterior) else None
-        self._sampled = posterior if isinstance(posterior, SampledKernelPosterior) else None
-        self._of, self._parts = _traced(posterior)
-        own = np.float64 if self._exact is not None else posterior.dtype or np.float64
-        self.dtype = np.dtype(own)
+        self._posterior, (self._of, self._parts) = posterior, _traced(posterior)
+        is_exact = isinstance(posterior, ExactKernelPosterior)
+        self.dtype = np.dtype(np.float64 if is_exact else posterior.dtype or np.float64)
 
     def value(self, Z: Sets) -> tuple[Means, Covariances]:
         """(Mean, covariance) of each set."""
@@ -78,32 +76,24 @@ class JointMoments:
         return self._by_chunk(self._pull, Z, by_mean, by_covariance)[0]
 
     def _value(self, Z: Array) -> tuple[Any, ...]:
-        if self._exact is None:
-            return _value(self._of, self._parts, self._own(Z), Z)
-        mean, within, across, half = self._halves(Z)
-        return mean, within - np.einsum("nbq,nbr->bqr", across, half)
+        return _value(self._of, self._parts, self._own(Z), Z)
 
     def _pull(self, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Any, ...]:
-        own = self._own(Z)
-        if self._exact is not None:
-            own = (jnp.asarray(np.moveaxis(self._halves(Z)[3], 0, 1), self.dtype),)
-        return (_pull(self._of, self._parts, own, Z, by_mean, by_covariance),)
+        return (_pull(self._of, self._parts, self._own(Z), Z, by_mean, by_covariance),)
 
-    def _own(self, Z: Array) -> tuple[Int[Array, "B Q m"], ...]:
-        """What the function takes for each set: of a posterior by samples the numbers of the rows nearest to each point."""
-        if self._sampled is None:
-            return ()
-        near = self._sampled.nearest(np.asarray(Z).reshape(-1, Z.shape[2]))
-        return (jnp.asarray(near).reshape(*Z.shape[:2], near.shape[1]),)
-
-    def _halves(self, Z: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(mean [B, Q], k(Z, Z) [B, Q, Q], k(X, Z) and A⁻¹k(X, Z) [N, B, Q])."""
-        exact: Any = self._exact
-        operator, weights = self._parts
-        mean, within, across = (np.asarray(part, np.float64) for part in _kernels(operator, weights, Z))
-        flat = across.reshape(len(across), -1)
-        half = np.asarray(exact.factor.solve(flat.copy()), np.float64)
-        return mean, within, across, half.reshape(across.shape)
+    def _own(self, Z: Array) -> tuple[Array, ...]:
+        """Constants of each set: the rows nearest to each point, for samples; H and HᵀAH, for a factor."""
+        points, (B, Q) = np.asarray(Z).reshape(-1, Z.shape[2]), Z.shape[:2]
+        match self._posterior:
+            case SampledKernelPosterior() as posterior:
+                near = posterior.nearest(points)
+                return (jnp.asarray(near).reshape(B, Q, near.shape[1]),)
+            case ExactKernelPosterior() as posterior:
+                across = posterior.across(points)
+                half = np.asarray(posterior.factor.solve(across.T.copy()), self.dtype).reshape(-1, B, Q)
+                explained = np.einsum("bqn,nbr->bqr", across.reshape(B, Q, -1), half)
+                return jnp.asarray(np.moveaxis(half, 0, 1)), jnp.asarray(explained)
+        return ()
 
     def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
@@ -176,29 +166,20 @@ def _by_process(process: Any, Z: Float[Array, "B Q D"]) -> tuple[Float[Array, "B
 
 
 def _by_factor(
-    operator: Any, weights: Array, half: Float[Array, "B N Q"], Z: Float[Array, "B Q D"]
+    operator: Any,
+    weights: Array,
+    half: Float[Array, "B N Q"],
+    explained: Float[Array, "B Q Q"],
+    Z: Float[Array, "B Q D"],
 ) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
-    """Whose slopes in Z are those of mean and covariance; its values are not."""
-
-    def one(half: Array, Z: Array) -> tuple[Array, Array]:
+    def one(half: Array, explained: Array, Z: Array) -> tuple[Array, Array]:
         rows = operator.prepare(Z)
         V = operator.pad(jnp.concatenate([jnp.asarray(weights, Z.dtype), half], axis=1))
         across = operator.times(rows, V)
-        explained = across[:, 1:]
-        return across[:, 0], operator.kernel.between(rows, rows) - explained - explained.T
+        E = across[:, 1:]
+        return across[:, 0], operator.kernel.between(rows, rows) - E - E.T + explained
 
-    return jax.vmap(one)(half, Z)
-
-
-@eqx.filter_jit
-def _kernels(operator: Any, weights: Array, Z: Float[Array, "B Q D"]) -> tuple[Array, Array, Array]:
-    """(Means, k(Z, Z) of each set, k(X, Z) [N, B, Q])."""
-    B, Q, D = Z.shape
-    rows = operator.prepare(Z.reshape(B * Q, D))
-    across = operator.kernel.between(operator.block(0, operator.size), rows)
-    mean = matmul(across.T, jnp.asarray(weights, Z.dtype))[:, 0]
-    within = jax.vmap(lambda z: operator.kernel.between(operator.prepare(z), operator.prepare(z)))(Z)
-    return mean.reshape(B, Q), within, across.reshape(-1, B, Q)
+    return jax.vmap(one)(half, explained, Z)
 
 
 @eqx.filter_jit

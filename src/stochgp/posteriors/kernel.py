@@ -16,20 +16,15 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
-from stochgp.planning.memory import (
+from stochgp.posteriors.base import AbstractFunctions, PerRow, Request, Rows
+from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
+from stochgp.solvers.memory import (
     COMPILER_BYTES,
     chunk_bytes,
     covariance_bytes,
     result_bytes,
 )
-from stochgp.posteriors.base import (
-    AbstractFunctions,
-    PerRow,
-    Request,
-    Rows,
-)
-from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -117,12 +112,12 @@ class KernelSystem(eqx.Module):
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
 
     def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
-        """Of the system with `n_held` samples, for the planner's counts."""
+        """Of the system with `n_held` samples, to count its bytes."""
         (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
         return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
 
     def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
-        """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
+        """Return the bytes with `n_held` samples; `variance` is "exact", "samples" or "none"."""
         (problem, layout), need = self.sizes(n_held), 0
         if request.covariance:
             how = "exact" if variance == "exact" else "samples"
@@ -164,7 +159,8 @@ class KernelFunctions(AbstractFunctions):
 
         def part(start: Array) -> Array:
             own, weights = (jax.lax.dynamic_slice_in_dim(of, start, n, axis) for of, axis in ((Z, 0), (V, 1)))
-            return times_own(self.operator, own, weights)
+            prepared = self.operator.prepare(own.reshape(n * R, -1))
+            return self.operator.own_times(prepared, weights)
 
         found = jax.lax.map(part, starts)  # [parts, n, R]
         place = (starts[:, None] + jnp.arange(n)).ravel()
@@ -215,14 +211,6 @@ def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
-
-
-def times_own(
-    operator: AbstractOperator, Z: Float[Array, "S R D"], V: Float[Array, "P S"]
-) -> Float[Array, "S R"]:
-    """k(Z_s, ·) V_s for each s, tile by tile; derivatives evaluate a tile again instead of keeping it."""
-    S, R, D = Z.shape
-    return operator.own_times(operator.prepare(Z.reshape(S * R, D)), V)
 
 
 @eqx.filter_jit

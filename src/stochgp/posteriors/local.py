@@ -4,23 +4,24 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.model_rows import MOST_ROWS
-from stochgp.data.neighbours import Neighbours
+from stochgp.compiled import in_threads
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import MOST_ROWS
 from stochgp.devices import ONE, Devices
-from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import with_level
+from stochgp.kernels import AbstractStationary, Warped
+from stochgp.likelihoods import AbstractNoise, ConstantNoise
+from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows, with_level
 from stochgp.models import KernelGP
+from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.seeds import random_rows
-from stochgp.numerics.threads import in_threads
-from stochgp.parameters import cast
+from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
-from stochgp.posteriors.local_index import LocalIndex, neighbours_bytes, row_noise, searched_ahead
 from stochgp.posteriors.local_points import Points, at_points
 
 NEIGHBOURS = 256
@@ -28,9 +29,10 @@ FEWER = (64, 128)  # that may be enough
 LOST = 0.004  # nats per row: 0.01 cost 3 % of the RMSE on the flights
 RECALL_ROWS = 100
 LEFT_OUT_NUMBERS = 1 << 28  # 16,384 rows of 128 neighbours: 3 s on two cores
-# Rows of which a quarter is enough to correct probabilities (`selection.curves`), and numbers that they may take: 256 neighbours, 6 s. From 4,096 rows 95 % intervals held 89 % on bike.
+# Rows that choose the distribution of errors, and numbers that they may take: 256 neighbours, 6 s. From 4,096 rows 95 % intervals held 89 % on bike.
 LEAST_LEFT_OUT, MOST_LEFT_OUT_NUMBERS = 8192, 1 << 29
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
+WARP_ROWS = 1 << 15  # rows that a network takes at a time
 BLOCK_BYTES = 2_000_000  # of the neighbours' rows that one thread works on
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
 COMPILER_BYTES = 100_000_000  # that a first prediction leaves behind
@@ -61,7 +63,7 @@ class LocalPosterior(AbstractPosterior):
     far from the best on six data sets. Equal distances have a fixed order. Tanimoto, without places, finds the rows of highest correlation by comparing all.
 
     The variance is that of the predictor bᵀy_S, b as near to A_S⁻¹k(X_S, x) as rounding and a jitter allow: c [bᵀΣb + hᵀK⁺h], the second term at
-    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.dense_factor`). What is learned of one point
+    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.linalg`). What is learned of one point
     says nothing of its covariance with another.
 
     Parameters
@@ -141,22 +143,18 @@ class LocalPosterior(AbstractPosterior):
         """With the tree of the training rows, which is made at the first prediction, or when variances are calibrated."""
         if request.covariance or request.n_samples:
             return 0
-        N, D = self.X.shape
-        tree = vars(self._index).get("tree") if "_index" in vars(self) else None
-        there = isinstance(tree, Neighbours) and tree.is_tree
-        rows, points = 0 if there else N, min(request.n_rows, MOST_ROWS)
-        search = neighbours_bytes(self.gp.kernel, rows, D, points, self.n_neighbours)
+        (N, D), kernel = self.X.shape, self.gp.kernel
+        there = value_of(kernel).has_places and "_index" in vars(self) and "tree" in vars(self._index)
+        points = min(request.n_rows, MOST_ROWS)
+        search = local_search_bytes(kernel, 0 if there else N, D, points, self.n_neighbours)
         return 64 * request.n_rows + search + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
         index, k = self._index, min(self.n_neighbours, len(self.X))
         with jax.enable_x64(True):
-            chunks = [index.warp(X[start : start + QUERY_ROWS]) for start in range(0, len(X), QUERY_ROWS)]
-            parts = [
-                self._by_block(near, Z)
-                for near, Z in zip(searched_ahead(index, chunks, k), chunks, strict=True)
-            ]
+            chunks = (index.warp(X[start : start + QUERY_ROWS]) for start in range(0, len(X), QUERY_ROWS))
+            parts = [self._by_block(index.tree.query(index.place(Z), k), Z) for Z in chunks]
         return self._joined(parts)
 
     def calibrated(
@@ -167,10 +165,7 @@ class LocalPosterior(AbstractPosterior):
         That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, each one observation that
         counts ρ_i times, with one more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
         """
-        if len(self.X) == 1 or n_rows == 0:
-            return self
-        rows = random_rows(len(self.X), n_rows, seed)
-        return self.changed(scale=self._scale_of(rows, self.left_out(rows, group), group))
+        return self.with_fewest(n_rows, seed, (), group=group)[0]
 
     def with_fewest(
         self,
@@ -213,22 +208,15 @@ class LocalPosterior(AbstractPosterior):
     ) -> tuple["LocalPosterior", float]:
         """(The same with c by these rows, their mean −log p less ½ log 2π)."""
         found = self._joined([self._by_block(near, self._index.Z[rows])])
-        made = self.changed(scale=self._scale_of(rows, found, group))
-        V = made.scale * self._observed(rows, found)
-        loss = np.log(V) + (self.y[rows] - found.mean) ** 2 / V
-        return made, float(np.average(loss, weights=self.weight[rows])) / 2
-
-    def _scale_of(
-        self, rows: Int[np.ndarray, " P"], found: LocalPrediction, group: Int[np.ndarray, " N"] | None
-    ) -> float:
-        squares = (self.y[rows] - found.mean) ** 2 / self._observed(rows, found)
-        weight = self.weight[rows].astype(np.float64)
-        return scale_of(squares, weight, None if group is None else group[rows])
+        V, weight = self._observed(rows, found), self.weight[rows].astype(np.float64)
+        squares = (self.y[rows] - found.mean) ** 2 / V
+        c = scale_of(squares, weight, None if group is None else group[rows])
+        return self.changed(scale=c), float(np.average(np.log(c * V) + squares / c, weights=weight)) / 2
 
     def _observed(self, rows: Int[np.ndarray, " P"], found: LocalPrediction) -> Float[np.ndarray, " P"]:
         """Variances of one observation at each row, var f + σ² s, without c."""
         level = float(self.gp.noise_variance)
-        noise = row_noise(self.gp.noise, level, self.X[rows], np.ones(len(rows)))
+        noise = _row_noise(self.gp.noise, level, self.X[rows], np.ones(len(rows)))
         return found.variance / self.scale + noise
 
     @property
@@ -256,23 +244,20 @@ class LocalPosterior(AbstractPosterior):
         self, rows: Int[np.ndarray, " P"], group: Int[np.ndarray, " N"] | None
     ) -> Int[np.ndarray, "P k"]:
         """The nearest other rows of these training rows, of other groups; −1 where there are too few."""
-        index, k = self._index, min(self.n_neighbours + 1, len(self.X))
         with jax.enable_x64(True):
-            return index.tree.around(rows, k)[:, 1:] if group is None else index.others(rows, k - 1, group)
+            return self._index.tree.others(rows, min(self.n_neighbours, len(self.X) - 1), group)
 
     def recall(self, n_rows: int = RECALL_ROWS) -> float:
         """The share of the nearest rows that predictions find, of random training rows: below 1 only beyond 100,000 rows, see `slack_of`."""
         index, k = self._index, min(self.n_neighbours, len(self.X))
-        if not isinstance(index.tree, Neighbours):
-            return 1.0
         rows = np.random.default_rng(1).permutation(len(self.X))[:n_rows]
         with jax.enable_x64(True):
             return index.tree.recall(index.place(index.Z[rows]), k)
 
     @functools.cached_property
-    def _index(self) -> LocalIndex:
+    def _index(self) -> "_Index":
         with jax.enable_x64(True):
-            return LocalIndex(cast(self.gp, jnp.float64), self.X, self.weight)
+            return _Index(cast(self.gp, jnp.float64), self.X, self.weight)
 
     def _by_block(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P A"]) -> tuple:
         """(mean, variance / c, jitter) of rows Z with these neighbours; −1 is none."""
@@ -293,6 +278,63 @@ class LocalPosterior(AbstractPosterior):
             return LocalPrediction(np.zeros(0), np.zeros(0), 0.0)
         mean, variance, jitter = (np.concatenate([part[i] for part in parts]) for i in range(3))
         return LocalPrediction(mean, self.scale * variance, float(jitter.max()))
+
+
+class _Index:
+    """The rows after the kernel's network, if it has one, and a search of their places."""
+
+    def __init__(self, gp: KernelGP, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"]):
+        self.noise = _row_noise(gp.noise, float(gp.noise_variance), X, weight)
+        kernel, self.networks = value_of(gp.kernel), []
+        while isinstance(kernel, Warped):
+            self.networks.append(kernel)
+            kernel = value_of(kernel.kernel)
+        self.kernel = kernel
+        self.Z = self.warp(X)
+
+    @functools.cached_property
+    def tree(self) -> Neighbours:
+        return Neighbours(self.place(self.Z), None if self.kernel.has_places else self.kernel)
+
+    def warp(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
+        for warped in self.networks:
+            parts = (jnp.asarray(X[i : i + WARP_ROWS]) for i in range(0, len(X), WARP_ROWS))
+            X = np.concatenate([np.asarray(_network(warped, part)) for part in parts])
+        return X
+
+    def place(self, Z: Float[np.ndarray, "P A"]) -> Float[np.ndarray, "P Q"]:
+        """Where rows are compared."""
+        if not isinstance(self.kernel, AbstractStationary):
+            return np.ascontiguousarray(Z, np.float64)
+        return np.asarray(_scaled(self.kernel, jnp.asarray(Z, jnp.float64)))
+
+
+def local_search_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
+    """Memory of finding k neighbours for each of `n_points` at its peak, beside the rows."""
+    compared = None if value_of(kernel).has_places else kernel
+    return neighbours_bytes(compared, n_rows, n_inputs, n_points, k)
+
+
+def _row_noise(
+    noise: AbstractNoise, level: float, X: Float[np.ndarray, "P D"], weight: Float[np.ndarray, " P"]
+) -> Float[np.ndarray, " P"]:
+    """σ² s_i/ρ_i of these rows, with σ² = level."""
+    constant = level / np.maximum(weight.astype(np.float64), SMALLEST_COUNT)
+    if isinstance(noise, ConstantNoise):
+        return constant
+    with jax.enable_x64(True):
+        unit = cast(with_level(noise, 1.0), np.float64)
+        return constant * noise_of_rows(unit, np.asarray(X, np.float64), np.ones(len(X)))
+
+
+@eqx.filter_jit
+def _scaled(kernel: AbstractStationary, Z: Array) -> Array:
+    return kernel.scaled(Z) * jnp.sqrt(value_of(kernel.lengthscale, Z.dtype))
+
+
+@eqx.filter_jit
+def _network(warped: Warped, X: Array) -> Array:
+    return warped.rows(X)
 
 
 def _blocks(n_points: int, bytes_per_point: int) -> tuple[list[Int[np.ndarray, " rows"]], ...]:

@@ -12,9 +12,8 @@ from jaxtyping import Array
 
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.kernels import AbstractKernel
-from stochgp.numerics.dense_factor import rounding_error
+from stochgp.numerics.linalg import rounding_error, safe_cholesky
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import safe_cholesky
 
 
 class Points(NamedTuple):
@@ -45,27 +44,22 @@ class Predictor(NamedTuple):
 
 
 def at_points(kernel: AbstractKernel, block: Points, devices: Devices = ONE) -> tuple[Array, Array, Array]:
-    """By every device its part of the points."""
-    if devices.mesh is None:
-        return _on_one(kernel, block)
-    return _on_all(devices.replicate(kernel), devices.place(block), devices)
+    """(mean, variance, jitter) of every point; each device computes its part of them."""
+    if devices.mesh is not None:
+        kernel, block = devices.replicate(kernel), devices.place(block)
+    return _of_all(kernel, block, devices)
 
 
 @eqx.filter_jit
-def _on_one(kernel: AbstractKernel, block: Points) -> tuple[Array, Array, Array]:
-    return jax.lax.map(lambda one: _at_point(kernel, Points(*one)), block)
-
-
-@eqx.filter_jit
-def _on_all(kernel: AbstractKernel, block: Points, devices: Devices) -> tuple[Array, Array, Array]:
+def _of_all(kernel: AbstractKernel, block: Points, devices: Devices) -> tuple[Array, Array, Array]:
     dynamic, static = eqx.partition(kernel, eqx.is_array)
     own = lambda dynamic, block: jax.lax.map(
         lambda one: _at_point(eqx.combine(dynamic, static), Points(*one)), block
     )
-    everywhere, spread = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.shard_map(own, mesh=devices.mesh, in_specs=(everywhere, spread), out_specs=spread)(
-        dynamic, block
-    )
+    if devices.mesh is None:
+        return own(dynamic, block)
+    whole, part = PartitionSpec(), PartitionSpec(AXIS)
+    return jax.shard_map(own, mesh=devices.mesh, in_specs=(whole, part), out_specs=part)(dynamic, block)
 
 
 def predictor(kernel: AbstractKernel, X: Array, noise: Array, z: Array) -> Predictor:

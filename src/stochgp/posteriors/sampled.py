@@ -12,15 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Rows as TrainingRows
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.likelihoods import AbstractNoise
+from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.dense_factor import rounding_error, safe_covariance
+from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator
 from stochgp.parameters import cast
-from stochgp.planning.memory import most_columns, sliced_covariance_bytes
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, variance_of_samples
 from stochgp.posteriors.kernel import (
     BLOCK,
@@ -40,6 +39,7 @@ from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver, SystemSize, solve
+from stochgp.solvers.memory import most_columns, sliced_covariance_bytes
 
 FEWEST_SAMPLES = 8  # that say how large a left-out variance is
 NEAREST = 48  # rows that variances begin with. Of 10,000 rows 32 have 1.2 to 1.5 times the error and 0.85 of the seconds of predictions, 64 have 0.8 and 1.15
@@ -147,8 +147,8 @@ class SampledKernelPosterior(AbstractPosterior):
         return self._search.query(np.nan_to_num(points, posinf=0.0, neginf=0.0), m)
 
     @functools.cached_property
-    def _search(self) -> NearestRows:
-        return NearestRows(self.system.kernel, np.asarray(self.system.X))
+    def _search(self) -> Neighbours:
+        return Neighbours(np.asarray(self.system.X), self.system.kernel)
 
     @functools.cached_property
     def sample_rows(self) -> SampleRows | None:
@@ -165,7 +165,7 @@ class SampledKernelPosterior(AbstractPosterior):
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
 
         CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
-        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.dense_factor`).
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.linalg`).
         """
         return self._covariance(np.asarray(X), len(X))
 
@@ -202,12 +202,8 @@ class SampledKernelPosterior(AbstractPosterior):
         operator = self.system.operator
         across = np.asarray(cross(operator, Z)[0])
         C = np.asarray(self._solve(across).value)
-        noise = self.system.row_noise[:, None].astype(C.dtype)
-        return (
-            across,
-            C,
-            across - np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype))) + noise * C,
-        )
+        KC = np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype)))
+        return across, C, across - KC + self.system.row_noise[:, None].astype(C.dtype) * C
 
     def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
         size, layout = self.system.sizes(0)
@@ -293,7 +289,7 @@ def nearest_rows_bytes(kernel: Any, size: SystemSize, n_neighbours: int) -> int:
     """What `n_neighbours` of a block of points take: the search among the rows, and the samples' targets at all of them."""
     targets = size.itemsize * size.n_samples * (size.n_rows + PRIOR_BLOCK)
     with jax.enable_x64(True):
-        return targets + nearest_bytes(kernel, size.n_rows, size.n_inputs, BLOCK, n_neighbours)
+        return targets + neighbours_bytes(kernel, size.n_rows, size.n_inputs, BLOCK, n_neighbours)
 
 
 @eqx.filter_jit
@@ -354,4 +350,4 @@ def _from_nearest(
         return matmul(found.weights, targets[own].astype(jnp.float64)), found.variance
 
     every = functools.partial(jax.lax.map, one) if jax.default_backend() == "cpu" else jax.vmap(one)
-    return every((Z, jnp.asarray(near)))  # on a processor one by one: see `small_matrices.one_by_one`
+    return every((Z, jnp.asarray(near)))  # on a processor one by one: see `linalg.one_by_one`

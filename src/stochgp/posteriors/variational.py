@@ -11,15 +11,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.data.rows import Rows as TrainingRows
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.dense_factor import rounding_error, safe_covariance
+from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
-from stochgp.planning.memory import COMPILER_BYTES, FEATURES
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.variational import AbstractProcess, WiderMean
-from stochgp.variational.wider import Solved
+from stochgp.solvers.memory import COMPILER_BYTES, FEATURES
+from stochgp.variational import AbstractProcess, DecoupledMean
+from stochgp.variational.decoupled_mean import Solved
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -113,7 +113,7 @@ class VariationalPosterior(AbstractPosterior):
     @property
     def noise(self) -> float | None:
         """The variance of an observation around a wider mean; None where it is that of learning."""
-        return float(self.process.noise) if isinstance(self.process, WiderMean) else None
+        return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
     def without(
         self, rows: TrainingRows, noise: float

@@ -1,6 +1,6 @@
 """Solvers of (K + Σ) α = b."""
 
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics.linalg import Factor
 
 from .adasap import ADASAP
 from .base import AbstractDirectSolver, AbstractIterativeSolver, AbstractSolver

@@ -23,7 +23,7 @@ from stochgp.solvers.momentum import (
     horizon,
     pushed,
 )
-from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes
 
 FEWEST_BLOCKS = 100  # n/100 rows a block
 SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096
@@ -31,9 +31,7 @@ POWER_STEPS = 10
 SHIFT = 8.0  # rounding errors, of the trace of a block, that its sketch is shifted by
 SAFE = 1.1  # on the largest eigenvalue that ten steps find, which is from below
 COLUMNS = 14  # arrays [P, C], as of `SDD`
-EPOCHS = 1.35  # times ln(1 / tolerance)², as of `SDD` by blocks of 512 rows
-MADE = 8.0  # B r² products that a step's factors take, in float64
-BLOCKS = (4096, 2048, 1024, 512, 256)  # which a planner may try
+BLOCKS = (2048, 1024, 512, 256)  # tried in this order if memory is short
 
 
 class Sketched(eqx.Module):
@@ -135,32 +133,20 @@ class ADASAP(AbstractMovingSolver):
         return 170_000_000
 
     @property
-    def compiled_products(self) -> float:
-        return 26.0
-
-    @property
     def step_rows(self) -> int:
         return LARGEST_BLOCK if self.batch_size is None else self.batch_size
 
     def variants(self, size: SystemSize) -> Iterator["ADASAP"]:
-        """With larger and smaller blocks."""
-        for B in BLOCKS if self.batch_size is None else (self.batch_size,):
-            yield dataclasses.replace(self, batch_size=B)
+        """Yield the solver with blocks of its own size, and then with smaller ones."""
+        yield self
+        for B in BLOCKS:
+            if self.block_for(size.n_rows) > B:
+                yield dataclasses.replace(self, batch_size=B)
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States, and a block with its factors."""
         B = self.block_for(size.n_rows)
         return column_bytes(size, layout, COLUMNS) + (3 * size.itemsize * B + 8 * 6 * min(self.rank, B)) * B
-
-    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
-        return EPOCHS * math.log(1 / tolerance) ** 2
-
-    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """The blocks, their factors, and the power method."""
-        B = self.block_for(size.n_rows)
-        r = min(self.rank, B)
-        step = B**2 * (costs.evaluate + (r + POWER_STEPS) * costs.multiply) + MADE * B * r**2 * costs.factor
-        return epochs * self.steps_per_epoch(size.n_rows) * step
 
     def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
         operator = arranged.operator

@@ -1,7 +1,8 @@
-"""What a solver of A α = b is: a frozen value that `solve` runs, and that states what it needs and takes.
+"""The interface of solvers of A α = b: frozen values that `solve` runs.
 
-An iterative solver has pure `init` and `step`, and `solve` owns the loop. A direct solver makes a factor of A. The planner asks both for
-the same things: bytes, seconds, and other settings to try. An iterative solver that does not state them gets cautious figures.
+An iterative solver has pure `init` and `step`, and `solve` owns the loop. A direct solver makes a factor of A. Both
+state their peak bytes, and smaller settings to try if memory is short. An iterative solver that states no bytes gets
+a cautious figure.
 """
 
 import abc
@@ -13,18 +14,16 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics.linalg import Factor
 from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import BLOCK
 from stochgp.results import Solution
 from stochgp.solvers import sizes
-from stochgp.solvers.sizes import Costs, Layout, SystemSize
+from stochgp.solvers.sizes import Layout, SystemSize
 
-CHECKS = 2  # residuals that a run is expected to measure on all rows
-# What is counted for a solver that does not state it itself:
+# Figures of a solver that does not state its own:
 COLUMNS = 24  # arrays [P, C]
 LEFT_BY_COMPILER = 170_000_000  # bytes
-COMPILED = 12.0  # products of a block of K that take as long to compile as the solver
 
 
 class AbstractSolver(eqx.Module):
@@ -60,18 +59,12 @@ class AbstractSolver(eqx.Module):
         return size.itemsize
 
     def variants(self, size: SystemSize) -> Iterator[Self]:
-        """Solvers like this one with other settings, which a planner may try so that a solve fits or is faster. All solve to the tolerance."""
+        """Yield this solver with settings for a system of this size, and then with settings that need less memory."""
         yield self
 
     @abc.abstractmethod
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
         """Bytes of a solve and of its predictions, beyond what is in use once the training rows are on the device."""
-
-    @abc.abstractmethod
-    def expected_seconds(
-        self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
-    ) -> float:
-        """Seconds from the right-hand sides to the standard deviations at `n_test` rows, with these costs."""
 
 
 class AbstractDirectSolver(AbstractSolver):
@@ -218,7 +211,7 @@ class AbstractIterativeSolver(AbstractSolver):
         """The state with which the run continues after a residual was measured on all rows. By default the same."""
         return state
 
-    # What it needs and takes
+    # Its peak bytes
 
     @property
     def step_rows(self) -> int:
@@ -230,41 +223,14 @@ class AbstractIterativeSolver(AbstractSolver):
         """Bytes that compiling the solver and its predictions leaves behind."""
         return LEFT_BY_COMPILER
 
-    @property
-    def compiled_products(self) -> float:
-        """How many products of a block of K take as long to compile as the solver and its predictions."""
-        return COMPILED
-
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """Bytes of the operator and of all arrays of a run, without the rows of K that are kept or that a step evaluates."""
         return sizes.column_bytes(size, layout, COLUMNS)
-
-    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
-        """Epochs after which the residual is expected to be within the tolerance; inf = not known."""
-        return math.inf
-
-    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """Seconds of `epochs` epochs beyond the products with K: factors, preconditioners, features."""
-        return 0.0
-
-    def expected_epochs(self, n_rows: int, tolerance: float) -> float:
-        """Epochs that a run is expected to take: `wanted_epochs`, but at most `epochs`."""
-        return min(self.wanted_epochs(n_rows, min(tolerance, 0.5)), self.epochs)
 
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
         counted = self.array_bytes(size, layout) + sizes.working_bytes(size, layout, self.step_rows)
         fixed = sizes.left_by_compiler(size, layout, self.left_by_compiler) + sizes.kept_bytes(size, layout)
         return fixed + int(sizes.MARGIN * counted)
-
-    def expected_seconds(
-        self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
-    ) -> float:
-        epochs = self.expected_epochs(size.n_rows, tolerance) + CHECKS
-        seconds = sizes.kept_seconds(size, layout, costs) + epochs * sizes.epoch_seconds(size, layout, costs)
-        seconds += sizes.prediction_seconds(size, costs, n_test)
-        seconds += (size.n_rows + n_test) * sizes.prior_seconds(size, costs)
-        seconds += sizes.compile_seconds(size, costs, self.compiled_products)
-        return seconds + self.extra_seconds(size, costs, epochs)
 
 
 def check_descent(solver: Any) -> None:

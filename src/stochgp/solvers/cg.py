@@ -19,8 +19,6 @@ from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
 from stochgp.solvers.sizes import (
     SMALL,
-    TOUCH,
-    Costs,
     Layout,
     SystemSize,
     column_bytes,
@@ -31,13 +29,7 @@ from stochgp.solvers.sizes import (
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
-# Steps times ln(1 / tolerance)²: at the default rank 28, 9 and 45 of them, a check included, to half of the tolerances of the estimator
-# (0.017 on pol, 0.08 on elevators, 0.0045 on bike).
-STEPS = 1.55
-# With neighbours of their rows: 18 on kin40k (0.01), 11 on pol (0.005), 10 on elevators and on keggdirected (0.003, 0.007), and a check.
-STEPS_BESIDE = 0.6
-LOW_RANK = 0.5  # steps go as (default rank / rank)^0.5
-SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may try
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the rank, tried in this order if memory is short
 DAMPING = 3.0
 # Neighbours leave too little in directions that are smooth beside them. Steps of 10,000 rows to a residual of 0.01 without it and with it: kin40k 16 and 12, Friedman's function
 # 13 and 10, energies of atoms 24 and 19, pol 11 and 11, protein 11 and 12, a smooth function without noise 8 and 9; to 1e-4: 41 and 32, 34 and 27, over 100 and 76, 31 and 29,
@@ -48,13 +40,9 @@ COLUMNS, WIDE_COLUMNS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
 FACTORS_BESIDE = 2.8  # the same beside neighbours
-REGRESSION = 2.5e-6  # seconds for a neighbour of a row, to find it and to factorise
-GATHER = 4e-9  # and for each row of F
-GATHERED = 5.0  # times TOUCH: to add a neighbour's entry of a column
 # Of a row of K p beside b: from there on products are summed in float64. It is white noise in r, whose removal takes as many steps as all before. 1.6e-2 on kin40k at
 # the noise that leave-one-out learns (1.2e-7 of the variance), where sums in float32 took 61 steps for about 30; 5e-4 on keggdirected, 2e-8 to 5e-7 on pol, bike, protein.
 ROUNDING = 1e-3
-WIDE = 2.0  # seconds of a product in float64, as a multiple of one in float32
 
 
 class CG(AbstractIterativeSolver):
@@ -194,12 +182,8 @@ class CG(AbstractIterativeSolver):
     def left_by_compiler(self) -> int:
         return 170_000_000
 
-    @property
-    def compiled_products(self) -> float:
-        return 30.0
-
     def variants(self, size: SystemSize) -> Iterator["CG"]:
-        """With a lower rank; without neighbours where they are not to be found."""
+        """Yield the solver, without neighbours if they cannot be found, and then with lower ranks."""
         if self.neighbours is None and not size.has_neighbours:
             yield from dataclasses.replace(self, neighbours=0).variants(size)
             return
@@ -213,18 +197,6 @@ class CG(AbstractIterativeSolver):
         of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
         factors = int(of_row * padded(size.n_rows, layout.tile))
         return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
-
-    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
-        share = CG().rank_for(n_rows) / max(self.rank_for(n_rows), 1)
-        steps = STEPS_BESIDE if self.neighbours_for(n_rows) else STEPS
-        return steps * math.log(1 / tolerance) ** 2 * max(1.0, share) ** LOW_RANK
-
-    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """Making the preconditioner, and applying it."""
-        N, (R, m) = size.n_rows, self._orders(size)
-        made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply) + N * m * (REGRESSION + R * GATHER)
-        applied = 2 * WIDE * R * costs.multiply + (20 + 2 * m * GATHERED) * TOUCH
-        return made + epochs * N * size.n_columns * applied
 
     def _orders(self, size: SystemSize) -> tuple[int, int]:
         """(Rank, neighbours)."""

@@ -11,12 +11,12 @@ import scipy.linalg
 from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
+from stochgp.numerics.linalg import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import sizes
 from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.sizes import Costs, Layout, SystemSize
+from stochgp.solvers.sizes import Layout, SystemSize
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
@@ -24,7 +24,7 @@ REFINED = 0.5  # a refinement that leaves more of the residual than this is the 
 MOST_ROUNDING = 0.02  # of the noise variance: more is float64's
 LEFT_BY_COMPILER = 100_000_000  # bytes
 COLUMNS, WIDE_COLUMNS = 4, 7  # arrays [N, C] while a solution is refined, and float64 ones
-COMPILED = 16.0  # products that take as long to compile as the solver with its predictions
+TIMED_ROWS = 1_500  # of the factorisation that `factorisation_seconds` times
 
 
 class Cholesky(AbstractDirectSolver):
@@ -94,20 +94,14 @@ class Cholesky(AbstractDirectSolver):
             + int(sizes.MARGIN * (arrays + sizes.working_bytes(size, layout)))
         )
 
-    def expected_seconds(
-        self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
-    ) -> float:
-        """Filling, factorising, refining, and exact variances: twice as long in float64, if `costs` are of float32."""
-        N = size.n_rows
-        if (layout.factor_itemsize or size.itemsize) > size.itemsize:
-            costs = sizes.twice(costs)
-        move = sizes.TOUCH * size.itemsize
-        fill = N * (N + layout.tile) / 2 * (costs.evaluate + 2 * move) + move * N**2
-        rate = 1 + sizes.HALF_ORDER / N
-        product = sizes.epoch_seconds(size._replace(n_samples=0), layout, costs)
-        refined = MOST_REFINEMENTS * (product + 4 * costs.solve * N**2)
-        exact = n_test * N * (costs.evaluate + 4 * move + costs.solve * rate * N)
-        return fill + costs.factor * rate * N**3 / 3 + refined + exact + COMPILED * costs.compile
+
+def factorisation_seconds(n_rows: int) -> float:
+    """Return the seconds of a factorisation in float64, extrapolated by N³ from one of 1,500 rows that is timed."""
+    n = min(n_rows, TIMED_ROWS)
+    A = np.eye(n)
+    begun = time.perf_counter()
+    factorised(lambda: A)
+    return (time.perf_counter() - begun) * (n_rows / n) ** 3
 
 
 def _refined(

@@ -13,10 +13,10 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int32
 
 from stochgp.kernels import AbstractKernel
-from stochgp.kernels.nearest import NONE, earlier_rows
+from stochgp.neighbours import NONE, earlier_rows
 from stochgp.numerics.arrays import filled_up
+from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.operators import AbstractOperator
 from stochgp.parameters import cast
 

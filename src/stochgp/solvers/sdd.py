@@ -30,26 +30,18 @@ from stochgp.solvers.momentum import (
     nesterov,
     pushed,
 )
-from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes, operator_bytes
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, operator_bytes
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, times the rounding error of products
 SMALLER = 0.3  # factor on a given step size that diverged
-# Epochs times ln(1 / tolerance)²: by blocks of 512 rows 25, 16 and 25 of them, a check included, to 0.017 on pol, 0.08 on elevators, 0.0045 on
-# bike; on keggdirected by blocks of 2,048 rows 8 of them to 0.027, 52 to 0.0075.
-EPOCHS = 1.35
-BATCH = 512  # rows of a block, for which that holds
-FEWER = 1.0  # epochs go as (512 / batch size) below 512: more of them, and more steps that are small
-MORE = 0.25  # and at least as (512 / batch size)^¼ above it: 2,048 rows took 0.72, 0.58 and 0.45 of them on bike, pol, keggdirected
-BATCHES = (2048, 1024, 512, 256, 128, 64, 32)  # which a planner may try
+BATCHES = (2048, 1024, 512, 256, 128, 64, 32)  # tried in this order if memory is short
+ROWS_PER_BLOCK_ROW = (
+    16  # larger blocks need fewer epochs, and B² numbers each: 2,048 rows took 0.45 to 0.72 of the epochs
+)
 # Arrays [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
 COLUMNS = 14
 WIDE_BLOCKS = 8  # float64 blocks [B, B] while one of them is factorised
-BLOCK_PRODUCT = (
-    2.5  # seconds of a product with a block's factor, as a multiple of those of one with as many entries of K
-)
-# Operations, at the rate of a large factorisation, that B³ of the inverse factor of a block in float64 cost: 4.3 (1 + 1000 / B).
-BLOCK_FACTOR, HALF_BLOCK = 4.3, 1000.0
 
 
 class SDD(AbstractMovingSolver):
@@ -124,14 +116,11 @@ class SDD(AbstractMovingSolver):
     def left_by_compiler(self) -> int:
         return 130_000_000
 
-    @property
-    def compiled_products(self) -> float:
-        return 22.0
-
     def variants(self, size: SystemSize) -> Iterator["SDD"]:
-        """With larger and smaller batches."""
+        """Yield the solver with N/16 rows a block, from 512 to 2,048 of them, and then with smaller blocks."""
         for batch_size in BATCHES:
-            yield dataclasses.replace(self, batch_size=batch_size)
+            if batch_size <= max(self.batch_size, size.n_rows // ROWS_PER_BLOCK_ROW):
+                yield dataclasses.replace(self, batch_size=batch_size)
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States, rows in two orders, and the inverse factor of every block."""
@@ -141,20 +130,6 @@ class SDD(AbstractMovingSolver):
         B = min(self.batch_size, size.n_rows)
         n_blocks = -(-size.n_rows // B)
         return arrays + (size.itemsize * n_blocks + 8 * WIDE_BLOCKS) * B**2
-
-    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
-        if not self.by_blocks:
-            return math.inf
-        share = BATCH / self.batch_size
-        return EPOCHS * math.log(1 / tolerance) ** 2 * share ** (FEWER if share > 1 else MORE)
-
-    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """The factors of the blocks, and products with them."""
-        if not self.by_blocks:
-            return 0.0
-        N, B = size.n_rows, min(self.batch_size, size.n_rows)
-        factors = BLOCK_FACTOR * (1 + HALF_BLOCK / B) * costs.factor * B
-        return N * B * (factors + epochs * 2 * BLOCK_PRODUCT * costs.multiply * size.n_columns)
 
     @property
     def measured_share(self) -> float:

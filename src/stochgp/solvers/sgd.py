@@ -12,7 +12,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
 from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
-from stochgp.solvers.sizes import TOUCH, Costs, Layout, SystemSize, column_bytes, padded
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
 
 PROBES, POWERS = (
     8,
@@ -177,21 +177,11 @@ class SGD(AbstractIterativeSolver):
     def left_by_compiler(self) -> int:
         return 170_000_000
 
-    @property
-    def compiled_products(self) -> float:
-        return 30.0
-
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States; rows of K, twice, and random features of all rows in each step."""
         rows = (layout.workspace + 1) * self.batch_size + 3 * self.n_features
         P = padded(size.n_rows, layout.tile)
         return column_bytes(size, layout, COLUMNS) + int(size.itemsize * P * rows)
-
-    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """The second product with K, and the features of every step."""
-        N, steps = size.n_rows, self.steps_per_epoch(size.n_rows)
-        step = 2 * costs.multiply * self.n_features + 12 * TOUCH * size.itemsize
-        return N * size.n_columns * (N * costs.multiply + step * steps) * epochs
 
     @property
     def patience(self) -> int | None:

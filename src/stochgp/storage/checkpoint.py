@@ -1,4 +1,4 @@
-"""A run on disk: what a killed one needs to go on as if nothing had happened."""
+"""Checkpoints: the state of a run on disk, from which the same call goes on after a kill."""
 
 import hashlib
 import os
@@ -36,19 +36,20 @@ def fingerprint(*parts: Any) -> str:
 def write(
     path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str, notes: dict[str, Any]
 ) -> None:
-    """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`, and `notes`; the old file stays until the new one is whole."""
+    """Write the arrays of `tree`, the JSON values `facts` and `notes`, and the fingerprint `mark`."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
     _save(path, arrays, {"facts": facts, "fingerprint": mark, "notes": notes})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """(a tree built as `like`, the facts), or None where no run is written. CheckpointError for a damaged file, and for that of another run."""
-    if not Path(path).exists():
-        return None
+    """A tree built as `like`, and the facts; None if the file holds no run.
+
+    Raises CheckpointError for a damaged file, and for a run of another fingerprint.
+    """
     arrays, metadata = _loaded(path)
-    if "fingerprint" not in metadata and "notes" in metadata:
+    if "fingerprint" not in metadata:
         return None
-    if metadata.get("fingerprint") != mark:
+    if metadata["fingerprint"] != mark:
         raise CheckpointError(
             f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"
         )
@@ -58,36 +59,27 @@ def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, 
     return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
 
 
-def note(path: str | os.PathLike, name: str, value: Any, mark: str) -> None:
-    """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
-    arrays, metadata = _loaded(path) if Path(path).exists() else ([], {})
-    notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
-    _save(path, arrays, metadata | {"notes": notes})
-
-
-def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
-    """The value kept under that name and fingerprint; None where there is none."""
-    kept = notes(path).get(name)
-    return None if kept is None or kept["fingerprint"] != mark else kept["value"]
-
-
 def notes(path: str | os.PathLike) -> dict[str, Any]:
-    """All that `note` has kept in the file."""
-    return _loaded(path)[1].get("notes", {}) if Path(path).exists() else {}
+    """The JSON values beside the run, such as its seed."""
+    return _loaded(path)[1].get("notes", {})
 
 
 def key_of_run(path: str | os.PathLike | None, random_state: Any) -> PRNGKeyArray:
-    """Return `as_key(random_state)`. If it is None, return the key of the seed in the file, which keeps a new seed if it has none."""
+    """Return `as_key(random_state)`. If it is None, use the seed in the file, which keeps a new seed if it has none."""
     if path is None or random_state is not None:
         return as_key(random_state)
-    seed = noted(path, "seed", "")
-    if seed is None:
-        seed = int(np.random.SeedSequence().generate_state(1)[0])
-        note(path, "seed", seed, "")
-    return as_key(seed)
+    arrays, metadata = _loaded(path)
+    kept = metadata.get("notes", {})
+    if "seed" not in kept:
+        kept = {"seed": int(np.random.SeedSequence().generate_state(1)[0])}
+        _save(path, arrays, metadata | {"notes": kept})
+    return as_key(kept["seed"])
 
 
 def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """Arrays and metadata, none if there is no file."""
+    if not Path(path).exists():
+        return [], {}
     try:
         return load_arrays(path)
     except ValueError as error:
@@ -97,7 +89,7 @@ def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
 
 
 def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) -> None:
-    """Warns of a failure, as on a full disk: the old file stays, and the fit goes on."""
+    """Warn of a failure, such as a full disk: the old file stays, and the fit goes on."""
     try:
         save_arrays(path, arrays, metadata)
     except (OSError, ValueError) as error:
@@ -106,12 +98,12 @@ def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) 
 
 
 def _text(value: Any) -> str:
-    """Its repr without the addresses of functions, which another process has elsewhere."""
+    """The repr without addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _as_before(new: np.ndarray, old: Any) -> Any:
-    """`new` as the kind of thing that `old` is."""
+    """`new` as an array or a number of the type of `old`."""
     if isinstance(old, jax.Array):
         return jax.numpy.asarray(new, old.dtype)
     return new if isinstance(old, np.ndarray) else type(old)(new)

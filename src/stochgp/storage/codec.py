@@ -13,15 +13,12 @@ import importlib
 import inspect
 import math
 import sys
-import types
-import typing
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import AbstractArray
 
 from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
@@ -54,7 +51,10 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
 
 
 def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """The value that `encode` described. Each array is taken out of `tensors` and used once, so that memory is bounded by the arrays. Raises ValueError, KeyError or TypeError for a description that it cannot have made."""
+    """The value that `encode` described; each array is taken out of `tensors` and used once.
+
+    Raises ValueError, KeyError or TypeError for another description.
+    """
     match node:
         case None | bool() | int() | float() | str():
             return node
@@ -131,76 +131,24 @@ def _encode_fields(
 
 
 def _field_names(kind: Any) -> list[str] | None:
-    """Of a dataclass, which every Equinox module is, or of a named tuple; None for other classes."""
+    """Of a dataclass, an Equinox module or a named tuple; None for other classes."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     return list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else None
 
 
 def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
-    """An instance with these fields, as unflattening a tree makes it: no constructor, converter or check is run."""
+    """An instance with these fields; no constructor, converter or check runs."""
     names = _field_names(kind) if isinstance(kind, type) else None
     if names is None or set(names) != set(values):
         found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
         raise ValueError(f"{name} has the fields ({found}) in the file and ({wanted}) here")
-    _check_fields(kind, name, values)
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [values[field] for field in names])
     made = object.__new__(kind)
     for field, value in values.items():
         object.__setattr__(made, field, value)
     return made
-
-
-def _check_fields(kind: type, name: str, values: dict[str, Any]) -> None:
-    """Raises ValueError for a value that the class's annotations exclude. A letter in shapes is one number in all fields of an object.
-
-    Nothing is checked where an annotation cannot be resolved at run time.
-    """
-    try:
-        hints = typing.get_type_hints(kind)
-    except NameError:  # of names that are imported for type checkers alone
-        return
-    sizes: dict[str, int] = {}
-    for field, value in values.items():
-        if not _is_a(value, hints.get(field, Any), sizes):
-            array = isinstance(value, jax.Array | np.ndarray)
-            shown = f"an array {value.dtype} {value.shape}" if array else f"a {type(value).__name__}"
-            wanted = hints[field].__name__ if isinstance(hints[field], type) else str(hints[field])
-            raise ValueError(f"{name} has {shown} as its {field!r}, where {wanted} belongs")
-
-
-def _is_a(value: Any, hint: Any, sizes: dict[str, int]) -> bool:
-    """Whether a value may be what an annotation says, the letters in shapes standing for `sizes`; True where that cannot be decided."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_is_a(value, one, sizes) for one in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin is tuple and isinstance(value, tuple):
-        wanted = arguments[:1] * len(value) if Ellipsis in arguments else arguments
-        return len(wanted) == len(value) and all(
-            _is_a(*pair, sizes) for pair in zip(value, wanted, strict=True)
-        )
-    hint = origin or hint
-    if hint is Any or not isinstance(hint, type):
-        return True
-    if issubclass(hint, AbstractArray):  # of JAX or of NumPy
-        return isinstance(value, hint.dtype[Any, "..."]) and _has_shape(
-            value.shape, hint.dim_str.split(), sizes
-        )
-    if hint in (bool, int, float):  # NumPy's and JAX's scalars too
-        return isinstance(value, float | int | np.generic | np.ndarray | jax.Array)
-    return isinstance(value, hint)
-
-
-def _has_shape(shape: tuple[int, ...], letters: list[str], sizes: dict[str, int]) -> bool:
-    if letters and letters[0][0] in ".*":  # any axes before the others
-        shape, letters = shape[max(0, len(shape) - len(letters) + 1) :], letters[1:]
-    same = lambda n, letter: (
-        letter == "_" or n == (int(letter) if letter.isdigit() else sizes.setdefault(letter, n))
-    )
-    return len(shape) == len(letters) and all(map(same, shape, letters))
 
 
 def _default(kind: Any, argument: str) -> Any:
@@ -210,15 +158,11 @@ def _default(kind: Any, argument: str) -> Any:
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """The text "module:name", with the package for users or else the outermost allowed module that offers the thing, or "registered kind:name"; None if none does.
-
-    Files survive moves inside a room, and between the rooms of what users import.
-    """
-    if isinstance(thing, type):
-        for what, table in REGISTERED.items():
-            for known, entry in table.items():
-                if class_of(entry) is thing:
-                    return f"{_REGISTERED}{what}:{known}"
+    """The text "module:name" with the outermost allowed module that has the thing, or "registered kind:name"; None if there is none."""
+    for what, table in REGISTERED.items() if isinstance(thing, type) else ():
+        for known, entry in table.items():
+            if class_of(entry) is thing:
+                return f"{_REGISTERED}{what}:{known}"
     home, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
     if not isinstance(home, str) or not isinstance(name, str):
         return None
@@ -238,7 +182,7 @@ def _find(name: str, allowed: tuple[str, ...]) -> Callable[..., Any]:
         if (own := class_of(REGISTERED.get(what, {}).get(attribute))) is not None:
             return own
         raise ValueError(
-            f"it holds the {what} {attribute!r} of somebody's own: register its class before (`stochgp.register`, `--with` of the command line)"
+            f"it holds the registered {what} {attribute!r}: register its class before (`stochgp.register`, `--with` of the command line)"
         )
     if _allows(allowed, module) and "__" not in name:
         try:

@@ -3,7 +3,11 @@
 Row numbers in messages are data rows counted from 1, without the header.
 """
 
+import contextlib
 import datetime
+import decimal
+import numbers
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,17 +19,18 @@ from jaxtyping import Bool
 
 from stochgp.names import quoted
 
-from .objects import as_float, is_missing, is_of_objects, kind_of, plain, unmasked
-from .times import times_of_arrow, times_of_objects
+from . import times
 
 Kind = Literal["number", "boolean", "text", "time"]
-
-LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 
 MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
 _ROW = "(rows count from 1, header excluded)"
+_DTYPES = (
+    *(nw.Boolean, nw.Date, nw.Datetime, nw.Time, nw.Duration),
+    *(nw.String, nw.Categorical, nw.Enum, nw.Binary),
+)
 _KINDS = ("number", "boolean", "text", "time", "span")
 
 
@@ -33,9 +38,13 @@ class TableError(ValueError):
     """What a table holds cannot be used."""
 
 
+class Caution(str):
+    """A line to be raised as a UserWarning: values that are not taken as they are, with column, count and an example."""
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column by its kind. One of which nothing is known counts as numbers.
+    """A column by its kind; without values it counts as numbers.
 
     Parameters
     ----------
@@ -44,7 +53,7 @@ class Column:
     kind : "number", "boolean", "text" or "time"
         What it holds.
     values : array [N]
-        float64 for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64, microseconds since 1970, for times.
+        float64 for numbers and booleans (0 and 1), NaN where missing; Arrow strings for text; int64, microseconds since 1970, for times.
     missing : bool array [N]
         Which rows have no value.
     zoned : bool
@@ -64,15 +73,25 @@ class Column:
     category: bool = False
     caution: str = ""
 
+    def first(self, bad: Bool[np.ndarray, " N"]) -> str:
+        """The place of the first of these rows, with its value."""
+        value = self.values[int(np.argmax(bad))]
+        return first_of(repr(value.as_py()) if self.kind == "text" else f"{value:g}", bad)
 
-class Caution(str):
-    """A line to be raised as a UserWarning: values that are not taken as they are, with column, count and an example."""
+
+@contextlib.contextmanager
+def rewording(change: Callable[[str], str]) -> Iterator[None]:
+    """Change the text of a TableError of the block, such as by the name of a file."""
+    try:
+        yield
+    except TableError as error:
+        raise TableError(change(str(error))) from error
 
 
 def table_columns(table: Any) -> dict[str, Any]:
     """Name → series for a data frame; x0 … x(D-1) → array for a two-dimensional array.
 
-    Raises TypeError for what is neither, ValueError for no rows, no columns or a repeated name.
+    Raises TypeError for other types, ValueError for no rows, no columns or a repeated name.
 
     Parameters
     ----------
@@ -89,16 +108,16 @@ def table_columns(table: Any) -> dict[str, Any]:
 
 def is_array(table: Any) -> bool:
     """Whether columns are known by position: arrays, lists of rows."""
-    return not hasattr(type(table), "columns")  # asked of the type: some frames compute the attribute
+    return not hasattr(type(table), "columns")  # of the type: some frames compute the attribute
 
 
 def read_column(
     name: str, raw: Any, allow_missing: bool = False, remedy: str = "", without_values: str = ""
 ) -> Column:
-    """What a series or a one-dimensional array holds.
+    """What a series or a one-dimensional array holds; times of day become hours, durations seconds, mixed kinds text.
 
-    Times of day become hours, durations seconds; of mixed kinds all become text. Raises TableError, naming the column, on infinite values and, unless allowed,
-    missing ones (with the first row and the count), and on types that are none of these.
+    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row and the count), and for
+    other types.
 
     Parameters
     ----------
@@ -109,54 +128,58 @@ def read_column(
     allow_missing : bool
         Whether values may be missing.
     remedy, without_values : str
-        What a message ends with: where values are missing; where no row has a value.
+        The end of a message: on missing values; on a column without values.
     """
     column = _read(name, raw)
-    numeric = column.kind in ("number", "boolean")
-    infinite = np.isinf(column.values) if numeric else np.zeros(len(column.missing), bool)
+    infinite = _infinite(column)
     bad = infinite if allow_missing else infinite | column.missing
-    if bad.any():
-        row = int(np.argmax(bad))
-        absent = bool(column.missing[row])
-        _refuse_values(
-            name,
-            bad,
-            "missing" if absent else str(column.values[row]),
-            (remedy if absent else "", without_values),
+    count = int(bad.sum())
+    if count == 0:
+        return column
+    if count == len(bad) > 1:
+        raise TableError(
+            f"column {name!r} holds no values: all {count} are missing or infinite{without_values}"
         )
-    return column
+    row = int(np.argmax(bad))
+    shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
+    values = "value, at" if count == 1 else "values, the first at"
+    raise TableError(
+        f"column {name!r} has {count} missing or infinite {values} data row {row + 1}: {shown} {_ROW}{end}"
+    )
 
 
 def read_any(name: str, raw: Any) -> Column:
-    """As `read_column`, with infinite values, and texts that stand for none such as "NA" and "?", as missing ones."""
+    """As `read_column`; infinite values, and texts such as "NA" and "?", are missing."""
     column = _read(name, raw)
     if column.kind == "text":
-        texts = pc.call_function("utf8_trim_whitespace", [column.values])
+        texts = times.trim(column.values)
         known = pc.SetLookupOptions(pa.array(MISSING_VALUES, texts.type))
-        absent = pc.fill_null(pc.call_function("is_in", [texts], known), False)
-        absent = absent.to_numpy(zero_copy_only=False) if isinstance(absent, pa.Array) else absent.to_numpy()
+        absent = np.asarray(pc.fill_null(pc.call_function("is_in", [texts], known), False)).astype(bool)
         if not absent.any():
             return column
         texts = pc.call_function("if_else", [pa.array(absent), pa.scalar(None, texts.type), column.values])
         return replace(column, values=texts, missing=column.missing | absent)
-    if column.kind == "time":
-        return column
-    infinite = np.isinf(column.values)
+    infinite = _infinite(column)
     if not infinite.any():
         return column
-    row, values = int(np.argmax(infinite)), np.where(infinite, np.nan, column.values)
-    said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {first_of(str(column.values[row]), row)}"
+    said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {column.first(infinite)}"
+    values = np.where(infinite, np.nan, column.values)
     return replace(column, values=values, missing=column.missing | infinite, caution=said)
 
 
-def first_of(shown: str, row: int) -> str:
-    """The place of the first of some values; `row` counts from 0."""
-    return f"the first, {shown}, at data row {row + 1}"
+def first_of(shown: str, bad: Bool[np.ndarray, " N"]) -> str:
+    """The place of the first of some values."""
+    return f"the first, {shown}, at data row {row_of_first(bad)}"
 
 
-def both(a: str, b: str) -> str:
-    """What is said of two things."""
-    return "; ".join(filter(None, (a, b)))
+def row_of_first(bad: np.ndarray) -> int:
+    """Data row, from 1, of the first True."""
+    return int(np.argmax(bad)) + 1
+
+
+def both(*notes: str) -> str:
+    """The notes in one."""
+    return "; ".join(filter(None, notes))
 
 
 def is_number(text: str) -> bool:
@@ -175,9 +198,28 @@ def whole(values: Any) -> Any:
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 
-def row_of_first(bad: np.ndarray) -> int:
-    """Data row, from 1, of the first True."""
-    return int(np.argmax(bad)) + 1
+def unmasked(values: Any) -> Any:
+    """A NumPy masked array with NaN, NaT or None in place of masked values; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return values
+    kind = values.dtype.kind
+    fill: Any = np.array("NaT", values.dtype) if kind in "mM" else np.nan if kind in "biufc" else None
+    return np.where(np.ma.getmaskarray(values), fill, values.data)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether it stands for no value: None, NaN, NaT, pandas' NA."""
+    if value is None or type(value).__name__ == "NAType":  # pandas
+        return True
+    if isinstance(value, decimal.Decimal):
+        return value.is_nan()
+    kinds = float | np.floating | datetime.datetime | np.datetime64 | np.timedelta64
+    return isinstance(value, kinds) and value != value
+
+
+def _infinite(column: Column) -> Bool[np.ndarray, " N"]:
+    numeric = column.kind in ("number", "boolean")
+    return np.isinf(column.values) if numeric else np.zeros(len(column.missing), bool)
 
 
 def _frame_columns(table: Any) -> dict[str, Any]:
@@ -210,96 +252,84 @@ def _as_series(raw: Any) -> nw.Series:
         if pa.types.is_date64(getattr(native, "type", None) or pa.null()):
             return nw.from_native(native.cast(pa.timestamp("ms")), series_only=True)
         return raw
-    if raw.dtype.kind not in "UMm":
+    if raw.dtype.kind not in "UM":
         raise TableError(f"an array of dtype {raw.dtype} is neither numbers nor text")
     values = raw.astype("datetime64[us]") if raw.dtype.kind == "M" else raw
     return nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True)
 
 
 def _read(name: str, raw: Any) -> Column:
-    if isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf":
-        return _numeric(name, np.asarray(raw, np.float64), "boolean" if raw.dtype.kind == "b" else "number")
-    if isinstance(raw, np.ndarray) and raw.dtype.kind == "m":
-        return _seconds(name, raw.astype("timedelta64[us]").astype(np.float64) / 1e6, np.isnat(raw))
-    if isinstance(raw, np.ndarray) and raw.dtype.kind == "O":
+    kind = raw.dtype.kind if isinstance(raw, np.ndarray) else ""
+    if kind and kind in "biuf":
+        return _numeric(name, raw, "boolean" if kind == "b" else "number")
+    if kind == "m":
+        return _spans(name, raw.astype("timedelta64[us]").astype(np.float64) / 1e6, np.isnat(raw))
+    if kind == "O":
         return _read_objects(name, raw.tolist())
     series = _as_series(raw)
     dtype = series.dtype
-    if dtype == nw.Object or is_of_objects(series.to_native()):
+    if dtype == nw.Object or _is_of_objects(series.to_native()):
         return _read_objects(name, np.asarray(series.to_native(), object).tolist())
     if dtype.is_numeric():  # a missing number becomes NaN
-        numbers = _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
-        return _noting_long(numbers) if dtype.is_integer() else numbers
+        return _numeric(name, series.cast(nw.Float64).to_numpy(), "number", dtype.is_integer())
     missing = series.is_null().to_numpy().astype(bool)
     if missing.all():
-        return _numeric(name, np.full(len(missing), np.nan), "number")
+        return _numeric(name, np.full(len(missing), np.nan))
+    if dtype not in _DTYPES:
+        raise TableError(f"column {name!r} has type {dtype}, which is neither numbers, dates nor text")
+    values = series.to_arrow()
     if dtype == nw.Boolean:
-        values = np.asarray(pc.fill_null(series.to_arrow(), False).to_numpy(zero_copy_only=False), np.float64)
-        return _numeric(name, np.where(missing, np.nan, values), "boolean")
+        numbers = np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), np.float64)
+        return _numeric(name, np.where(missing, np.nan, numbers), "boolean")
     if dtype in (nw.Date, nw.Datetime):
-        micros, zoned = times_of_arrow(series.to_arrow())
+        micros, zoned = times.times_of_arrow(values)
         return Column(name, "time", micros, missing, zoned)
     if dtype in (nw.Time, nw.Duration):
-        return _of_series_of_spans(name, series, missing)
-    what = f"has type {dtype}, which is neither numbers, dates nor text"
-    if dtype in (nw.String, nw.Categorical, nw.Enum, nw.Binary):
-        try:
-            category = dtype in (nw.Categorical, nw.Enum)
-            return Column(name, "text", _as_text(series), missing, category=category)
-        except pa.ArrowInvalid:
-            what = "holds bytes, not text; is the file in UTF-8?"
-    raise TableError(f"column {name!r} {what}")
+        of_day = dtype == nw.Time
+        exact = values.cast(pa.time64("us") if of_day else pa.duration("us"), safe=False).cast(pa.int64())
+        return _spans(name, np.asarray(pc.fill_null(exact, 0).to_numpy(), np.float64) / 1e6, missing, of_day)
+    values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    try:
+        category = dtype in (nw.Categorical, nw.Enum)
+        return Column(name, "text", values.cast(pa.large_string()), missing, category=category)
+    except pa.ArrowInvalid as error:
+        raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
 
 
-def _numeric(name: str, values: np.ndarray, kind: Kind) -> Column:
-    return Column(name, kind, values, np.isnan(values))
-
-
-def _refuse_values(name: str, bad: np.ndarray, first: str, remedies: tuple[str, str]) -> None:
-    count = int(bad.sum())
-    if count == len(bad) > 1:
-        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite{remedies[1]}")
-    values = "value, at" if count == 1 else "values, the first at"
-    raise TableError(
-        f"column {name!r} has {count} missing or infinite {values} data row {row_of_first(bad)}: {first} {_ROW}{remedies[0]}"
-    )
-
-
-def _of_series_of_spans(name: str, series: nw.Series, missing: np.ndarray) -> Column:
-    """Times of day in hours, durations in seconds."""
-    of_day, values = series.dtype == nw.Time, series.to_arrow()
-    exact = values.cast(pa.time64("us") if of_day else pa.duration("us"), safe=False).cast(pa.int64())
-    seconds = _seconds(name, np.asarray(pc.fill_null(exact, 0).to_numpy(), np.float64) / 1e6, missing)
-    return replace(seconds, values=seconds.values / 3600, note=OF_DAY) if of_day else seconds
-
-
-def _seconds(name: str, values: np.ndarray, missing: np.ndarray) -> Column:
-    """Of durations."""
-    return Column(name, "number", np.where(missing, np.nan, values), missing, note=DURATIONS)
-
-
-def _noting_long(column: Column) -> Column:
-    """With a note of integers that float64 may not hold: mostly the number of an account, not a quantity."""
-    long = np.abs(np.where(column.missing, 0.0, column.values)) > LARGEST_INTEGER
+def _numeric(name: str, values: Any, kind: Kind = "number", whole: bool = False) -> Column:
+    """With a caution on integers that float64 may not hold: mostly the number of an account, not a quantity."""
+    values = np.asarray(values, np.float64)
+    column = Column(name, kind, values, np.isnan(values))
+    long = whole & (np.abs(np.where(column.missing, 0.0, values)) > times.LARGEST_INTEGER)
     if not long.any():
         return column
-    row = int(np.argmax(long))
-    said = f"integers beyond 2⁵³ lose digits, {first_of(f'{column.values[row]:.0f}', row)}: drop the column if it is an identifier"
+    shown = first_of(f"{values[np.argmax(long)]:.0f}", long)
+    said = f"integers beyond 2⁵³ lose digits, {shown}: drop the column if it is an identifier"
     return replace(column, caution=said)
 
 
-def _as_text(series: nw.Series) -> Any:
-    values = series.to_arrow()
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    return values.cast(pa.large_string())
+def _spans(name: str, seconds: np.ndarray, missing: np.ndarray, of_day: bool = False) -> Column:
+    """Durations in seconds, times of day in hours."""
+    values = np.where(missing, np.nan, seconds / 3600 if of_day else seconds)
+    return Column(name, "number", values, missing, note=OF_DAY if of_day else DURATIONS)
+
+
+def _is_of_objects(native: Any) -> bool:
+    """Whether a pandas series holds periods, intervals or bytes, or categories of these or of tuples: not in Arrow."""
+    dtype = getattr(native, "dtype", None)
+    levels: Any = getattr(dtype, "categories", None)
+    dtype = getattr(levels, "dtype", dtype)
+    if type(dtype).__name__ in ("PeriodDtype", "IntervalDtype") or getattr(dtype, "kind", "") == "S":
+        return True
+    if levels is None or getattr(dtype, "kind", "") != "O":
+        return False
+    return not all(isinstance(level, str) for level in levels)
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
-    values = [plain(value) for value in values]
+    values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
-    present = [row for row, absent in enumerate(missing) if not absent]
-    kinds = {row: kind_of(values[row]) for row in present}
+    kinds = {row: _kind_of(values[row]) for row in np.flatnonzero(~missing)}
     found = set(kinds.values())
     strange = next((row for row, kind in kinds.items() if kind not in _KINDS), None)
     if strange is not None:
@@ -310,34 +340,58 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         )
     if found <= {"number", "boolean"}:
         pairs = zip(values, missing, strict=True)
-        numeric = np.array([np.nan if absent else as_float(v) for v, absent in pairs], np.float64)
-        return _noting_long(_numeric(name, numeric, "boolean" if found == {"boolean"} else "number"))
+        numeric = [np.nan if absent else _as_float(value) for value, absent in pairs]
+        return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number", whole=True)
     if found == {"time"}:
         try:
-            micros, zoned = times_of_objects(values, missing)
+            micros, zoned = times.times_of_objects(values, missing)
         except ValueError as error:
             raise TableError(f"column {name!r} {error}") from error
         return Column(name, "time", micros, missing, zoned)
     if found == {"span"}:
-        return _of_spans(name, values, missing)
+        seconds = np.array(
+            [0.0 if absent else _seconds(v) for v, absent in zip(values, missing, strict=True)]
+        )
+        return _spans(name, seconds, missing, any(isinstance(value, datetime.time) for value in values))
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
-    mixed = (
-        ""
-        if found == {"text"}
-        else f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
-    )
-    return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=mixed)
+    mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
+    note = "" if found == {"text"} else mixed
+    return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=note)
 
 
-def _of_spans(name: str, values: list[Any], missing: np.ndarray) -> Column:
-    """Durations in seconds, times of day in hours."""
-    found, of_day = np.full(len(values), np.nan), False
-    for row in np.flatnonzero(~missing):
-        value = values[row]
-        if isinstance(value, datetime.time):
-            found[row] = value.hour + value.minute / 60 + (value.second + value.microsecond / 1e6) / 3600
-            of_day = True
-        else:
-            found[row] = np.timedelta64(value, "us").astype(np.int64) / 1e6
-    column = _seconds(name, found, missing)
-    return replace(column, note=OF_DAY) if of_day else column
+def _plain(value: Any) -> Any:
+    """Bytes as text, a pandas period as the time of its start, an interval or a tuple as its text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    kind = type(value).__name__
+    if kind == "Period":
+        return value.to_timestamp()
+    return str(value) if kind == "Interval" or isinstance(value, tuple) else value
+
+
+def _as_float(value: Any) -> float:
+    """A number as float64, an integer beyond it as infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _seconds(value: Any) -> float:
+    """Of a duration, or since midnight."""
+    if isinstance(value, datetime.time):
+        return 3600 * value.hour + 60 * value.minute + value.second + value.microsecond / 1e6
+    return np.timedelta64(value, "us").astype(np.int64) / 1e6
+
+
+def _kind_of(value: Any) -> str:
+    """A kind of column, or the value's type."""
+    kinds = {
+        "boolean": bool | np.bool_,
+        "number": numbers.Real | decimal.Decimal,
+        "time": datetime.date | np.datetime64,
+        "span": datetime.time | datetime.timedelta | np.timedelta64,
+        "text": str,
+    }
+    found = (kind for kind, types in kinds.items() if isinstance(value, types))
+    return next(found, f"a value of type {type(value).__name__}")

@@ -1,6 +1,5 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
-import contextlib
 import hashlib
 import logging
 from collections.abc import Iterator
@@ -14,7 +13,18 @@ from jaxtyping import Bool, Float, Float64
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
-from .columns import Caution, Column, TableError, both, is_array, read_any, read_column, table_columns, whole
+from .columns import (
+    Caution,
+    Column,
+    TableError,
+    both,
+    is_array,
+    read_any,
+    read_column,
+    rewording,
+    table_columns,
+    whole,
+)
 from .files import notes_of
 from .levels import LevelTargets, codes_of, out_of_fold
 from .readings import day_first_of, decimal_mark_of
@@ -22,15 +32,11 @@ from .rules import MAX_LEVELS, ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
+OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
 MISSING = ("auto", "impute", "refuse")
-INDEX_NAMES = (
-    "",
-    "index",
-    "rownames",
-    "row.names",
-)  # of columns that count the rows, where all their numbers differ
+INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
 UNNAMED = "Unnamed: "
-LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks; rows by which it is found
+LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks, and the rows that it is computed on
 FEWEST_FOR_LEAK = 100  # different targets
 STAND_INS = 32  # known levels in place of a new one
 
@@ -42,22 +48,22 @@ class TableEncoder:
     """A table's columns as a float64 matrix [N, D], by rules found on the training table.
 
     Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
-    50 levels become one 0/1 column per level, in alphabetical order, with more statistics of the targets within each level (`levels`). Dates
-    and times in any common writing become days since the first of the training rows, the day of the year where they are of more than a year, and weekday and hour where these vary. Numbers with
-    units, currencies, percent signs or marks between thousands are read (`readings`). Made by `TableEncoder.fit`.
+    50 levels become one 0/1 column per level, in alphabetical order, with more levels statistics of the targets within each (`levels`). Dates
+    and times in any common writing become days since the first of the training rows, the day of the year if they span more than a year, and
+    weekday and hour if these vary. Numbers with units, currencies, percent signs or marks between thousands are read (`readings`).
 
     Parameters
     ----------
     columns : tuple of ColumnRule
-        How each column of the training table becomes numbers, in their order; those left out included.
+        How each column of the training table becomes numbers, in their order; dropped columns included.
     target : str, optional
-        The column that is no input, where the table has one.
+        The column that is no input, if the table has one.
     named : bool
-        Whether columns are matched by name. Where the training table was an array, they are matched by position, and none is left out.
+        Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
     missing : "auto", "impute" or "refuse"
         "auto" and "impute" are the same: a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
-        level, and where the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
-        and levels that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are left out.
+        level, and if the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
+        and levels that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are dropped.
         "refuse": such values are errors, and all columns stay.
     """
 
@@ -72,8 +78,8 @@ class TableEncoder:
     ) -> "TableEncoder":
         """The rules for every column but `target` of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 levels needs `targets` of the rows, or the column `target` of numbers. Raises TableError, a ValueError, naming the column,
-        where these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
+        Text with more than 50 levels needs `targets` of the rows, or the column `target` of numbers. Raises TableError, naming the column,
+        if these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
         values (with the first data row and the count).
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
@@ -82,17 +88,29 @@ class TableEncoder:
         if not inputs:
             raise TableError(f"the table has no input columns beside the target {target!r}")
         if targets is None and target in columns:
-            targets = _targets_of(target, columns[target])
-        rules = _Rules(missing != "refuse", not is_array(table), targets, decimal_mark_of(table))
-        with _naming_columns_of(table):
-            if rules.named:
+            column = read_column(target, columns[target], allow_missing=True)
+            if column.kind == "number" and not column.missing.any():
+                targets = LevelTargets.of(column.values, 0)
+        imputes, named, day_first = missing != "refuse", not is_array(table), None
+        mark, notes = decimal_mark_of(table), notes_of(table)
+        of_array = "" if named else OF_ARRAY
+        kept: list[ColumnRule] = []
+        useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
+        alike: dict[bytes, str] = {}
+        with rewording(lambda text: text + of_array):
+            if named:
                 texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
-                rules.day_first = day_first_of(read_any(*item) for item in texts)
+                day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
-                rules.add(name, raw)
-        said = notes_of(table)
-        found = tuple(rule.noting(said.get(rule.name, "")) for rule in rules.all())
-        return cls(found, target, not is_array(table), missing)
+                column = column_of(name, raw, imputes, DROP)
+                rule, column = rule_of(column, imputes, targets, named, mark, day_first)
+                kept.append(rule.noting(notes.get(name, "")))
+                rule = _useful(rule, column, alike) if imputes and named else rule
+                useful.append(_without_leak(rule, column, targets).noting(notes.get(name, "")))
+        if all(rule.kind == "dropped" for rule in kept):
+            raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
+        rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
+        return cls(tuple(rules), target, named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -100,13 +118,8 @@ class TableEncoder:
         return tuple(name for rule in self.columns for name in rule.output_names)
 
     @property
-    def imputes(self) -> bool:
-        """Whether missing values are filled in."""
-        return self.missing != "refuse"
-
-    @property
     def is_plain(self) -> bool:
-        """Whether it is of an array of numbers that stay as they are, where they are finite."""
+        """Whether it is of an array of numbers that stay as they are, if they are finite."""
         return not self.named and all(rule.is_plain for rule in self.columns)
 
     @property
@@ -126,9 +139,9 @@ class TableEncoder:
         return any(rule.statistics is not None for rule in self.columns)
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
-        """The matrix of a table: columns by name, in any order; further columns are passed over (`unknown`).
+        """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
 
-        What may not be expected of the values is logged. Raises TableError, naming the column, for a missing column and another kind of values than
+        Notes on the values are logged. Raises TableError, naming the column, for a missing column and another kind of values than
         at fit, and, with `missing="refuse"`, for missing, infinite and unknown values (with the row).
         """
         X, notes = self.encoded(table)
@@ -137,17 +150,17 @@ class TableEncoder:
         return X
 
     def encoded(self, table: Any) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, what may not be expected of its values: a line for a column, a `Caution` unless it is of new levels alone)."""
+        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone)."""
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
         X = np.zeros((n_rows, len(self.output_names)), np.float64)
-        notes, start = [], 0
-        with _naming_columns_of(table):
+        notes, start, of_array = [], 0, OF_ARRAY if is_array(table) else ""
+        with rewording(lambda text: text + of_array):
             for rule in self.columns:
                 stop = start + len(rule.output_names)
                 if rule.name in inputs:
-                    column = column_of(rule.name, inputs[rule.name], self.imputes)
-                    said = encode(rule, column, X[:, start:stop], not self.imputes)
+                    column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
+                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse")
                     kind = str if rule.kind == "text" and not column.missing.all() else Caution
                     notes += [kind(f"column {rule.name!r}: {said}")] if said else []
                 start = stop
@@ -163,7 +176,7 @@ class TableEncoder:
         """X, the matrix of the training table, with these statistics written into it. Equal rows share a fold."""
         inputs, coded = self._matched(table), []
         for rule, place in self.with_statistics:
-            texts = texts_of(column_of(rule.name, inputs[rule.name], self.imputes))
+            texts = texts_of(column_of(rule.name, inputs[rule.name], self.missing != "refuse"))
             coded.append((rule.statistics, place, texts))
         if targets.group is None:
             codes = [codes_of(texts, of.levels) for of, _, texts in coded]
@@ -180,14 +193,14 @@ class TableEncoder:
         return [(rule, slice(i, i + len(rule.statistics.names))) for rule, i in pairs if rule.statistics]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
-        """Names of columns that `transform` passes over; the target is not among them."""
+        """Names of columns that `transform` ignores; the target is not among them."""
         if not self.named or is_array(table):
             return ()
         known = {rule.name for rule in self.columns} | {self.target}
         return tuple(name for name in table_columns(table) if name not in known)
 
     def _matched(self, table: Any) -> dict[str, Any]:
-        """Those of the columns that the table has; of those left out at fit not all must be there."""
+        """The columns by name; dropped ones may be absent."""
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
@@ -198,89 +211,31 @@ class TableEncoder:
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
             others = [name for name in columns if name not in names]
-            near = (
-                f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
-                if others
-                else f"it has {quoted(columns)}"
-            )
+            near = f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
+            near = near if others else f"it has {quoted(columns)}"
             plural = "s" if len(absent) > 1 else ""
             raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
         return {name: columns[name] for name in names if name in columns}
 
 
-class _Rules:
-    """The rules of a table's columns, one after the other."""
-
-    def __init__(self, imputes: bool, named: bool, targets: LevelTargets | None, mark: str):
-        self.imputes, self.named, self.targets, self.mark = imputes, named, targets, mark
-        self.day_first: bool | None = None
-        self.kept: list[ColumnRule] = []  # all of them
-        self.instead: list[ColumnRule] = []  # without columns that are left out
-        self._alike: dict[bytes, str] = {}
-
-    def add(self, name: str, raw: Any) -> None:
-        column = column_of(name, raw, self.imputes, DROP)
-        rule, column = rule_of(column, self.imputes, self.targets, self.named, self.mark, self.day_first)
-        self.kept.append(rule)
-        if self.imputes and self.named:
-            rule = self._left_out(rule, column)
-        if self.targets is not None and len(self.targets.names) == 1 and rule.kind in ("number", "time"):
-            leak = _leak(column, self.targets.values[:, 0])
-            rule = replace(rule, caution=both(rule.caution, leak))
-        self.instead.append(rule)
-
-    def all(self) -> list[ColumnRule]:
-        """With those that would be left out, where nothing else is there."""
-        return self.instead if any(rule.kind != "dropped" for rule in self.instead) else self._constant()
-
-    def _constant(self) -> list[ColumnRule]:
-        if not any(rule.kind != "dropped" for rule in self.kept):
-            raise TableError(
-                f"the table has no column to learn from: {self.kept[0].name!r}: {self.kept[0].note}"
-            )
-        return self.kept
-
-    def _left_out(self, rule: ColumnRule, column: Column) -> ColumnRule:
-        if rule.kind == "dropped":
-            return rule
-        if _counts_rows(column):
-            return dropped(rule, "it only counts the rows")
-        if (
-            not column.missing.any()
-            and rule.kind != "text"
-            and len(column.values) > 1
-            and np.ptp(column.values) == 0
-        ):
-            value = None if rule.kind == "time" else float(column.values[0])
-            return dropped(rule, "it has one value in all rows", value)
-        if (
-            not column.missing.any()
-            and rule.kind == "text"
-            and len(rule.levels) == 1
-            and len(column.missing) > 1
-        ):
-            return dropped(rule, "it has one value in all rows")
-        first = self._alike.setdefault(_print_of(column), rule.name)
-        return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
-
-
 def column_of(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
-    """What a training column holds. Raises TableError, naming it, where `imputes` is False and values are missing or infinite."""
+    """`read_any`; unless values are imputed, `read_column`, which raises TableError for missing or infinite ones."""
     return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
 
 
-def _counts_rows(column: Column) -> bool:
-    """Whether it is an index, by its name and its numbers."""
-    if column.name.lower() not in INDEX_NAMES and not column.name.startswith(UNNAMED):
-        return False
-    if column.kind != "number":
-        return False
-    x = column.values[~column.missing]
-    return bool((x == np.floor(x)).all()) and len(np.unique(x)) == len(x) > 1
-
-
-def _print_of(column: Column) -> bytes:
-    """The same for columns of the same values."""
+def _useful(rule: ColumnRule, column: Column, alike: dict[bytes, str]) -> ColumnRule:
+    """The rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
+    if rule.kind == "dropped":
+        return rule
+    there: Any = column.values[~column.missing] if column.kind != "text" else ()
+    is_index = column.name.lower() in INDEX_NAMES or column.name.startswith(UNNAMED)
+    is_index = is_index and column.kind == "number" and bool((there == np.floor(there)).all())
+    if is_index and len(np.unique(there)) == len(there) > 1:
+        return dropped(rule, "it only counts the rows")
+    is_one = len(rule.levels) == 1 if column.kind == "text" else np.ptp(there) == 0
+    if is_one and len(column.missing) > 1 and not column.missing.any():
+        is_number = column.kind in ("number", "boolean")
+        return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
     digest = hashlib.blake2b(column.kind.encode(), digest_size=16)
     if column.kind == "text":
         coded = whole(column.values).dictionary_encode()
@@ -289,45 +244,26 @@ def _print_of(column: Column) -> bytes:
     else:
         digest.update(np.where(column.missing, 0, column.values).tobytes())
         digest.update(column.missing.tobytes())
-    return digest.digest()
+    first = alike.setdefault(digest.digest(), rule.name)
+    return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
 
-def _leak(column: Column, y: Float64[np.ndarray, " N"]) -> str:
-    """What is said of a column that determines the target on its own, by the correlation of ranks."""
+def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None) -> ColumnRule:
+    """The rule, with a caution on a column that determines the target on its own, by the correlation of ranks."""
+    if targets is None or len(targets.names) > 1 or rule.kind not in ("number", "time"):
+        return rule
     rows = np.flatnonzero(~column.missing)
     rows = rows[:: max(1, len(rows) // LEAK_ROWS)]
-    x, y = column.values[rows], y[rows]
+    x, y = column.values[rows], targets.values[rows, 0]
     if len(np.unique(y)) < FEWEST_FOR_LEAK or np.ptp(x) == 0:
-        return ""
-    found = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
+        return rule
+    from scipy.stats import rankdata  # takes long to load
+
+    found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
     if abs(found) <= LEAK:
-        return ""
-    return f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
-
-
-def _ranks(values: np.ndarray) -> Float64[np.ndarray, " N"]:
-    """From 1; of equal values their average."""
-    _, code, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[code]
-
-
-def _targets_of(name: str, raw: Any) -> LevelTargets | None:
-    """Of a column of numbers."""
-    column = read_column(name, raw, allow_missing=True)
-    if column.kind != "number" or column.missing.any():
-        return None
-    return LevelTargets.of(column.values, 0)
-
-
-@contextlib.contextmanager
-def _naming_columns_of(table: Any) -> Iterator[None]:
-    """Says which columns of an array the names in messages are."""
-    try:
-        yield
-    except TableError as error:
-        if not is_array(table):
-            raise
-        raise TableError(f"{error}; the columns of an array are called x0, x1, … in their order") from error
+        return rule
+    leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
+    return replace(rule, caution=both(rule.caution, leak))
 
 
 def rows_without_values(table: Any) -> np.ndarray:
@@ -336,10 +272,9 @@ def rows_without_values(table: Any) -> np.ndarray:
     has_gaps = as_array is None or as_array.ndim == 2 and as_array.dtype.kind == "f" and as_array.size > 0
     columns = table_columns(table) if has_gaps else {}
     empty = np.full(len(table), len(columns) > 1)
-    for name, raw in columns.items() if empty.any() else ():
-        empty &= read_any(name, raw).missing
-        if not empty.any():
-            break
+    for name, raw in columns.items():
+        if empty.any():
+            empty &= read_any(name, raw).missing
     return empty
 
 
@@ -348,7 +283,7 @@ def known_instead(
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
     """(Which rows of a matrix have a level that is new in a column of statistics; these rows with 32 known levels instead).
 
-    A new level is taken as a random one of the known: what is predicted is the mixture over them, here at equally spaced ranks of their means.
+    A new level is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
     """
     found = []
     encoded = encoder.with_statistics if isinstance(encoder, TableEncoder) else ()
@@ -380,7 +315,6 @@ def some_rows(part: Any, kept: np.ndarray) -> Any:
     if hasattr(part, "iloc"):
         return part[kept] if part.ndim == 1 else part.loc[kept]
     if hasattr(part, "filter") and not isinstance(part, np.ndarray):
-        return part.filter(
-            pa.array(kept) if isinstance(part, pa.Table | pa.Array | pa.ChunkedArray) else kept
-        )
+        is_arrow = isinstance(part, pa.Table | pa.Array | pa.ChunkedArray)
+        return part.filter(pa.array(kept) if is_arrow else kept)
     return np.asarray(part)[kept]

@@ -1,13 +1,17 @@
 """Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather, .npz, .npy.
 
-A text table has a header line (`csv_files`). Every fault of the file is one line of ValueError that begins with the path.
+A text table has a header line; it is separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1, with or without a byte-order mark.
+Every fault of the file is one line of ValueError that begins with the path.
 """
 
 import contextlib
+import csv
 import functools
+import itertools
 import json
 import math
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,18 +27,23 @@ import pyarrow.parquet as pa_parquet
 
 from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
-from stochgp.storage.writing import replacing
+from stochgp.storage.files import replacing
 
-from .columns import TableError
-from .csv_files import csv_tables, read_csv
+from .columns import MISSING_VALUES, TableError, is_number
+from .readings import DECIMAL, decimal_mark
 
 TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npz")
 BLOCK_SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npy")
 WRITABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 BLOCK_ROWS = 1 << 16
-_NOTES = b"stochgp.notes"  # of a schema's metadata
 BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
+CSV_BYTES = 1 << 22  # of text that are parsed at a time
+START = 1 << 16  # bytes that show the form of a text file
+LINES = 50
+NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # as after a comma and a blank
+NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
+_NOTES = b"stochgp.notes"  # of a schema's metadata
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -52,10 +61,9 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
 
     csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
     numbers, true/false, ISO dates and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
-    array X [N, D] the columns X0 … X(D-1). Blanks around names are left out.
+    array X [N, D] the columns X0 … X(D-1). Blanks around names are removed.
 
-    Raises ValueError, in one line, where the file is missing, of unknown suffix, empty, without rows, ragged,
-    truncated or damaged.
+    Raises ValueError, in one line, if the file is missing, of unknown suffix, empty, without rows, ragged, truncated or damaged.
 
     Parameters
     ----------
@@ -70,20 +78,30 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
         raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
-    if suffix in TEXT_SUFFIXES:
-        try:
-            table = read_csv(path)
-        except DAMAGE as error:
-            raise error if str(error).startswith(str(path)) else damaged(path, error) from error
-    elif suffix == ".npz":
-        table = _read_npz(path, Budget.of(memory_limit))
-    else:
-        table = _read_arrow(path, suffix)
+    with _naming_damage(path):
+        if suffix in TEXT_SUFFIXES:
+            table = _read_csv(path)
+        elif suffix == ".npz":
+            table = _read_npz(path, Budget.of(memory_limit))
+        elif suffix == ".feather":
+            table = pa_feather.read_table(path, memory_map=False)
+        else:
+            with pa_parquet.ParquetFile(path) as file:
+                table = file.read()
     names = checked_names(path, table)
-    table = _noting_names(table.rename_columns(names), table)
+    pairs = [(new, old.strip()) for new, old in zip(names, table.column_names, strict=True)]
+    notes = {new: f"a further column called {old!r}" for new, old in pairs if old not in ("", new)}
+    metadata = (table.schema.metadata or {}) | ({_NOTES: json.dumps(notes)} if notes else {})
+    table = table.rename_columns(names).replace_schema_metadata(metadata or None)
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
+
+
+def notes_of(table: Any) -> dict[str, str]:
+    """The notes of `read_table` on columns, by name."""
+    metadata = getattr(getattr(table, "schema", None), "metadata", None)
+    return json.loads(metadata[_NOTES]) if isinstance(metadata, dict) and _NOTES in metadata else {}
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
@@ -92,7 +110,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
     Parameters
     ----------
     path : path
-        The file, which is made anew.
+        The file, which is replaced.
     columns : mapping of str to array [N]
         The values of each column by its name.
     """
@@ -102,16 +120,16 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """What writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows of the same columns, at least one call.
+    """A function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows, at least one call.
 
-    The file is written by `storage.writing.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
+    After a failure, the file at `path` is as before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
 
     Parameters
     ----------
     path : path
-        The file, which is made anew.
+        The file, which is replaced.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)
@@ -136,7 +154,7 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
-    """The suffix of `path` among `known`, in lower case; ValueError with the nearest one otherwise."""
+    """The suffix of `path` among `known`, in lower case. Raises ValueError with the nearest one."""
     name = Path(path).name.lower()
     found = [suffix for suffix in known if name.endswith(suffix)]
     if found:
@@ -147,88 +165,25 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
     raise ValueError(f"{path}: {what}; {near}")
 
 
-def _read_arrow(path: Path, suffix: str) -> pa.Table:
+@contextlib.contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
     try:
-        if suffix == ".feather":
-            return pa_feather.read_table(path, memory_map=False)
-        with pa_parquet.ParquetFile(path) as file:
-            return file.read()
+        yield
     except DAMAGE as error:
-        raise damaged(path, error) from error
+        raise error if str(error).startswith(str(path)) else damaged(path, error) from error
 
 
-def _read_npz(path: Path, budget: Budget) -> pa.Table:
-    try:
-        # np.load also reads a single array and a pickle, which are no tables.
-        with zipfile.ZipFile(path) as archive:
-            size = sum(_npy_bytes(archive, name) for name in archive.namelist())
-    except DAMAGE as error:
-        raise damaged(path, error) from error
-    with_columns = 2 * size
-    budget.require(with_columns, f"{path}: reading its arrays, of {format_bytes(size)},")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except DAMAGE as error:
-        raise damaged(path, error) from error
-    columns = [column for name, array in arrays.items() for column in _npz_columns(path, name, array)]
-    lengths = {name: len(values) for name, values in columns}
-    if not columns:
-        raise ValueError(f"{path}: the archive holds no arrays")
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{path}: arrays of unequal length: {_lengths(lengths)}")
-    return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
+def damaged(path: Path, error: Exception) -> ValueError:
+    """The error of a file that a reader gave up on."""
+    return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
 
 
-def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
-    """Of an array, as its header says. ValueError for a file in the archive that is none."""
-    with archive.open(name) as file:
-        shape, _, dtype = _npy_header(file, f"{name!r} in it is no array")
-    return math.prod(shape) * dtype.itemsize
-
-
-def _npy_header(file: Any, otherwise: str | None = None) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(Shape, whether in Fortran's order, dtype) of an array. ValueError for what is none."""
-    form = np.lib.format
-    try:
-        version = form.read_magic(file)
-    except ValueError as error:
-        raise ValueError(otherwise or str(error)) from error
-    return (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
-
-
-def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    if array.dtype.kind not in "biufUM" or array.dtype.itemsize > 8 and array.dtype.kind == "f":
-        raise ValueError(f"{path}: array {name!r} has dtype {array.dtype}, which is no column type")
-    if array.ndim == 1:
-        return [(name, array)]
-    if array.ndim == 2 and array.shape[1] == 1:
-        return [(name, array[:, 0])]
-    if array.ndim == 2 and array.shape[1] > 1:
-        return [(f"{name}{j}", array[:, j]) for j in range(array.shape[1])]
-    raise ValueError(f"{path}: array {name!r} has shape {array.shape}; expected [N] or [N, D]")
-
-
-def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
-    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
-    if not arrays:
-        raise ValueError(f"{path}: no columns to write")
-    for name, values in arrays.items():
-        if values.ndim != 1:
-            raise ValueError(f"{path}: column {name!r} has shape {values.shape}; expected one dimension")
-    lengths = {name: len(values) for name, values in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{path}: columns of unequal length: {_lengths(lengths)}")
-    try:
-        return pa.table({name: pa.array(values) for name, values in arrays.items()})
-    except pa.ArrowException as error:
-        raise ValueError(
-            f"{path}: a column has values that no file type holds ({_one_line(error)})"
-        ) from error
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def checked_names(path: Path, table: pa.Table) -> list[str]:
-    """The names without blanks around them; of columns without one "Unnamed: 3", of the second of a name "a.1", as pandas has them."""
+    """The names without blanks around them; of columns without one "Unnamed: 3", of the second of a name "a.1", as in pandas."""
     try:
         names = [name.strip() for name in table.column_names]
     except UnicodeDecodeError as error:
@@ -241,53 +196,87 @@ def checked_names(path: Path, table: pa.Table) -> list[str]:
     return found
 
 
-def notes_of(table: Any) -> dict[str, str]:
-    """What `read_table` has to say of columns, by name."""
-    metadata = getattr(getattr(table, "schema", None), "metadata", None)
-    return json.loads(metadata[_NOTES]) if isinstance(metadata, dict) and _NOTES in metadata else {}
+def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
+    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    if not arrays:
+        raise ValueError(f"{path}: no columns to write")
+    for name, values in arrays.items():
+        if values.ndim != 1:
+            raise ValueError(f"{path}: column {name!r} has shape {values.shape}; expected one dimension")
+    _refuse_lengths(path, "columns", list(arrays.items()))
+    try:
+        return pa.table({name: pa.array(values) for name, values in arrays.items()})
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"{path}: a column has values that no file type holds ({_one_line(error)})"
+        ) from error
 
 
-def _noting_names(table: pa.Table, before: pa.Table) -> pa.Table:
-    """With notes of columns that share their name with an earlier one."""
-    pairs = zip(table.column_names, before.column_names, strict=True)
-    said = {
-        new: f"a further column called {old.strip()!r}" for new, old in pairs if old.strip() not in ("", new)
-    }
-    notes = {_NOTES: json.dumps(said)} if said else {}
-    return table.replace_schema_metadata({**(before.schema.metadata or {}), **notes} or None)
+def _refuse_lengths(path: Path, what: str, arrays: list[tuple[str, np.ndarray]]) -> None:
+    if len({len(values) for _, values in arrays}) > 1:
+        shown = ", ".join(f"{name!r} has {len(values)}" for name, values in arrays[:8])
+        raise ValueError(f"{path}: {what} of unequal length: {shown}")
 
 
-def _lengths(lengths: Mapping[str, int]) -> str:
-    return ", ".join(f"{name!r} has {length}" for name, length in list(lengths.items())[:8])
+def _read_npz(path: Path, budget: Budget) -> pa.Table:
+    # np.load also reads a single array and a pickle, which are no tables.
+    size = 0
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                shape, _, dtype = _npy_header(file, f"{name!r} in it is no array")
+            size += math.prod(shape) * dtype.itemsize
+    budget.require(2 * size, f"{path}: reading its arrays, of {format_bytes(size)},")
+    with np.load(path, allow_pickle=False) as archive:
+        columns = [column for name in archive.files for column in _npz_columns(path, name, archive[name])]
+    if not columns:
+        raise ValueError(f"{path}: the archive holds no arrays")
+    _refuse_lengths(path, "arrays", columns)
+    return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
 
 
-def damaged(path: Path, error: Exception) -> ValueError:
-    """The error of a file that a reader gave up on."""
-    return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
+def _npy_header(file: Any, otherwise: str | None = None) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(Shape, whether in Fortran's order, dtype) of an array. ValueError for other files."""
+    form = np.lib.format
+    try:
+        version = form.read_magic(file)
+    except ValueError as error:
+        raise ValueError(otherwise or str(error)) from error
+    return (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    if array.dtype.kind not in "biufUM" or array.dtype.itemsize > 8 and array.dtype.kind == "f":
+        raise ValueError(f"{path}: array {name!r} has dtype {array.dtype}, which is no column type")
+    if array.ndim == 1 or array.ndim == 2 and array.shape[1] == 1:
+        return [(name, array.reshape(-1))]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(f"{path}: array {name!r} has shape {array.shape}; expected [N] or [N, D]")
+    return [(f"{name}{j}", array[:, j]) for j in range(array.shape[1])]
 
 
 def tables_of(
-    file: Path,
-    columns: tuple[str, ...] | None = None,
-    types: Mapping[str, pa.DataType] = MappingProxyType({}),
+    file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] = NO_TYPES
 ) -> Iterator[pa.Table]:
-    """The rows of a .csv, .tsv (both also with .gz), .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
+    """Yield the rows of a .csv, .tsv (both also with .gz), .parquet, .feather or .npy file in tables of at most 65,536 rows.
 
-    `columns` are the ones that are wanted, None = all; further ones may be among those read. `types` are of columns of text files.
+    Memory is for one table, never for all. `columns` are the ones to read, None = all; further ones may be among those read. `types` are of
+    columns of text files.
     """
-    for table in _READERS[file_suffix(file, BLOCK_SUFFIXES)](file, columns, types):
+    suffix = file_suffix(file, BLOCK_SUFFIXES)
+    if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
+        tables = _of_csv(file, types)
+    else:
+        tables = _of_parquet(file, columns) if suffix == ".parquet" else _OTHERS[suffix](file)
+    for table in tables:
         for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
             yield table.slice(start, BLOCK_ROWS)
 
 
-def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[pa.Table]:
+def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
-        names = parquet.schema_arrow.names  # as the file spells them: blanks around names do not count
+        names = parquet.schema_arrow.names  # as in the file: blanks around names do not count
         wanted = None if columns is None else [name for name in names if name.strip() in columns]
         if parquet.metadata.num_rows == 0:
             yield parquet.schema_arrow.empty_table()
@@ -295,18 +284,13 @@ def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iter
             yield pa.Table.from_batches([batch])
 
 
-def _of_feather(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
+def _of_feather(file: Path) -> Iterator[pa.Table]:
     with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as batches:
         for number in range(batches.num_record_batches):
             yield pa.Table.from_batches([batches.get_batch(number)])
 
 
-def _of_csv(file: Path, columns: Any, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """All columns are read, since messages number them as they are in the file."""
-    return csv_tables(file, types)
-
-
-def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
+def _of_npy(file: Path) -> Iterator[pa.Table]:
     """By reading: pages of a memory map would count as memory in use."""
     with open(file, "rb") as opened:
         shape, fortran, dtype = _npy_header(opened)
@@ -316,13 +300,99 @@ def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
             values = np.empty((min(BLOCK_ROWS, shape[0] - first), shape[1]), dtype)
             if opened.readinto(values.data.cast("B")) != values.nbytes:
                 raise TableError(f"{file}: the file ends before its {shape[0]} rows")
-            names = [f"x{j}" for j in range(shape[1])]
-            yield pa.table([pa.array(values[:, j]) for j in range(shape[1])], names)
+            yield pa.table({f"x{j}": pa.array(values[:, j]) for j in range(shape[1])})
 
 
-_READERS = {
-    **dict.fromkeys(TEXT_SUFFIXES, _of_csv),
-    ".parquet": _of_parquet,
-    ".feather": _of_feather,
-    ".npy": _of_npy,
-}
+_OTHERS = {".feather": _of_feather, ".npy": _of_npy}
+
+
+def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
+    """All columns; `types` are of columns by their names without blanks around them."""
+    typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
+    with pa_csv.open_csv(file, **_csv_form(file, typed)[0]) as batches:
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
+
+
+def csv_names(file: Path) -> list[str]:
+    """The names in the first line, as they are."""
+    with pa_csv.open_csv(file, **_csv_form(file)[0]) as batches:
+        try:
+            return list(batches.schema.names)
+        except UnicodeDecodeError as error:
+            raise TableError(f"{file}: the column names are not in UTF-8") from error
+
+
+def _read_csv(file: Path) -> pa.Table:
+    """All rows. Raises pyarrow's errors, with the row if the reader knows it."""
+    options, decimal = _csv_form(file)
+    read = options["read_options"]
+    try:
+        found = pa_csv.read_csv(file, **options)
+    except pa.ArrowInvalid:
+        read.use_threads = False  # then the reader knows the line
+        found = pa_csv.read_csv(file, **options)
+    if read.encoding == "utf8" and any(pa.types.is_binary(kind) for kind in found.schema.types):
+        read.encoding = "latin1"
+        found = pa_csv.read_csv(file, **options)
+    return found.replace_schema_metadata({DECIMAL: decimal}) if decimal else found
+
+
+def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> tuple[dict[str, Any], str]:
+    """(Options for pyarrow's readers, the decimal mark, "" if unknown), by the first bytes.
+
+    Raises ValueError if the file is empty, in UTF-16, or has no line of names.
+    """
+    with pa.input_stream(str(file)) as stream:
+        start = stream.read(START)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"{file}: the text is UTF-16; save it as UTF-8")
+    is_cut = len(start) == START
+    text, encoding = _decoded(start.removeprefix(b"\xef\xbb\xbf"), is_cut)
+    lines = text.strip().splitlines()
+    if not lines:
+        raise ValueError(f"{file}: the file is empty")
+    says = re.fullmatch("sep=(.)", lines[0], re.IGNORECASE)  # as a first line for Excel
+    lines = lines[1:] if says and len(lines) > 1 else lines
+    delimiter = says[1] if says else "\t" if ".tsv" in file.suffixes[-2:] else None
+    delimiter = delimiter or _delimiter(lines[: -1 if is_cut else None][:LINES] or lines)
+    cells = next(csv.reader(lines[:1], delimiter=delimiter))
+    if all(map(is_number, cells)) and not all(cell.strip().isdigit() for cell in cells):
+        raise ValueError(
+            f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
+        )
+    rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    decimal = decimal_mark((pa.array(cells, pa.large_string()).unique() for cells in columns), delimiter)
+    return {
+        "read_options": pa_csv.ReadOptions(
+            block_size=CSV_BYTES, encoding=encoding, skip_rows=int(bool(says))
+        ),
+        "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pa_csv.ConvertOptions(
+            null_values=NULLS, strings_can_be_null=True, column_types=types, decimal_point=decimal or "."
+        ),
+    }, decimal
+
+
+def _decoded(start: bytes, is_cut: bool) -> tuple[str, str]:
+    """(The text, its encoding): Latin-1 if it is not UTF-8."""
+    try:
+        return start.decode(), "utf8"
+    except UnicodeDecodeError as error:
+        if is_cut and error.start > len(start) - 4:  # within a letter
+            return start[: error.start].decode(), "utf8"
+    try:  # Latin-1 of Windows, with €
+        return start.decode("cp1252"), "cp1252"
+    except UnicodeDecodeError:
+        return start.decode("latin-1"), "latin1"
+
+
+def _delimiter(lines: list[str]) -> str:
+    """The character that divides nearly all lines into as many cells as the first, and most; a comma if none does."""
+    best, most = ",", 1
+    for delimiter in (",", ";", "\t", "|"):
+        counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        if counts and counts[0] > most and counts.count(counts[0]) >= 0.9 * len(counts):
+            best, most = delimiter, counts[0]
+    return best

@@ -1,4 +1,4 @@
-"""Columns of many levels as statistics of the targets within each level: of training rows by the others, so that no row sees its own target."""
+"""Columns of many levels as statistics of the targets within each level; of training rows out of fold: no row sees its own target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from jaxtyping import Float64, Int64
 
 FOLDS = 5
 MOST_CLASSES = 8  # whose frequencies within a level are inputs
-FEWEST_FOR_SPREAD = 5.0  # rows of a level, on average, from which their spread is an input
+FEWEST_FOR_SPREAD = 5.0  # rows of a level, on average, from which their standard deviation is an input
 WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prior of a level counts as
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 class LevelTargets(NamedTuple):
-    """What the statistics are of: C values of each of N rows, one named "mean" for real targets, for classes whether a row is of each; and its weight.
+    """C values of each of N rows, whose statistics are taken, and the weights of rows; the name "mean" is of real targets.
 
     Rows of a `group` share a fold. `many` are columns with statistics however few levels their rows of positive weight have.
     """
@@ -38,27 +39,21 @@ class LevelTargets(NamedTuple):
         classes: bool = False,
         weight: Float64[np.ndarray, " N"] | None = None,
     ) -> "LevelTargets":
-        """Real targets as they are, positive ones and counts by logarithms. A row of weight ρ, 1 by default, counts as ρ rows."""
+        """Real targets as they are, positive ones and counts by logarithms, 0 or 1 for each class. `weight` holds frequency weights."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
             found, code = np.unique(y, return_inverse=True)
-            chosen = (
-                found[1:]
-                if len(found) == 2
-                else np.sort(found[np.argsort(-np.bincount(code, rho), kind="stable")[:MOST_CLASSES]])
-            )
-            values = np.stack([y == one for one in chosen], axis=1).astype(np.float64)
-            return cls(values, tuple(f"share of {one:g}" for one in chosen), rho, seed, group)
-        logs = {
-            "positive": lambda: np.log(np.maximum(y, np.finfo(float).tiny)),
-            "count": lambda: np.log(np.maximum(y, 0) + 0.5),
-        }
-        values = logs[target]() if target in logs else y
+            most = np.argsort(-np.bincount(code, rho), kind="stable")[:MOST_CLASSES]
+            chosen = found[1:] if len(found) == 2 else np.sort(found[most])
+            values = np.stack([y == label for label in chosen], axis=1).astype(np.float64)
+            return cls(values, tuple(f"share of {label:g}" for label in chosen), rho, seed, group)
+        values = np.log(np.maximum(y, _TINY)) if target == "positive" else y
+        values = np.log(np.maximum(y, 0) + 0.5) if target == "count" else values
         return cls(np.asarray(values, np.float64)[:, None], ("mean",), rho, seed, group)
 
     @property
     def fold(self) -> Int64[np.ndarray, " N"]:
-        """Of each row: a fifth of the groups, or rows, each."""
+        """The fold of each row: a fifth of the groups, or rows, each."""
         group = np.arange(len(self.values)) if self.group is None else np.asarray(self.group)
         label = np.unique(group, return_inverse=True)[1]
         return (np.random.default_rng(self.seed).permutation(int(label.max()) + 1) % FOLDS)[label]
@@ -66,12 +61,12 @@ class LevelTargets(NamedTuple):
 
 @dataclass(frozen=True)
 class LevelStatistics:
-    """Of L levels: the shrunk mean of each target's value, log(1 + n), and where `with_spread` the logarithm of the shrunk standard deviation.
+    """Of L levels: the shrunk mean of each target's value, log(1 + n), and perhaps the logarithm of the shrunk standard deviation.
 
     n_l is Σ_l ρ, and all sums are weighted.
     mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between levels (analysis of variance), within
-    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). A level that is not known, or missing, has n = 0: m and σ. `rows` are (statistics of a level)
-    in the order of `levels`, the last of no level.
+    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). An unknown or missing level has n = 0: m and σ. `rows` are in the order of
+    `levels`, the last of no level.
     """
 
     names: tuple[str, ...]
@@ -86,22 +81,22 @@ class LevelStatistics:
     def encoded(self, texts: Any) -> tuple[Float64[np.ndarray, "N S"], np.ndarray]:
         """(The statistics of each text, which texts are no known level; a missing one is)."""
         codes = codes_of(texts, self.levels)
-        return np.array(self.rows, np.float64)[codes], (
-            codes == len(self.levels)
-        ) & texts.is_valid().to_numpy(zero_copy_only=False)
+        there = texts.is_valid().to_numpy(zero_copy_only=False)
+        return np.array(self.rows, np.float64)[codes], (codes == len(self.levels)) & there
 
 
 def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
-    """The number of each text's level; the number of levels where it is none."""
+    """The number of each text's level; the number of levels if it is none."""
     found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(levels, texts.type)))
     return np.asarray(pc.fill_null(found, len(levels)).to_numpy(), np.int64)
 
 
 def statistics_of(texts: Any, levels: tuple[str, ...], targets: LevelTargets) -> LevelStatistics:
     """Of all rows."""
-    codes = codes_of(texts, levels)
-    with_spread = _with_spread(codes, len(levels), targets)
-    rows = _table(codes, targets.values, targets.weight, len(levels), with_spread, 1.0)
+    codes, y, rho = codes_of(texts, levels), targets.values, targets.weight
+    is_enough = rho[codes < len(levels)].sum() >= FEWEST_FOR_SPREAD * len(levels)
+    with_spread = targets.names == ("mean",) and bool(is_enough)
+    rows = _table(codes, y, rho, len(levels), with_spread, 1.0)
     names = (*targets.names, "log count", *(("log spread",) if with_spread else ()))
     return LevelStatistics(names, levels, tuple(map(tuple, rows.tolist())))
 
@@ -119,10 +114,6 @@ def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) 
     return found
 
 
-def _with_spread(codes: Int64[np.ndarray, " N"], L: int, targets: LevelTargets) -> bool:
-    return targets.names == ("mean",) and bool(targets.weight[codes < L].sum() >= FEWEST_FOR_SPREAD * L)
-
-
 def _table(
     codes: Int64[np.ndarray, " N"],
     y: Float64[np.ndarray, "N C"],
@@ -131,26 +122,22 @@ def _table(
     with_spread: bool,
     scale: float,
 ) -> Float64[np.ndarray, "K S"]:
-    """The statistics of every level and of none, K = L + 1. Missing levels tell nothing of the others, but are in the mean of all rows."""
+    """The statistics of every level and of none, K = L + 1. Rows without a level are in the mean of all rows alone."""
     known = codes < L
     center = np.average(y, axis=0, weights=rho) if rho.any() else np.zeros(y.shape[1])
     codes, y, rho = codes[known], y[known], rho[known]
     n = np.bincount(codes, rho, minlength=L)
-    columns, spread = [], None
+    means, variances = [], np.ones(L + 1)
     for c in range(y.shape[1]):
         sums = np.bincount(codes, rho * (y[:, c] - center[c]), minlength=L)
-        means = sums / np.where(n > 0, n, 1)
-        squares = np.bincount(codes, rho * (y[:, c] - center[c] - means[codes]) ** 2, minlength=L)
-        k, within = _prior_rows(n, means, squares)
-        columns.append(center[c] + sums / (n + k))
-        spread = (squares + k * within) / (n + k), within
-    logs = [np.log1p(scale * n)]
-    if with_spread and spread is not None:
-        logs.append(0.5 * np.log(np.maximum(spread[0], np.finfo(np.float64).tiny)))
-    none = [*center, 0.0]
-    if with_spread and spread is not None:
-        none.append(0.5 * float(np.log(max(spread[1], np.finfo(np.float64).tiny))))
-    return np.concatenate([np.stack([*columns, *logs], axis=1), [none]])
+        mean = sums / np.where(n > 0, n, 1)
+        squares = np.bincount(codes, rho * (y[:, c] - center[c] - mean[codes]) ** 2, minlength=L)
+        k, within = _prior_rows(n, mean, squares)
+        means.append(np.append(center[c] + sums / (n + k), center[c]))
+        variances = np.append((squares + k * within) / (n + k), within)
+    columns = [*means, np.append(np.log1p(scale * n), 0.0)]
+    columns += [0.5 * np.log(np.maximum(variances, _TINY))] if with_spread else []
+    return np.stack(columns, axis=1)
 
 
 def _prior_rows(

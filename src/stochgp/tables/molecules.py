@@ -1,4 +1,10 @@
-"""Molecules as rows: a column of SMILES, and what is counted in each molecule. Needs the extra `molecules` (RDKit, scikit-fingerprints)."""
+"""Fingerprints of molecules: rows of counts as sets of bits, a few hundred bytes a molecule, also from a column of SMILES.
+
+A count c of column d is the set of the elements (d, 1), …, (d, c). The number of elements that two rows have in common is Σ_d min(x_d, z_d),
+so that the Tanimoto similarity of counts is that of these sets. As many elements of a column are stored as its largest count among the
+training rows. Further elements of another row, in all columns together, are one further count: the similarity with every training row
+is exact, and two new rows share the smaller of their two further counts. SMILES need the extra `molecules` (RDKit, scikit-fingerprints).
+"""
 
 import functools
 import importlib.util
@@ -11,20 +17,111 @@ import scipy.sparse
 from jaxtyping import Float32
 
 from stochgp.names import did_you_mean
+from stochgp.numerics.arrays import n_words, packed_bits, unpacked_bits
 
 from .columns import TableError, is_array, read_column, table_columns
-from .fingerprints import FingerprintEncoder
 
+MOST_ELEMENTS = 1 << 17  # of a row
+CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
 HOW_TO_INSTALL = "pip install 'stochgp[molecules]'"
 SHOWN = 60  # characters of a SMILES in a message
 AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
+
+
+@dataclass(frozen=True, eq=False)
+class Fingerprints:
+    """N packed rows of counts, for `fit` and `predict` of an estimator with the Tanimoto kernel. Made by `pack` or `from_bytes`.
+
+    Rows of bits of 1,024 columns take 140 bytes each.
+
+    Parameters
+    ----------
+    levels : tuple of int
+        How many bits each column is stored as: its largest count among the training rows.
+    words : float32 array [N, W]
+        The packed rows, 31 bits a number (`numerics.words`); the last number of a row is its further count.
+    """
+
+    levels: tuple[int, ...]
+    words: Float32[np.ndarray, "N W"]
+
+    @classmethod
+    def pack(cls, X: Any, levels: tuple[int, ...] | None = None) -> "Fingerprints":
+        """Rows of whole numbers from 0 up, as an array or a SciPy sparse matrix; `levels` None = the largest of each column.
+
+        Raises ValueError, naming row and column, for other numbers, and if a row would have more than 131,072 bits.
+        """
+        X = checked_counts(X)
+        if holds_fractions(X):
+            _refuse_counts(X, lambda v: v != np.floor(v), "packed fingerprints hold whole numbers")
+        if levels is None:
+            largest = X.max(axis=0)
+            largest = largest.todense() if scipy.sparse.issparse(largest) else largest
+            levels = tuple(int(level) for level in np.ravel(largest))
+        if X.shape[1] != len(levels):
+            raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]}")
+        if sum(levels) > MOST_ELEMENTS:
+            raise ValueError(
+                f"the largest counts of all columns are {sum(levels)} together; packed rows hold up to {MOST_ELEMENTS}"
+            )
+        columns, level = _elements(np.array(levels))
+        words = np.empty((X.shape[0], n_words(len(columns)) + 1), np.float32)
+        for rows in _chunks(X.shape[0], len(columns)):
+            dense = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows]
+            words[rows, :-1] = packed_bits(dense[:, columns] >= level[None, :])
+            words[rows, -1] = np.maximum(dense.astype(np.int64) - np.array(levels), 0).sum(axis=1)
+        return cls(levels, words)
+
+    @classmethod
+    def from_bytes(cls, rows: Any, n_bits: int | None = None) -> "Fingerprints":
+        """Bits as `numpy.packbits` and fingerprint libraries write them: uint8 [N, n_bits / 8], the first bit the highest of its byte."""
+        rows = np.asarray(rows)
+        if rows.ndim != 2 or rows.dtype != np.uint8:
+            raise ValueError(f"expected bytes, uint8 [N, B], but got {rows.dtype} of shape {rows.shape}")
+        n_bits = int(8 * rows.shape[1] if n_bits is None else n_bits)
+        words = np.zeros((len(rows), n_words(n_bits) + 1), np.float32)
+        for chunk in _chunks(len(rows), n_bits):
+            words[chunk, :-1] = packed_bits(np.unpackbits(rows[chunk], axis=1, count=n_bits).astype(bool))
+        return cls((1,) * n_bits, words)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, rows: Any) -> "Fingerprints":
+        """Some of the rows: a slice, or an array of numbers or booleans."""
+        return Fingerprints(self.levels, self.words[rows])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(Molecules, columns)."""
+        return len(self.words), len(self.levels)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed rows."""
+        return self.words.nbytes
+
+    def counts(self) -> Any:
+        """The counts as a sparse matrix of uint16 [N, columns]. Raises ValueError for rows with further counts."""
+        if self.words[:, -1].any():
+            raise ValueError(
+                "these fingerprints were packed for other rows, and hold some of their counts only as a sum"
+            )
+        columns, _ = _elements(np.array(self.levels))
+        parts = []
+        for rows in _chunks(len(self), len(columns)):
+            bits = unpacked_bits(self.words[rows, :-1], len(columns))
+            row, element = np.nonzero(bits)
+            entries = np.ones(len(row), np.uint16), (row, columns[element])
+            parts.append(scipy.sparse.coo_array(entries, (len(bits), len(self.levels))).tocsr())
+        return scipy.sparse.vstack(parts, format="csr")
 
 
 @dataclass(frozen=True)
 class Morgan:
     """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    As in RDKit, through scikit-fingerprints. Raises ValueError for a negative radius and for no bits.
+    Computed by RDKit through scikit-fingerprints. Raises ValueError for a negative radius and for no bits.
 
     Parameters
     ----------
@@ -52,63 +149,124 @@ class Morgan:
                 f"a Morgan fingerprint needs a radius of at least 0 and at least 1 bit, got {self.radius} and {self.n_bits}"
             )
 
-    @property
-    def described(self) -> str:
-        kind = "counts" if self.counts else "bits"
-        chiral = " with chirality" if self.chirality else ""
-        return f"Morgan {kind} of radius {self.radius}{chiral} in {self.n_bits} columns, of column {self.column!r}"
-
 
 @dataclass(frozen=True)
-class MoleculeEncoder:
-    """A table's molecules as packed fingerprints. With `skips` a molecule that cannot be read becomes a row of NaN, else it is refused."""
+class FingerprintEncoder:
+    """Rows as packed words, the same way at fit and at predict: of counts, or with `morgan` of the molecules of a table.
 
-    morgan: Morgan
-    packing: FingerprintEncoder
+    If it `skips`, an unreadable molecule becomes a row of NaN, else it is refused.
+    """
+
+    levels: tuple[int, ...]
+    morgan: Morgan | None = None
     skips: bool = False
-    named: bool = True
 
     @classmethod
-    def fit(
+    def fit(cls, X: Any) -> "FingerprintEncoder":
+        """The levels of training rows: arrays, sparse matrices, `Fingerprints`. Raises as `Fingerprints.pack`."""
+        return cls(X.levels if isinstance(X, Fingerprints) else Fingerprints.pack(X).levels)
+
+    @classmethod
+    def fit_molecules(
         cls, table: Any, morgan: Morgan, skips: bool = False
-    ) -> tuple["MoleculeEncoder", Float32[np.ndarray, "N W"]]:
+    ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
         """(The encoder, the packed rows of the table).
 
-        Raises TableError for a table without the column, and as `transform`; ValueError where the extra is not installed.
+        Raises TableError for a table without the column, and as `transform`; ValueError if the extra is not installed.
         """
-        counts, bad = fingerprints_of(smiles_of(table, morgan.column), morgan)
-        _refuse(table, bad, morgan, skips)
+        counts, bad = _read_molecules(table, morgan, skips)
         if bad.all():
             raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
-        encoder = cls(morgan, FingerprintEncoder.fit(counts), skips)
-        return encoder, encoder._words(counts, bad)
+        packed = Fingerprints.pack(counts)
+        packed.words[bad] = np.nan
+        return cls(packed.levels, morgan, skips), packed.words
+
+    @property
+    def named(self) -> bool:
+        """Whether rows are read from a column by name."""
+        return self.morgan is not None
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return self.packing.output_names
+        """Of the numbers of a packed row."""
+        return (*(f"word {i}" for i in range(n_words(sum(self.levels)))), "further counts")
 
     @property
     def described(self) -> str:
-        return self.morgan.described
+        """For the summary of a model."""
+        if self.morgan is None:
+            kind = "bits" if max(self.levels, default=0) <= 1 else "counts"
+            return f"fingerprints of {len(self.levels)} {kind}"
+        kind, of = "counts" if self.morgan.counts else "bits", self.morgan
+        chiral = " with chirality" if of.chirality else ""
+        return f"Morgan {kind} of radius {of.radius}{chiral} in {of.n_bits} columns, of column {of.column!r}"
 
-    def transform(self, table: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises TableError, naming the row, for a molecule that is missing, empty or cannot be read, unless it `skips` these."""
-        counts, bad = fingerprints_of(smiles_of(table, self.morgan.column), self.morgan)
-        _refuse(table, bad, self.morgan, self.skips)
-        return self._words(counts, bad)
+    def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
+        """Packed rows. Raises as `Fingerprints.pack`; TableError, naming the row, for an unreadable molecule unless it `skips`."""
+        if self.morgan is not None:
+            counts, bad = _read_molecules(X, self.morgan, self.skips)
+            words = Fingerprints.pack(counts, self.levels).words
+            words[bad] = np.nan
+            return words
+        if isinstance(X, Fingerprints) and X.levels == self.levels:
+            return X.words
+        return Fingerprints.pack(X.counts() if isinstance(X, Fingerprints) else X, self.levels).words
 
-    def _words(self, counts: Any, bad: np.ndarray) -> np.ndarray:
-        words = self.packing.transform(counts)
-        words[bad] = np.nan
-        return words
-
-    def unknown(self, table: Any) -> tuple[str, ...]:
-        """None: the model reads one column and no other."""
+    def unknown(self, X: Any) -> tuple[str, ...]:
+        """None: one column is read, or columns have no names."""
         return ()
 
 
-def smiles_of(table: Any, column: str) -> list[str | None]:
-    """The texts of a column, None where missing. Raises TableError for a table without it, and for a column of another kind."""
+def checked_counts(X: Any) -> Any:
+    """A CSR matrix, or an array of two axes, of finite numbers of at least 0. Raises ValueError, naming row and column, for others."""
+    if scipy.sparse.issparse(X):
+        X = scipy.sparse.csr_array(X)
+        X.sum_duplicates()
+    else:
+        X = np.asarray(X)
+        if X.ndim != 2 or X.dtype.kind not in "biuf":
+            raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
+    values = X.data if scipy.sparse.issparse(X) else X
+    if values.size and not (np.isfinite(values).all() and values.min() >= 0):
+        _refuse_counts(X, lambda v: ~(np.isfinite(v) & (v >= 0)), "a fingerprint holds numbers of at least 0")
+    return X
+
+
+def holds_fractions(X: Any) -> bool:
+    """Whether a number of the checked rows is not whole."""
+    values = X.data if scipy.sparse.issparse(X) else X
+    return values.dtype.kind == "f" and bool((values != np.floor(values)).any())
+
+
+def _refuse_counts(X: Any, bad: Any, what: str) -> None:
+    if scipy.sparse.issparse(X):
+        first = int(np.argmax(bad(X.data)))
+        row = int(np.searchsorted(X.indptr, first, side="right")) - 1
+        column, value = int(X.indices[first]), X.data[first]
+    else:
+        row, column = (int(i) for i in np.argwhere(bad(X))[0])
+        value = X[row, column]
+    raise ValueError(f"{what}, but row {row + 1}, column {column + 1} holds {value} (both count from 1)")
+
+
+def _chunks(n_rows: int, n_elements: int) -> list[slice]:
+    """The rows that are packed together."""
+    step = max(1, CHUNK_ELEMENTS // max(1, n_elements))
+    return [slice(start, start + step) for start in range(0, n_rows, step)]
+
+
+def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Column, level from 1) of every element: the first of all columns, then the second of those that have it, and so on."""
+    highest = int(levels.max(initial=0))
+    columns = [np.flatnonzero(levels >= level) for level in range(1, highest + 1)]
+    level = np.repeat(np.arange(1, highest + 1), [len(part) for part in columns])
+    return (np.concatenate(columns) if columns else np.zeros(0, np.int64)), level
+
+
+def _smiles_of(table: Any, column: str) -> list[str | None]:
+    """The texts of a column, None where missing. Raises TableError for a table without it, and for another kind of column."""
     if is_array(table):
         raise TableError(f"molecules are a column of a data frame, {column!r}, but got an array")
     columns = table_columns(table)
@@ -122,10 +280,25 @@ def smiles_of(table: Any, column: str) -> list[str | None]:
     return found.values.to_pylist()
 
 
+def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
+    """`fingerprints_of` a table; raises TableError for an unreadable molecule unless it is skipped."""
+    smiles = _smiles_of(table, morgan.column)
+    counts, bad = fingerprints_of(smiles, morgan)
+    if skips or not bad.any():
+        return counts, bad
+    row = int(np.argmax(bad))
+    text = smiles[row]
+    shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
+    raise TableError(
+        f"column {morgan.column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
+        '(rows count from 1, header excluded); missing="skip" (--set missing=skip) leaves them out'
+    )
+
+
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
     """(Counts [N, n_bits] as a sparse matrix, which molecules are missing, empty or cannot be read: their rows are 0).
 
-    Raises ValueError where the extra is not installed.
+    Raises ValueError if the extra is not installed.
     """
     make, parse = _tools(morgan.radius, morgan.n_bits, morgan.counts, morgan.chirality)
     parts: list[Any] = [scipy.sparse.csr_array((0, morgan.n_bits), dtype=np.int64)]
@@ -135,12 +308,10 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
         read += [molecule is not None for molecule in molecules]
         if there := [molecule for molecule in molecules if molecule is not None]:
             parts.append(scipy.sparse.csr_array(make.transform(there)).astype(np.int64))
-    good = np.array(read, bool)
-    found, rows = scipy.sparse.vstack(parts, format="csr"), np.flatnonzero(good)
-    place = scipy.sparse.csr_array(
-        (np.ones(len(rows), np.int64), (rows, np.arange(len(rows)))), shape=(len(smiles), len(rows))
-    )
-    return scipy.sparse.csr_array(place @ found), ~good
+    found, rows = scipy.sparse.vstack(parts, format="csr"), np.flatnonzero(read)
+    entries = np.ones(len(rows), np.int64), (rows, np.arange(len(rows)))
+    place = scipy.sparse.csr_array(entries, shape=(len(smiles), len(rows)))
+    return scipy.sparse.csr_array(place @ found), ~np.array(read, bool)
 
 
 def are_installed() -> bool:
@@ -150,7 +321,7 @@ def are_installed() -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _tools(radius: int, n_bits: int, counts: bool, chirality: bool) -> tuple[Any, Any]:
-    """(The fingerprints, what makes a molecule of a SMILES, or None)."""
+    """(The fingerprints, a function from a SMILES to a molecule, or None)."""
     if not are_installed():
         raise ValueError(f"molecules need RDKit and scikit-fingerprints: {HOW_TO_INSTALL}")
     from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
@@ -165,15 +336,3 @@ def _tools(radius: int, n_bits: int, counts: bool, chirality: bool) -> tuple[Any
         fp_size=n_bits, radius=radius, count=counts, include_chirality=chirality, sparse=True
     )
     return make, parse
-
-
-def _refuse(table: Any, bad: np.ndarray, morgan: Morgan, skips: bool) -> None:
-    if skips or not bad.any():
-        return
-    row = int(np.argmax(bad))
-    text = smiles_of(table, morgan.column)[row]
-    shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
-    raise TableError(
-        f"column {morgan.column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
-        '(rows count from 1, header excluded); missing="skip" (--set missing=skip) leaves them out'
-    )

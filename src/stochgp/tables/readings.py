@@ -1,4 +1,4 @@
-"""Texts that are numbers, dates, times of day or yes and no, as people write them: how a column does, found once and kept."""
+"""Texts that are numbers, dates, times of day or yes and no: how a column writes them, found once and kept."""
 
 import contextlib
 from collections.abc import Iterable
@@ -11,24 +11,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
-from .columns import Column, TableError, both, first_of, is_array, is_number, read_any, table_columns, whole
-from .times import times_of_texts
-from .written_dates import are_dates, certain_order, dates_of, digits_of, order_of
+from . import times
+from .columns import Column, TableError, both, is_array, is_number, read_any, table_columns, whole
 
-FEWEST, SHARE = 20, 0.01  # rows from which a cell, and cells of that share, may be no number or date
-FEWEST_DATES = 13  # different numbers of which all are dates: by chance one 6-digit number in eight is, one of more digits in thirty; 12 months in a row are
-LOOKED_AT = 200  # different texts by which most columns are seen to be none of these
+FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
+FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
+LOOKED_AT = 200  # different texts that show how most columns are read
+ROWS_OF_MARK = 1_000  # of a column, evenly spaced, that show the decimal mark of a table
+NEARER = 100  # times as near to the training median: then the other decimal mark is the right one
+DECIMAL = b"stochgp.decimal"  # of a schema's metadata: the decimal mark of the file
+POINT_MONEY = frozenset(
+    ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
+)  # 1,200 is 1200
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
+_WORDS = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
 _SPACES = "[ '\u2019\u00a0\u202f]"
 _CURRENCY = r"\p{Sc}|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
 _UNIT = r"(?:\p{Sc}|%|‰|°|µ|\p{L})[\p{L}\p{N}\p{Sc}°%‰/·^²³µ. -]{0,11}"
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number: 1.2k, $1.3B
 _SCALED = "k, M"  # the unit of such numbers without a currency
 _OPPOSITE = {"N": "S", "S": "N", "E": "W", "W": "E"}  # 52.1S is −52.1N
-DECIMAL = b"stochgp.decimal"  # of a schema's metadata: the decimal mark of the file
-ROWS_OF_MARK = 1_000  # of a column, evenly spaced, by which the decimal mark of a table is known
 _DURATION = r"^(?:(?P<D>\d+)\s*d(?:ays?)?)?[\s,]*(?:(?P<H>\d+)\s*h(?:rs?|ours?)?)?[\s,]*(?:(?P<M>\d+)\s*m(?:ins?|inutes?)?)?[\s,]*(?:(?P<S>\d+(?:\.\d+)?)\s*s(?:ecs?|econds?)?)?$"
 _SPAN = r"^(?P<sign>-?)(?P<H>\d{1,3}):(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d(?:\.\d+)?))?\s*(?P<ap>[AaPp][Mm])?$"
+
+
+def _number_form(comma: bool) -> str:
+    mark, thousand = (",", r"\.") if comma else (r"\.", ",")
+    digits = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
+    number = rf"(?:{digits})(?:{mark}\d*)?|{mark}\d+"
+    return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)(?P<gap>\s?)(?P<after>(?:{_UNIT})?)$"
+
+
+_NUMBER = {comma: _number_form(comma) for comma in (False, True)}
+_PARTS = ("sign", "before", "again", "number", "exponent", "gap", "after")
 
 
 @dataclass(frozen=True)
@@ -38,7 +53,7 @@ class Reading:
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
               after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`written_dates`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
+    time      a date (`times`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
     span      hours, of 01:20:00 or 1h 20m
     """
 
@@ -56,36 +71,39 @@ DIGITS = Reading("time", digits=True)
 def reading_of(
     column: Column, strict: bool = False, mark: str = "", day_first: bool | None = None
 ) -> tuple[Reading | None, str]:
-    """(How a column of texts is read, None where they are levels; what is to be said of it).
+    """(How a column of texts is read, None if they are levels; a note).
 
-    `mark` is the decimal mark of the table, for a column that admits comma and point; `day_first` the order of day and month in other columns
-    (`day_first_of`). At most a hundredth of the cells, and one of at least 20, may be unreadable; none where `strict`.
+    `mark` is the decimal mark of the table, for a column that admits comma and point; `day_first` the order of day and month in other columns.
+    At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
     """
     texts = whole(column.values.drop_null())
     n = len(texts)
     if n == 0:
         return None, ""
     different = texts.unique()
-    if not column.category and len(different) <= 2 and (pair := _pair(different.to_pylist())):
-        return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
+    if not column.category and len(different) <= 2:
+        words = {word.strip().lower() for word in different.to_pylist()}
+        if pair := next((pair for pair in _PAIRS if words <= set(pair)), None):
+            return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    dates = lambda different, texts: _dates(different, texts, day_first)
-    kinds = (partial(numbers_of, mark=mark), dates, _spans)
+    dates = partial(_dates, of_table=day_first)
+    kinds = (partial(_numbers, mark=mark), dates, _spans)
     if column.category:  # numbers there are codes
         kinds = () if all_digits(column) else (dates,)
+    n_read = lambda reading, texts: int(read_texts(reading, texts)[1].sum())
     for find in kinds:
-        if (candidate := find(some, some)) is None or 2 * _n_read(candidate[0], some) < len(some):
+        if (candidate := find(some, some)) is None or 2 * n_read(candidate[0], some) < len(some):
             continue
         found = find(different, texts)
-        if found is not None and n - _n_read(found[0], texts) <= most:
+        if found is not None and n - n_read(found[0], texts) <= most:
             return found
     return None, ""
 
 
 def decimal_mark(columns: Iterable[Any], delimiter: str = "") -> str:
-    """The one of most columns of different texts that admit one mark alone, "" if unknown; between semicolons numbers such as 21,334 are decimals."""
-    found = [marks_of(texts) for texts in columns]
+    """The mark of most columns of different texts that admit one mark alone, "" if unknown; between semicolons 21,334 is a decimal."""
+    found = [_marks_of(texts) for texts in columns]
     votes = int(np.sign(sum(vote for vote, _ in found)))
     if votes == 0 and delimiter == ";" and any("," in text for _, either in found for text in either):
         return ","
@@ -93,7 +111,7 @@ def decimal_mark(columns: Iterable[Any], delimiter: str = "") -> str:
 
 
 def decimal_mark_of(table: Any) -> str:
-    """That of a data frame: as its file has it (`csv_files`), else `decimal_mark` of some of its rows."""
+    """The decimal mark of a data frame: as its file has it, else `decimal_mark` of some of its rows."""
     metadata = getattr(getattr(table, "schema", None), "metadata", None)
     if isinstance(metadata, dict) and DECIMAL in metadata:
         return metadata[DECIMAL].decode()
@@ -113,36 +131,39 @@ def different_of(column: Column) -> Any:
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
-    """Whether the day comes before the month in the dates of a table; None if no column of texts shows it, or if two columns differ."""
+    """Whether the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
     orders = set()
     for column in columns:
         different: Any = different_of(column) if column.kind == "text" else ()
-        if len(different) and dates_of(different.slice(0, LOOKED_AT), True).first.any():
-            orders.add(certain_order(dates_of(different, True)))
+        if len(different) and times.dates_of(different.slice(0, LOOKED_AT), True)["first"].any():
+            orders.add(times.certain_order(times.dates_of(different, True)))
     orders -= {None}
     return orders.pop() if len(orders) == 1 else None
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
-    """(A column of texts as what they stand for, missing where they cannot be read; which cells that are)."""
-    texts = whole(column.values)
-    there = np.flatnonzero(~column.missing)
+    """(The column of values that its texts stand for, missing if they cannot be read; which cells cannot)."""
+    texts, there = whole(column.values), np.flatnonzero(~column.missing)
     read, is_read = read_texts(reading, texts.take(pa.array(there)))
-    values = np.zeros(len(column.missing), np.int64 if reading.kind == "time" else np.float64)
+    is_time = reading.kind == "time"
+    values = np.zeros(len(column.missing), np.int64 if is_time else np.float64)
     bad = np.zeros(len(values), bool)
     values[there], bad[there] = read, ~is_read
     missing = column.missing | bad
-    kind: Any = "number" if reading.kind == "span" else reading.kind
-    if kind != "time":
+    if not is_time:
         values[missing] = np.nan
-    caution = both(column.caution, both(_unread(reading, column, bad), _mixed(reading, column)))
-    read = replace(column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution)
-    return read, bad
+    what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
+    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
+    caution = both(column.caution, said and said + column.first(bad), _mixed_units(reading, column))
+    kind: Any = "number" if reading.kind == "span" else reading.kind
+    return replace(
+        column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution
+    ), bad
 
 
 def with_digits(column: Column) -> Column:
     """A column of numbers as texts, 20141013.0 as "20141013"."""
-    texts = digits_of(np.where(column.missing, 0.0, column.values))
+    texts = times.digits_of(np.where(column.missing, 0.0, column.values))
     absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
     return replace(column, kind="text", values=absent)
 
@@ -154,48 +175,23 @@ def all_digits(column: Column) -> bool:
 
 
 def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
-    """Numbers that are all dates such as 20141013, and of which at least so many differ, as dates; None for any others."""
+    """Numbers that are all dates such as 20141013, of which at least so many differ, as dates; None for others."""
     if column.kind != "number":
         return None
     numbers = column.values[~column.missing]
-    if not are_dates(numbers) or len(np.unique(numbers)) < fewest:
+    if not times.are_dates(numbers) or len(np.unique(numbers)) < fewest:
         return None
     return as_read(DIGITS, with_digits(column))[0]
-
-
-def _unread(reading: Reading, column: Column, bad: Bool[np.ndarray, " N"]) -> str:
-    """What is said of cells that cannot be read; "" of none."""
-    what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
-    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, {place_of(column, bad)}"
-    return said if bad.any() else ""
-
-
-def _mixed(reading: Reading, column: Column) -> str:
-    """What is said of numbers without the unit of the reading, or in per cent where it has no unit; "" of none."""
-    if reading.kind != "number":
-        return ""
-    coded = whole(column.values).dictionary_encode()
-    values, units = parsed(coded.dictionary, reading.comma)
-    odd = np.append((units == "") & (np.nan_to_num(values) != 0) if reading.unit else units == "%", False)
-    odd = odd[coded.indices.fill_null(-1).to_numpy()]
-    how = f"without {reading.unit!r} are read as in this unit" if reading.unit else "in % are hundredths"
-    return f"{odd.sum()} value(s) {how}, {place_of(column, odd)}" if odd.any() else ""
-
-
-def place_of(column: Column, which: Bool[np.ndarray, " N"]) -> str:
-    """That of the first of some texts."""
-    row = int(np.argmax(which))
-    return first_of(repr(column.values[row].as_py()), row)
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " N"]]:
     """(Values of texts in which none is missing, which could be read)."""
     if reading.kind == "time":
-        iso = times_of_texts(texts)
-        if iso is not None and iso.zoned == reading.zoned:
-            return iso.micros, np.ones(len(texts), bool)
-        found = dates_of(texts, reading.day_first)
-        return found.micros, found.is_date & (found.zoned == reading.zoned)
+        iso = times.times_of_texts(texts)
+        if iso is not None and iso[1] == reading.zoned:
+            return iso[0], np.ones(len(texts), bool)
+        found = times.dates_of(texts, reading.day_first)
+        return found["micros"], found["is_date"] & (found["zoned"] == reading.zoned)
     coded = texts.dictionary_encode()
     different, codes = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False)
     if reading.kind == "number":
@@ -203,127 +199,70 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
         values = values * _factors(units, reading.unit)
     elif reading.kind == "boolean":
         words = [text.strip().lower() for text in different.to_pylist()]
-        known = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
-        values = np.array([known.get(word, np.nan) for word in words], np.float64)
+        values = np.array([_WORDS.get(word, np.nan) for word in words], np.float64)
     else:
         values = _hours(different)
     values = values[codes] if len(values) else np.zeros(0)
     return values, ~np.isnan(values)
 
 
-def _n_read(reading: Reading, texts: Any) -> int:
-    """How many of these texts could be read so."""
-    return int(read_texts(reading, texts)[1].sum())
-
-
-def _pair(words: list[str]) -> tuple[str, str] | None:
-    """The two words of which these are one or both."""
-    words = [word.strip().lower() for word in words]
-    return next((pair for pair in _PAIRS if set(words) <= set(pair)), None)
-
-
-def numbers_of(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str] | None:
-    """By the decimal mark that reads more of the different texts, that of the table or a point where both do; and by the unit that most have."""
-    marked = [parsed(different, comma) for comma in (False, True)]
-    counts = [int((~np.isnan(values)).sum()) for values, _ in marked]
-    if max(counts) == 0:
-        return None
-    comma = counts[1] > counts[0]
-    if mark == "," and counts[0] == counts[1]:
-        comma = bool(differing(marked[0][0], marked[1][0]).any())
-    values, units = marked[comma]
-    unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
-    readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
-    shown = next((text for text in readable if not is_number(text)), "")
-    said = [f"numbers written as {shown!r}"] if shown else []
-    said += ["the comma is the decimal mark"] if comma else []
-    said += [f"in {unit}"] if unit else []
-    return Reading("number", comma, unit), ", ".join(said)
-
-
-def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
-    """That of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
-    there, n = ~np.isnan(values), count.sum()
-    names = sorted(set(units[there]) - {"", _SCALED})
-    n_of = {name: int(count[there & (units == name)].sum()) for name in names}
-    unit = max(n_of, key=n_of.__getitem__, default="")
-    if n_of.get(unit, 0) <= (0 if n < FEWEST else max(1, SHARE * n)):
+def doubts(column: Column, reading: Reading | None, mark: str) -> str:
+    """What may be wrong in how a training column of texts is read; "" for nothing. `mark` as of `reading_of`."""
+    there, different = ~column.missing, different_of(column)
+    if reading is None and not column.category and there.any():
+        nearly = _numbers(different, whole(column.values.drop_null()), mark)
+        bad = there if nearly is None else as_read(nearly[0], column)[1]
+        if 2 * bad.sum() <= there.sum():
+            return f"{bad.sum()} of {there.sum()} values are no numbers as the others are, {column.first(bad)}: all are taken as categories"
+    if mark or reading is None or reading.kind != "number" or reading.unit in POINT_MONEY:
         return ""
-    bare, percent = (np.abs(values[there & (units == one) & (values != 0)]) for one in ("", "%"))
-    if unit == "%" and len(bare) and 10 * np.median(bare) < np.median(percent):
+    either = _marks_of(different)[1]
+    if len(either) < len(different) or "," not in either[0]:
         return ""
-    return _OPPOSITE[unit] if unit in ("S", "W") and _OPPOSITE[unit] in n_of else unit
+    value = as_read(reading, column)[0].values[np.argmax(there)]
+    return f"in all {there.sum()} values {either[0][-4]!r} may stand between thousands or be the decimal mark, and no other column decides: {either[0]!r} is read as {value:g}"
 
 
-def _factors(units: np.ndarray, unit: str) -> np.ndarray:
-    """By which numbers with these units become numbers with this one; NaN for other units."""
-    known = (units == unit) | (units == "") | ((units == _SCALED) & (unit == ""))
-    factors = np.where(known, 1.0, np.nan)
-    if unit in _OPPOSITE:
-        factors[units == _OPPOSITE[unit]] = -1.0
-    if not unit:
-        factors[units == "%"] = 0.01
-    return factors
+def at_predict(reading: Reading | None, column: Column, median: float | None) -> tuple[Reading, str]:
+    """(The reading at fit, None of a column that held numbers, or the same with the other decimal mark; a caution).
 
-
-def marks_of(different: Any) -> tuple[int, list[str]]:
-    """(1 if more of these texts are numbers with a decimal comma than with a point, −1 if fewer, 0 if most are none; those that are other numbers)."""
-    values = [parsed(different, comma)[0] for comma in (False, True)]
-    counts = [int((~np.isnan(part)).sum()) for part in values]
-    vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
-    return vote, different.filter(pa.array(differing(*values))).to_pylist()
-
-
-def differing(a: np.ndarray, b: np.ndarray) -> Bool[np.ndarray, " N"]:
-    """Which numbers are there in both and differ."""
-    return (a != b) & ~np.isnan(a) & ~np.isnan(b)
-
-
-def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:
-    iso = times_of_texts(different)
-    if iso is not None:
-        return Reading("time", zoned=iso.zoned), ""
-    day_first, said = order_of(texts, of_table)
-    found = dates_of(texts, day_first)
-    n, zoned = int(found.is_date.sum()), int(found.zoned.sum())
-    if n == 0:
-        return None
-    return Reading("time", day_first=day_first, zoned=2 * zoned > n), said
-
-
-def _spans(different: Any, texts: Any) -> tuple[Reading, str] | None:
-    return (Reading("span"), "times of day or durations, in hours")
-
-
-def _number_form(comma: bool) -> str:
-    mark, thousand = (",", r"\.") if comma else (r"\.", ",")
-    digits = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
-    number = rf"(?:{digits})(?:{mark}\d*)?|{mark}\d+"
-    return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)(?P<gap>\s?)(?P<after>(?:{_UNIT})?)$"
-
-
-_NUMBER = {comma: _number_form(comma) for comma in (False, True)}
+    The other mark is taken if it reads more texts, or numbers a hundred times as near to the median at fit.
+    """
+    at_fit = reading or Reading("number")
+    other = replace(at_fit, comma=not at_fit.comma)
+    values = [as_read(candidate, column)[0].values for candidate in (at_fit, other)]
+    more = np.isnan(values[0]).sum() - np.isnan(values[1]).sum()
+    differ = _differing(*values)
+    if more == 0 and median is not None and differ.any():
+        near, far = (abs(float(np.median(part[differ])) - median) for part in values[::-1])
+        more = NEARER * near < far
+    changed = (values[0] != values[1]) & ~np.isnan(values[1]) if more > 0 else differ & (reading is None)
+    if not changed.any():
+        return at_fit, ""
+    used, mark = (other, "comma" if other.comma else "point") if more > 0 else (at_fit, "point")
+    what = f"{changed.sum()} value(s) are written otherwise than at fit, {column.first(changed)}"
+    return used, f"{what}, read with a decimal {mark} as {values[int(more > 0)][np.argmax(changed)]:g}"
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(Numbers, NaN where a text is none; their units)."""
-    trimmed = pc.call_function("utf8_trim_whitespace", [texts])
-    trimmed = _replaced(trimmed, r"^\(([^()+−-]+)\)$", r"-\1")  # as accountants write negative numbers
+    """(Numbers, NaN if a text is none; their units)."""
+    trimmed = _replaced(
+        times.trim(texts), r"^\(([^()+−-]+)\)$", r"-\1"
+    )  # as accountants write negative numbers
     found = pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(_NUMBER[comma]))
     values, units = np.full(len(texts), np.nan), np.full(len(texts), "", dtype=object)
     there = found.is_valid().to_numpy(zero_copy_only=False)
     if not there.any():
         return values, units
     part = dict(zip(_PARTS, found.drop_null().flatten(), strict=True))
-    drop = f"{_SPACES}|\\." if comma else f"{_SPACES}|,"
-    number = _replaced(part["number"], drop, "")
+    number = _replaced(part["number"], _SPACES + (r"|\." if comma else "|,"), "")
     number = _replaced(number, ",", ".") if comma else number
-    text = pc.call_function(
-        "binary_join_element_wise", [number, part["exponent"], pa.scalar("", number.type)]
-    )
+    joined = [number, part["exponent"], pa.scalar("", number.type)]
+    text = pc.call_function("binary_join_element_wise", joined)
     size = np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    signs = [np.isin(_objects(part[name]), ("-", "−")) for name in ("sign", "again")]
-    names, scales = zip(*map(_unit, *(_objects(part[n]) for n in ("before", "gap", "after"))), strict=True)
+    signs = [np.isin(part[name].to_pylist(), ("-", "−")) for name in ("sign", "again")]
+    of_units = map(_unit, *(part[name].to_pylist() for name in ("before", "gap", "after")))
+    names, scales = zip(*of_units, strict=True)
     values[there] = np.where(signs[0] ^ signs[1], -size, size) * scales
     units[there] = np.array(names, dtype=object)
     return values, units
@@ -337,33 +276,106 @@ def _unit(before: str, gap: str, after: str) -> tuple[str, float]:
     return before or (_SCALED if scale > 1 else direction if direction in _OPPOSITE else after), scale
 
 
-_PARTS = ("sign", "before", "again", "number", "exponent", "gap", "after")
+def _replaced(texts: Any, pattern: str, by: str) -> Any:
+    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=by)
+    return pc.call_function("replace_substring_regex", [texts], options)
+
+
+def _mixed_units(reading: Reading, column: Column) -> str:
+    """A caution on numbers without the unit of the reading, or in per cent if it has no unit; "" without such."""
+    if reading.kind != "number":
+        return ""
+    coded = whole(column.values).dictionary_encode()
+    values, units = parsed(coded.dictionary, reading.comma)
+    odd = np.append((units == "") & (np.nan_to_num(values) != 0) if reading.unit else units == "%", False)
+    odd = odd[coded.indices.fill_null(-1).to_numpy()]
+    how = f"without {reading.unit!r} are read as in this unit" if reading.unit else "in % are hundredths"
+    return f"{odd.sum()} value(s) {how}, {column.first(odd)}" if odd.any() else ""
+
+
+def _numbers(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str] | None:
+    """With the decimal mark that reads more of the different texts, else that of the table or a point, and the unit of most."""
+    marked = [parsed(different, comma) for comma in (False, True)]
+    counts = [int((~np.isnan(values)).sum()) for values, _ in marked]
+    if max(counts) == 0:
+        return None
+    comma = counts[1] > counts[0]
+    if mark == "," and counts[0] == counts[1]:
+        comma = bool(_differing(marked[0][0], marked[1][0]).any())
+    values, units = marked[comma]
+    unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
+    readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
+    shown = next((text for text in readable if not is_number(text)), "")
+    said = [f"numbers written as {shown!r}"] if shown else []
+    said += ["the comma is the decimal mark"] if comma else []
+    said += [f"in {unit}"] if unit else []
+    return Reading("number", comma, unit), ", ".join(said)
+
+
+def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
+    """The unit of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
+    there, n = ~np.isnan(values), count.sum()
+    names = sorted(set(units[there]) - {"", _SCALED})
+    n_of = {name: int(count[there & (units == name)].sum()) for name in names}
+    unit = max(n_of, key=n_of.__getitem__, default="")
+    if n_of.get(unit, 0) <= (0 if n < FEWEST else max(1, SHARE * n)):
+        return ""
+    bare, percent = (np.abs(values[there & (units == name) & (values != 0)]) for name in ("", "%"))
+    if unit == "%" and len(bare) and 10 * np.median(bare) < np.median(percent):
+        return ""
+    return _OPPOSITE[unit] if unit in ("S", "W") and _OPPOSITE[unit] in n_of else unit
+
+
+def _factors(units: np.ndarray, unit: str) -> np.ndarray:
+    """Factors from these units to this one; NaN for other units."""
+    known = (units == unit) | (units == "") | ((units == _SCALED) & (unit == ""))
+    factors = np.where(known, 1.0, np.nan)
+    if unit in _OPPOSITE:
+        factors[units == _OPPOSITE[unit]] = -1.0
+    if not unit:
+        factors[units == "%"] = 0.01
+    return factors
+
+
+def _marks_of(different: Any) -> tuple[int, list[str]]:
+    """(1 if more of these texts are numbers with a decimal comma than with a point, −1 if fewer, 0 if most are none; those that differ)."""
+    values = [parsed(different, comma)[0] for comma in (False, True)]
+    counts = [int((~np.isnan(part)).sum()) for part in values]
+    vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
+    return vote, different.filter(pa.array(_differing(*values))).to_pylist()
+
+
+def _differing(a: np.ndarray, b: np.ndarray) -> Bool[np.ndarray, " N"]:
+    """Which numbers are there in both and differ."""
+    return (a != b) & ~np.isnan(a) & ~np.isnan(b)
+
+
+def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:
+    iso = times.times_of_texts(different)
+    if iso is not None:
+        return Reading("time", zoned=iso[1]), ""
+    day_first, said = times.order_of(texts, of_table)
+    found = times.dates_of(texts, day_first)
+    n, zoned = int(found["is_date"].sum()), int(found["zoned"].sum())
+    return None if n == 0 else (Reading("time", day_first=day_first, zoned=2 * zoned > n), said)
+
+
+def _spans(different: Any, texts: Any) -> tuple[Reading, str] | None:
+    return Reading("span"), "times of day or durations, in hours"
 
 
 def _hours(texts: Any) -> np.ndarray:
-    """Of times of day and durations; NaN where a text is none."""
-    trimmed = pc.call_function("utf8_trim_whitespace", [texts])
+    """Of times of day and durations; NaN if a text is neither."""
+    trimmed = times.trim(texts)
     options = [pc.ExtractRegexOptions(form) for form in (_SPAN, _DURATION)]
     forms = [pc.call_function("extract_regex", [trimmed], option).to_pylist() for option in options]
     hours = np.full(len(texts), np.nan)
-    for row, (part, spelt) in enumerate(zip(*forms, strict=True)):
+    for row, (clock, spelt) in enumerate(zip(*forms, strict=True)):
+        part = clock or (spelt if spelt and any(spelt.values()) else None)
         if part is None:
-            if spelt is not None and any(spelt.values()):
-                d, h, m, s = (float(spelt[name] or 0) for name in "DHMS")
-                hours[row] = 24 * d + h + m / 60 + s / 3600
             continue
-        hour, half = int(part["H"]), part["ap"].lower()
-        hour = hour % 12 + 12 * (half == "pm") if half else hour
-        size = hour + int(part["M"]) / 60 + float(part["S"] or 0) / 3600
-        hours[row] = -size if part["sign"] else size
+        half = (part.get("ap") or "").lower()
+        hour = int(part["H"] or 0) % 12 + 12 * (half == "pm") if half else int(part["H"] or 0)
+        size = 24 * int(part.get("D") or 0) + hour + int(part["M"] or 0) / 60 + float(part["S"] or 0) / 3600
+        hours[row] = -size if part.get("sign") else size
     return hours
-
-
-def _replaced(texts: Any, pattern: str, by: str) -> Any:
-    return pc.call_function(
-        "replace_substring_regex", [texts], pc.ReplaceSubstringOptions(pattern=pattern, replacement=by)
-    )
-
-
-def _objects(texts: Any) -> np.ndarray:
-    return texts.to_numpy(zero_copy_only=False).astype(object)

@@ -6,23 +6,27 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 
 from stochgp.warning import warn
 
+from . import readings, times
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
-from .doubts import at_predict, doubts
 from .levels import LevelStatistics, LevelTargets, statistics_of
-from .readings import DIGITS, FEWEST, Reading, all_digits, as_read, numbers_as_dates, reading_of, with_digits
-from .times import part_of, times_of_texts, varying_parts
-from .written_dates import TAKEN, day_of
+from .readings import Reading
 
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
 WHOLE_DATES = "whole numbers that are dates"
-_HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
+_HELD = {
+    "number": "numbers",
+    "boolean": "true and false",
+    "text": "text",
+    "time": "dates",
+    "span": "times of day or durations",
+}
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class ColumnRule:
     zoned : bool
         Whether times had a time zone, and are UTC.
     fill : number, optional
-        What stands in for a missing value, for times in microseconds since 1970; of a dropped column its only value, where it had one number. Without it a
-        missing value of text is 0 in all columns.
+        The value for a missing one, for times in microseconds since 1970; of a dropped column its only number. Without it a missing text is
+        0 in all columns.
     indicator : bool
         Whether a further column is 1 where the value was missing.
     reading : Reading, optional
@@ -91,7 +95,7 @@ class ColumnRule:
         return self.kind in ("number", "boolean") and self.bound is None and not self.indicator
 
     def noting(self, text: str) -> "ColumnRule":
-        """With this to be said as well."""
+        """The rule with a further note."""
         return replace(self, note=both(self.note, text))
 
 
@@ -108,55 +112,49 @@ def rule_of(
     mark: str = "",
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read). Numbers such as 20141013 are dates where `dates`, and where values are imputed.
+    """(The rule for a training column, the column as it is read). If `dates` and values are imputed, numbers such as 20141013 are dates.
 
-    `mark` and `day_first` as of `reading_of`. Warns of dates that another order, or a number, may stand for.
-    Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
-    levels without `targets`, and, where nothing is imputed, for a column without values.
+    `mark` and `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
+    without `targets`, and, if nothing is imputed, for a column without values.
     """
-    name = column.name
+    name, note, reading, given = column.name, column.note, None, column
+    rule = ColumnRule(name, "number")
+    if column.missing.all() and not imputes:
+        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.missing.all():
-        if not imputes:
-            raise TableError(
-                f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it"
-            )
-        return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
-    note, reading, given = column.note, None, column
+        return dropped(rule, "it holds no values"), column
     if column.kind == "text":
-        reading, said = reading_of(column, not imputes, mark, day_first)
+        reading, said = readings.reading_of(column, not imputes, mark, day_first)
         note = both(note, said)
-        column = replace(column, caution=both(column.caution, doubts(column, reading, mark)))
+        column = replace(column, caution=both(column.caution, readings.doubts(column, reading, mark)))
     if reading is not None:
-        column = as_read(reading, column)[0]
-    may_be_dates = dates and imputes and column.kind == "number" and (reading is None or all_digits(given))
-    if may_be_dates and (found := numbers_as_dates(column)) is not None:
+        column = readings.as_read(reading, column)[0]
+    may_be_dates = dates and imputes and (reading is None or readings.all_digits(given))
+    if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
-        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {TAKEN} {day_of(found.values[row])}"
-        reading, note, column = DIGITS, both(note, shown), found
-    if TAKEN in note:
+        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
+        reading, note, column = readings.DIGITS, both(note, shown), found
+    if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator = imputes and bool(column.missing.any())
-    if column.kind == "text":
-        return _rule_of_levels(column, indicator, imputes, targets, note), column
+    indicator, present = imputes and bool(column.missing.any()), column.values
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
-    return (_rule_of_times if column.kind == "time" else _rule_of_numbers)(rule, column, imputes), column
-
-
-def _rule_of_times(rule: ColumnRule, column: Column, imputes: bool) -> ColumnRule:
+    if column.kind == "text":
+        return _rule_of_levels(rule, column, imputes, targets), column
     present = column.values[~column.missing]
-    found = replace(rule, parts=varying_parts(present), start=int(present.min()), zoned=column.zoned)
-    return replace(found, fill=int(np.median(present))) if imputes else found
+    if column.kind == "time":
+        parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
+        rule = replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill)
+        return rule, column
+    return (_rule_of_numbers(rule, present) if imputes else rule), column
 
 
-def _rule_of_numbers(rule: ColumnRule, column: Column, imputes: bool) -> ColumnRule:
-    """With a bound for values far beyond all others."""
-    present = column.values[~column.missing]
-    if not imputes:
-        return rule
+def _rule_of_numbers(rule: ColumnRule, present: np.ndarray) -> ColumnRule:
+    """With the median, and a bound for values far beyond all others."""
     rule = replace(rule, fill=float(np.median(present)))
-    bound = bound_of(present) if column.kind == "number" else None
+    bound = bound_of(present) if rule.kind == "number" else None
     if bound is None:
         return rule
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
@@ -167,12 +165,11 @@ def _rule_of_numbers(rule: ColumnRule, column: Column, imputes: bool) -> ColumnR
 
 
 def _rule_of_levels(
-    column: Column, indicator: bool, imputes: bool, targets: LevelTargets | None, note: str
+    rule: ColumnRule, column: Column, imputes: bool, targets: LevelTargets | None
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
-    rule = ColumnRule(column.name, "text", levels, indicator=indicator, note=note, caution=column.caution)
     if len(levels) <= MAX_LEVELS and (targets is None or column.name not in targets.many):
-        return rule
+        return replace(rule, levels=levels)
     if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
         return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
     if targets is None:
@@ -182,36 +179,34 @@ def _rule_of_levels(
         )
     found = statistics_of(column.values, levels, targets)
     said = f"{len(levels)} different texts are encoded by {', '.join(found.names)} of the targets of their rows, for training rows by other rows"
-    return replace(rule, levels=(), statistics=found).noting(said)
+    return replace(rule, statistics=found).noting(said)
 
 
 def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
-    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; what is to be said of its values.
+    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note on its values.
 
-    Raises TableError, naming column and row, for values of another kind than at fit, and where `strict` for any that the rule does not know.
+    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know.
     """
     if rule.kind == "dropped":
         return _moved(rule, column)
     column, said = _as_at_fit(rule, column, strict)
     if rule.indicator:
         out[:, -1] = column.missing
-    is_usual = rule.indicator and not (len(out) >= FEWEST and column.missing.all())
+    is_usual = rule.indicator and not (len(out) >= readings.FEWEST and column.missing.all())
     if column.missing.any() and not said and not is_usual:
-        row, count = int(np.argmax(column.missing)), int(column.missing.sum())
         stand_in = "the median" if rule.kind != "text" else "no level"
         had = "values" if rule.indicator else "none"
-        said = f"{count} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row + 1}"
+        said = f"{column.missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(column.missing)}"
     if rule.kind == "text":
         return both(said, _encode_levels(rule, column, out, strict))
     if rule.kind == "time":
         micros = np.where(column.missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
-            out[:, j] = part_of(part, micros, rule.start)
+            out[:, j] = times.part_of(part, micros, rule.start)
         return said
-    values = (
-        column.values if rule.bound is None else rule.bound(np.where(column.missing, np.nan, column.values))
-    )
-    out[:, 0] = values
+    out[:, 0] = column.values
+    if rule.bound is not None:
+        out[:, 0] = rule.bound(np.where(column.missing, np.nan, column.values))
     if rule.fill is not None:
         out[column.missing, 0] = rule.fill
     return said
@@ -222,47 +217,36 @@ def texts_of(column: Column) -> Any:
     if column.kind == "text":
         return column.values
     values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
-    texts = pa.array([_number_text(value, column.kind) for value in values], pa.large_string())
-    return texts.take(pa.array(codes.ravel(), mask=column.missing))
+    shown = lambda value: str(int(value)) if float(value).is_integer() else str(float(value))
+    texts = [("false", "true")[int(v)] if column.kind == "boolean" else shown(v) for v in values]
+    return pa.array(texts, pa.large_string()).take(pa.array(codes.ravel(), mask=column.missing))
 
 
 def with_dates_read(column: Column) -> Column:
-    """A column of texts that are all dates of ISO 8601 as one of times; any other as it is."""
-    times = times_of_texts(column.values) if column.kind == "text" else None
-    if times is None:
-        return column
-    return Column(column.name, "time", times.micros, column.missing, times.zoned)
-
-
-def refuse_no_labels(column: Column) -> None:
-    """Raises TableError for a column of text with more than 50 different ones, which is none of labels."""
-    levels = column.values.drop_null().unique()
-    if len(levels) > MAX_LEVELS:
-        raise TableError(f"column {column.name!r} holds text with {len(levels)} different values")
+    """A column of texts that are all dates of ISO 8601 as times; any other as it is."""
+    found = times.times_of_texts(column.values) if column.kind == "text" else None
+    return column if found is None else Column(column.name, "time", found[0], column.missing, found[1])
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
-    """(The column of the rule's kind, what is said of cells that are not)."""
+    """(The column of the rule's kind, a note on cells that are not)."""
     said = both("" if column.note in rule.note else column.note, column.caution)
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
         return column, ""
     if column.missing.all():
-        values = (
-            np.zeros(len(column.missing), np.int64)
-            if rule.kind == "time"
-            else np.full(len(column.missing), np.nan)
-        )
+        nothing: Any = 0 if rule.kind == "time" else np.nan
+        values = np.full(len(column.missing), nothing)
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
     if column.kind == "number" and rule.reading is not None and rule.reading.digits:
-        column = with_digits(column)
+        column = readings.with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
         reading, moved = rule.reading or Reading(kind, zoned=rule.zoned), ""
         if reading.kind == "number":
-            reading, moved = at_predict(rule.reading, column, rule.fill)
-        read, bad = as_read(reading, column)
+            reading, moved = readings.at_predict(rule.reading, column, rule.fill)
+        read, bad = readings.as_read(reading, column)
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
         return read, both(moved, read.caution)
@@ -273,29 +257,23 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
             f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
             f"{row_of_first(~column.missing)} on"
         )
-    if rule.kind == "boolean":
-        _refuse_no_boolean(rule, column)
-    return column, said
-
-
-def _refuse_no_boolean(rule: ColumnRule, column: Column) -> None:
-    strange = ~column.missing & (column.values != 0.0) & (column.values != 1.0)
-    if strange.any():
+    strange = ~column.missing & (column.values != 0) & (column.values != 1)
+    if rule.kind == "boolean" and strange.any():
         value = column.values[np.argmax(strange)]
         raise TableError(
             f"column {rule.name!r} held true and false at fit and holds {value:g} now at data row {row_of_first(strange)}"
         )
+    return column, said
 
 
 def _moved(rule: ColumnRule, column: Column) -> str:
-    """What is said of other values in a column that had only one."""
+    """A note on other values in a column that had only one."""
     if rule.fill is None or column.kind not in ("number", "boolean"):
         return ""
     other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
     if not other.any():
         return ""
-    row = int(np.argmax(other))
-    return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {first_of(f'{column.values[row]:g}', row)}: nothing is known of what they do"
+    return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: nothing is known of what they do"
 
 
 def _zone(zoned: bool) -> str:
@@ -303,23 +281,18 @@ def _zone(zoned: bool) -> str:
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
-    """A column of another kind than at fit; the first value that says so."""
+    """The error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
-    held = (
-        "times of day or durations"
-        if rule.reading is not None and rule.reading.kind == "span"
-        else _HELD[rule.kind]
-    )
+    value = column.values[row]
+    shown = str(value.astype("datetime64[us]") if column.kind == "time" else value)
     if column.kind == "text":
-        shown = repr(column.values[row].as_py())
+        shown = repr(value.as_py())
         if rule.kind == "time":
             return TableError(
                 f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and {shown} at data row {row + 1} is not one: write dates as "
                 f"2011-01-31, with a time as 2011-01-31{'T05:00:00Z' if rule.zoned else ' 05:00:00'}"
             )
-    else:
-        value = column.values[row]
-        shown = str(value.astype("datetime64[us]") if column.kind == "time" else value)
+    held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
     return TableError(
         f"column {rule.name!r} held {held} at fit and holds {_HELD[column.kind]} now: {shown} at data row {row + 1}"
     )
@@ -330,31 +303,17 @@ def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bo
     if rule.statistics is not None:
         values, unseen = rule.statistics.encoded(texts)
         out[:, : values.shape[1]] = values
-        stand_in = "a random one of the known levels"
     else:
         for j, level in enumerate(rule.levels):
             equal = pc.fill_null(pc.call_function("equal", [texts, level]), False)
             out[:, j] = equal.to_numpy(zero_copy_only=False)
         unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
-        stand_in = "no level"
-    return _say_unseen(rule, texts, unseen, stand_in, strict) if unseen.any() else ""
-
-
-def _say_unseen(
-    rule: ColumnRule, texts: Any, unseen: Bool[np.ndarray, " N"], stand_in: str, strict: bool
-) -> str:
-    row, count = int(np.argmax(unseen)), int(unseen.sum())
-    level = repr(texts[row].as_py())
+    if not unseen.any():
+        return ""
+    count, level = int(unseen.sum()), repr(texts[int(np.argmax(unseen))].as_py())
     if strict:
         raise TableError(
-            f"column {rule.name!r} has the level {level} at data row {row + 1}, which was not in the training data ({count} such rows)"
+            f"column {rule.name!r} has the level {level} at data row {row_of_first(unseen)}, which was not in the training data ({count} such rows)"
         )
-    return (
-        f"{count} level(s) that were not in the training rows are taken as {stand_in}, {first_of(level, row)}"
-    )
-
-
-def _number_text(value: float, kind: str) -> str:
-    if kind == "boolean":
-        return "true" if value else "false"
-    return str(int(value)) if float(value).is_integer() else str(float(value))
+    stand_in = "no level" if rule.statistics is None else "a random one of the known levels"
+    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, {first_of(level, unseen)}"

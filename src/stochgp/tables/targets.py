@@ -1,9 +1,7 @@
 """How the target's column becomes numbers or labels: of a table, and of files block by block."""
 
 import abc
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,10 +11,19 @@ from jaxtyping import Bool, Float, Float64, Shaped
 from stochgp.names import did_you_mean
 from stochgp.warning import warn
 
-from .columns import DURATIONS, OF_DAY, Column, TableError, both, read_column, table_columns
-from .doubts import doubts
-from .readings import Reading, as_read, decimal_mark_of, reading_of
-from .rules import refuse_no_labels
+from .columns import (
+    DURATIONS,
+    OF_DAY,
+    Column,
+    TableError,
+    both,
+    read_column,
+    rewording,
+    row_of_first,
+    table_columns,
+)
+from .readings import Reading, as_read, decimal_mark_of, doubts, reading_of
+from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
 
@@ -25,15 +32,15 @@ MOST_CLASSES = 1_000  # different labels that are remembered
 
 
 class AbstractTargets(abc.ABC):
-    """What the numbers of a target's column stand for. What is wrong with a block's is said with its data row.
+    """How a target's column of files becomes numbers. Errors of a block name its data row.
 
-    scaled   whether models may standardise what they learn from
+    scaled   whether models may standardise them
     """
 
     scaled: ClassVar[bool] = True
 
     def sees(self, table: Any, name: str) -> "AbstractTargets":
-        """What is known after the rows of this block, in the first pass over all of them."""
+        """The targets after the rows of this block, in the first pass over all of them."""
         return self
 
     @abc.abstractmethod
@@ -41,7 +48,7 @@ class AbstractTargets(abc.ABC):
         """Those of a block, by which rows are divided too."""
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """What a model learns from, of these numbers."""
+        """The targets of a model, of these numbers."""
         return y
 
 
@@ -93,8 +100,8 @@ class ClassTargets(AbstractTargets):
 def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, " N"], wanted: str) -> None:
     """Raises TableError, with the first data row, for targets of a block that cannot be learned."""
     if bad.any():
-        row = int(np.argmax(bad))
-        raise TableError(f"target column {name!r} holds {y[row]:g} at data row {row + 1}; {wanted}")
+        value = y[np.argmax(bad)]
+        raise TableError(f"target column {name!r} holds {value:g} at data row {row_of_first(bad)}; {wanted}")
 
 
 def target_column(
@@ -102,7 +109,7 @@ def target_column(
 ) -> Float64[np.ndarray, " N"]:
     """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
-    Raises ValueError where it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
+    Raises ValueError if it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
     values (with the first data row and the count).
 
     Parameters
@@ -119,7 +126,7 @@ def target_column(
         False refuses text of any kind.
     """
     column = _named_column(table, name, source, allow_missing)
-    with _naming_target(source):
+    with rewording(lambda text: f"{source}, target {text}"):
         return target_numbers(column, reads_text, decimal_mark_of(table) if column.kind == "text" else "")
 
 
@@ -132,10 +139,10 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
     if column.kind == "text":
         reading, said = reading_of(column, True, mark) if reads_text else (None, "")
         if reading is None or reading.kind != "number":
-            row = int(np.argmax(_no_number(column))) if reading is None else int(np.argmin(column.missing))
-            shown = column.values[row].as_py()
+            bad = _no_number(column) if reading is None else ~column.missing
+            shown = column.values[int(np.argmax(bad))].as_py()
             raise TableError(
-                f"column {column.name!r} holds text ({shown!r} at data row {row + 1}); the target must be numbers"
+                f"column {column.name!r} holds text ({shown!r} at data row {row_of_first(bad)}); the target must be numbers"
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
         read = as_read(reading, column)[0]
@@ -148,15 +155,15 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
 
 
 def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
-    """Which texts are none, where most are; all otherwise."""
-    read = as_read(Reading("number"), column)[1]
-    return read if 2 * read.sum() < len(read) else ~column.missing
+    """Which texts are no numbers, if most are; all otherwise."""
+    bad = as_read(Reading("number"), column)[1]
+    return bad if 2 * bad.sum() < len(bad) else ~column.missing
 
 
 def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     """Whether the column `name` holds labels of classes: text or booleans.
 
-    Text that is numbers in all rows is no label. Raises ValueError where the column is absent, and for text that is mostly numbers (with the first
+    Text that is numbers in all rows is no label. Raises ValueError if the column is absent, and for text that is mostly numbers (with the first
     data row of another text), that is dates, or that has more than 50 different values.
 
     Parameters
@@ -170,24 +177,23 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     reading, _ = reading_of(column, strict=True)
     if reading is not None and reading.kind == "number":
         return False
-    with _naming_target(source, LABELS):
+    with rewording(lambda text: f"{source}, target {text}{LABELS}"):
         if reading is not None and reading.kind != "boolean":
             raise TableError(f"column {name!r} holds dates or times as text")
         stray = _no_number(column)
         if 0 < stray.sum() < (~column.missing).sum():
-            row = int(np.argmax(stray))
-            shown = column.values[row].as_py()
-            raise TableError(
-                f"column {name!r} holds text (most are numbers, but {shown!r} at data row {row + 1} is not)"
-            )
-        refuse_no_labels(column)
+            shown = f"{column.values[int(np.argmax(stray))].as_py()!r} at data row {row_of_first(stray)}"
+            raise TableError(f"column {name!r} holds text (most are numbers, but {shown} is not)")
+        n_levels = len(column.values.drop_null().unique())
+        if n_levels > MAX_LEVELS:
+            raise TableError(f"column {name!r} holds text with {n_levels} different values")
     return True
 
 
 def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
     """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
 
-    Raises ValueError where it is absent (with the nearest name), holds dates, or has missing values.
+    Raises ValueError if it is absent (with the nearest name), holds dates, or has missing values.
 
     Parameters
     ----------
@@ -210,20 +216,12 @@ def _named_column(table: Any, name: str, source: str, allow_missing: bool = Fals
     columns = table_columns(table)
     if name not in columns:
         raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
-    with _naming_target(source):
+    with rewording(lambda text: f"{source}, target {text}"):
         return read_column(name, columns[name], allow_missing)
 
 
-@contextlib.contextmanager
-def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
-    try:
-        yield
-    except TableError as error:
-        raise TableError(f"{source}, target {error}{remedy}") from error
-
-
 def refuse_no_counts(y: np.ndarray) -> None:
-    """Raises ValueError, giving the first, for targets that are no counts."""
+    """Raises ValueError, with the first, for targets that are no counts."""
     bad = _no_counts(y)
     if bad.any():
         first = y[int(np.argmax(bad))]

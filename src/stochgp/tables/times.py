@@ -1,111 +1,271 @@
-"""Dates and times as whole microseconds since 1970, and the numbers that a model sees of them.
+"""Dates and times as whole microseconds since 1970, however they are written, and the numbers that a model gets from them.
 
-A time with a zone is taken as UTC, one without as it stands; the two never mix in a column.
+31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013, 201410. Months and quarters are
+their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1, Q1 2014. A time with a zone is taken as UTC, one
+without as it stands; the two never mix in a column.
 """
 
 import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int64
 
+LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
 YEAR = 366 * DAY
 PARTS = ("yearday", "weekday", "hour")
+TAKEN = "is taken as"  # in notes on a reading that may be wrong
 # Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
 _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
+_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates
+_LENGTHS = {6, 8, 10, 12, 14}  # digits of a month, a day, an hour, a minute, a second
+_EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
+_CENTURY = 69  # two digits below it are of 20yy, as in POSIX
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? +)?"
+_GAP = r"[T ,:]\s*"
+_CLOCK = (
+    rf"(?:{_GAP}"
+    r"(?P<H>\d{1,2})(?::?(?P<M>\d{2})(?::?(?P<S>\d{2})(?P<f>[.,]\d+)?)?)?"
+    r"\s*(?P<ap>[AaPp]\.?[Mm]\.?)?\s*(?P<z>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?"
+)
+_YEAR = r"(?P<y>(?:1[89]|2[01])\d{2})"
+_ANY_YEAR = r"(?P<y>\d{4}|\d{2})"
+_DAY = r"(?P<d>\d{1,2})(?:st|nd|rd|th)?"
+_MONTH = r"(?P<m>\d{1,2})"
+_NAME = r"(?P<mon>[A-Za-z]{3,9})"
+_BY_NUMBERS = (
+    rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.]{_ANY_YEAR}{_CLOCK}"  # day and month in either order
+)
+_FORMS = tuple(
+    f"^{_WEEKDAY}{form}$"
+    for form in (
+        rf"(?P<y>\d{{4}})[-/.:]{_MONTH}[-/.:](?P<d>\d{{1,2}}){_CLOCK}",
+        _BY_NUMBERS,
+        rf"{_YEAR}(?P<m>\d{{2}})(?:(?P<d>\d{{2}}){_CLOCK.replace(_GAP, '[T ]?')})?",
+        rf"{_DAY}[-/ .]*{_NAME}[-/ .,]*{_ANY_YEAR}{_CLOCK}",
+        rf"{_NAME}\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}}){_CLOCK}",
+        rf"{_YEAR}(?:[-/. ]?M|[-/.]){_MONTH}",
+        rf"{_MONTH}[-/.]{_YEAR}",
+        rf"{_YEAR}[-/ ]?[Qq](?P<q>[1-4])",
+        rf"[Qq](?P<q>[1-4])[-/ ]?{_YEAR}",
+        rf"{_YEAR}[-/ ]{_NAME}",
+        rf"{_NAME}\.?[-/ ]?{_YEAR}",
+        rf"{_NAME}[-/']+(?P<y>\d{{2}})",
+    )
+)
+# Of texts: microseconds (UTC if `zoned`), 0 if a text is no date; the first two numbers of dates such as 1/13/2017.
+_DATES = np.dtype([("micros", int), ("is_date", bool), ("zoned", bool), ("first", int), ("second", int)])
 
 
-class Times(NamedTuple):
-    """Microseconds since 1970-01-01, 0 where the value is missing; `zoned` says that they are UTC."""
-
-    micros: Int64[np.ndarray, " N"]
-    zoned: bool
-
-
-def times_of_arrow(values: Any) -> Times:
-    """Of an Arrow array of dates or timestamps; what is finer than a microsecond is cut off."""
+def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
+    """(Microseconds of Arrow dates or timestamps, 0 if missing, cut off to whole ones; whether they are UTC)."""
     zone = getattr(values.type, "tz", None)
-    exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
-    return Times(_filled(exact), zone is not None)
+    exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0)
+    return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
 
 
-def times_of_objects(values: list[Any], missing: Bool[np.ndarray, " N"]) -> Times:
-    """Of Python's dates and datetimes and NumPy's datetime64. Raises ValueError where only some have a zone."""
+def times_of_objects(
+    values: list[Any], missing: Bool[np.ndarray, " N"]
+) -> tuple[Int64[np.ndarray, " N"], bool]:
+    """As `times_of_arrow`, of dates and datetimes of Python and NumPy. ValueError if only some have a zone."""
     present = [value for value, absent in zip(values, missing, strict=True) if not absent]
     zoned = {getattr(value, "tzinfo", None) is not None for value in present}
     if len(zoned) > 1:
         raise ValueError("mixes times with and without a time zone")
+    if True in zoned:
+        present = [value.astimezone(datetime.UTC).replace(tzinfo=None) for value in present]
     micros = np.zeros(len(values), np.int64)
-    micros[~missing] = np.array([_naive(value) for value in present], "datetime64[us]").astype(np.int64)
-    return Times(micros, True in zoned)
+    micros[~missing] = np.array([np.datetime64(value, "us") for value in present], "datetime64[us]").astype(
+        int
+    )
+    return micros, True in zoned
 
 
-def times_of_texts(texts: Any) -> Times | None:
-    """Of an Arrow array of texts, all of which but the missing are dates or timestamps of ISO 8601; None where one is not."""
-    trimmed = _trimmed(texts)
+def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:
+    """As `times_of_arrow`, of texts that are missing or of ISO 8601; None if a text is neither."""
+    trimmed = trim(texts)
     first = pc.index(trimmed.is_valid(), True).as_py()
-    if first < 0:
-        return None
-    for zoned in (False, True):
-        if _parsed(trimmed.slice(first, 1), zoned) is not None:
-            micros = _parsed(trimmed, zoned)
-            return None if micros is None else Times(micros, zoned)
+    for zone in (None, "UTC") if first >= 0 else ():
+        if _parsed(trimmed.slice(first, 1), zone) is not None:
+            return _parsed(trimmed, zone)
+    return None
+
+
+def _parsed(texts: Any, zone: str | None) -> tuple[Int64[np.ndarray, " N"], bool] | None:
+    for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
+        try:
+            return times_of_arrow(texts.cast(pa.timestamp(unit, zone)))
+        except pa.ArrowInvalid:
+            continue
     return None
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """The parts of times that say something of the rows: "days"; the day of the year, where they are of more than a year; the weekday and the hour, where they vary."""
-    parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]  # of one year the days say it all
+    """The days, and other parts that vary; the day of the year only of more than a year."""
+    parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
-    """days since `start`; yearday 1 to 366, where 1 March is always the 61st; weekday 0 to 6 from Monday; hour of the day from 0 up to 24, with its minutes.
-
-    Files of earlier versions have the month, 1 to 12, in place of the day of the year.
-    """
+    """Days since `start`; yearday 1 to 366, 1 March always the 61st; weekday 0 to 6 from Monday; hour of the day below 24."""
     if name == "days":
         return (micros - start) / DAY
-    if name in ("yearday", "month"):
-        days = micros.astype("datetime64[us]").astype("datetime64[D]")
-        months = days.astype("datetime64[M]")
-        month = months.astype(np.int64) % 12
-        if name == "month":
-            return (month + 1).astype(np.float64)
-        return (_BEFORE[month] + 1 + (days - months.astype("datetime64[D]")).astype(np.int64)).astype(
-            np.float64
-        )
     if name == "weekday":
         return ((micros // DAY + _MONDAY) % 7).astype(np.float64)
-    return (micros % DAY) / HOUR
+    if name == "hour":
+        return (micros % DAY) / HOUR
+    days = micros.astype("datetime64[us]").astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    of_month = (days - months.astype("datetime64[D]")).astype(np.int64)
+    return (_BEFORE[months.astype(np.int64) % 12] + 1 + of_month).astype(np.float64)
 
 
-def _trimmed(texts: Any) -> Any:
-    """Without white space at either end."""
+def day_of(micros: int) -> str:
+    """The date of a time, such as 2014-10-13."""
+    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
+
+
+def trim(texts: Any) -> Any:
+    """Arrow texts without white space at either end."""
     return pc.call_function("utf8_trim_whitespace", [texts])
 
 
-def _parsed(texts: Any, zoned: bool) -> Int64[np.ndarray, " N"] | None:
-    for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
-        try:
-            values = texts.cast(pa.timestamp(unit, "UTC" if zoned else None))
-        except pa.ArrowInvalid:
-            continue
-        return times_of_arrow(values).micros
-    return None
+def dates_of(texts: Any, day_first: bool) -> np.ndarray:
+    """`_DATES` of an Arrow array of texts in which none is missing. `day_first` decides what 1/2/2017 is."""
+    texts, found, rest = trim(texts), np.zeros(len(texts), _DATES), np.arange(len(texts))
+    for form in _FORMS:
+        if len(rest) == 0:
+            break
+        match = pc.call_function("extract_regex", [texts.take(pa.array(rest))], pc.ExtractRegexOptions(form))
+        matches = match.is_valid().to_numpy(zero_copy_only=False)
+        if matches.any():
+            found[rest[matches]] = _read(match.drop_null(), day_first)
+        rest = rest[~matches]
+    return found
 
 
-def _filled(values: Any) -> Int64[np.ndarray, " N"]:
-    combined = values.fill_null(0)
-    return np.asarray(combined.to_numpy(), np.int64) if len(values) else np.zeros(0, np.int64)
+def are_dates(numbers: np.ndarray) -> bool:
+    """Whether all are whole numbers such as 20141013, 201410 or 201410131205, and of one length."""
+    possible = (numbers >= _SMALLEST) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
+    if len(numbers) == 0 or not possible.all():
+        return False
+    texts = digits_of(np.unique(numbers))
+    lengths = set(pc.call_function("utf8_length", [texts]).to_pylist())
+    return len(lengths) == 1 and lengths <= _LENGTHS and bool(dates_of(texts, True)["is_date"].all())
 
 
-def _naive(value: Any) -> np.datetime64:
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return np.datetime64(value, "us")
+def digits_of(numbers: np.ndarray) -> Any:
+    """Numbers as Arrow texts, 20141013.0 as "20141013"; of other numbers some text that is no date."""
+    integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < LARGEST_INTEGER)
+    plain = pa.array(np.where(integers, numbers, 0).astype(np.int64)).cast(pa.string())
+    others = pa.array(numbers, pa.float64()).cast(pa.string())
+    return pc.call_function("if_else", [pa.array(integers), plain, others])
+
+
+def order_of(texts: Any, of_table: bool | None = None) -> tuple[bool, str]:
+    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same).
+
+    A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month;
+    else that in which different dates are evenly spaced; else that in which dates move least from row to row; else the day comes first.
+    """
+    found = dates_of(texts, True)
+    numbers = np.flatnonzero(found["first"])
+    first, second = found["first"][numbers], found["second"][numbers]
+    if (first == second).all():
+        return True, ""
+    order, why = certain_order(found), ""
+    if order is None and of_table is not None:
+        order, why = of_table, ", as in other columns"
+    if order is not None:
+        return order, f"dates with the {'day' if order else 'month'} first{why}"
+    times = {order: dates_of(texts, order)["micros"][numbers] for order in (True, False)}
+
+    def oddness(order: bool) -> tuple[bool, bool, int]:
+        micros = times[order]
+        steps = np.diff(np.unique(micros))
+        firsts = ((first if order else second) == 1).all() and np.ptp(micros % DAY) == 0 < len(steps)
+        uneven = steps.max(initial=0) > _EVEN * steps.min(initial=YEAR)
+        return not firsts, bool(uneven), int(np.abs(np.diff(micros)).sum())
+
+    order, row = min(times, key=oddness), int(np.argmax(first != second))
+    shown = f"{texts[int(numbers[row])].as_py()!r} {TAKEN} {day_of(times[order][row])}"
+    return order, f"dates that may have the day or the month first: by the days between them {shown}"
+
+
+def certain_order(found: np.ndarray) -> bool | None:
+    """Whether the day comes first in `dates_of` texts, if a number above 12 shows it."""
+    days, months = int((found["first"] > 12).sum()), int((found["second"] > 12).sum())
+    return days >= months if days or months else None
+
+
+def _read(match: Any, day_first: bool) -> np.ndarray:
+    """`_DATES` of the named parts of texts that match a form."""
+    parts = dict(
+        zip((match.type.field(i).name for i in range(match.type.num_fields)), match.flatten(), strict=True)
+    )
+    found = np.zeros(len(match), _DATES)
+    year = _integers(parts, "y", len(match))
+    short = pc.call_function("utf8_length", [parts["y"]]).to_numpy(zero_copy_only=False) == 2
+    year = np.where(short, year + np.where(year < _CENTURY, 2000, 1900), year)
+    if "a" in parts:
+        found["first"], found["second"] = (_integers(parts, name, len(match)) for name in "ab")
+        day, month = (found["first"], found["second"]) if day_first else (found["second"], found["first"])
+    else:
+        day = _integers(parts, "d", len(match), 1)  # 201410 is the first of October
+        names = [name[:3].lower() for name in parts["mon"].to_pylist()] if "mon" in parts else None
+        numbers = {name: i + 1 for i, name in enumerate(_MONTHS)}
+        month = (
+            _integers(parts, "m", len(match))
+            if names is None
+            else np.array([numbers.get(n, 0) for n in names])
+        )
+        month = month + 3 * _integers(parts, "q", len(match), 0) - np.where("q" in parts, 2, 0)
+    within = (month >= 1) & (month <= 12) & (day >= 1)
+    months = (year - 1970) * 12 + np.where(within, month, 1) - 1
+    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    length = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - start
+    clock, is_clock, zoned = _clock(parts, len(match))
+    found["is_date"] = within & (day <= length) & is_clock
+    found["micros"] = np.where(found["is_date"], (start + day - 1) * DAY + clock, 0)
+    found["zoned"] = zoned & found["is_date"]
+    return found
+
+
+def _integers(parts: dict[str, Any], name: str, size: int, default: int = 0) -> Int64[np.ndarray, " N"]:
+    """A part as integers; `default` if it is empty."""
+    if name not in parts:
+        return np.full(size, default, np.int64)
+    part = parts[name]
+    empty = pc.call_function("equal", [part, ""])
+    given = pc.call_function("if_else", [empty, pa.scalar(str(default), part.type), part])
+    return np.asarray(given.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _clock(parts: dict[str, Any], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(Microseconds since midnight, which are times of a clock, which have a zone)."""
+    hour, minute, second = (_integers(parts, name, size) for name in "HMS")
+    half, fraction, zone = (parts[n].to_pylist() if n in parts else [""] * size for n in ("ap", "f", "z"))
+    half = np.array([text[:1].lower() for text in half], "<U1")
+    is_clock = (hour < 24) & (minute < 60) & (second < 61) & ((half == "") | ((hour >= 1) & (hour <= 12)))
+    hour = np.where(half == "", hour, hour % 12 + np.where(half == "p", 12, 0))
+    micros = hour * HOUR + minute * (HOUR // 60) + second * (HOUR // 3600)
+    micros = micros + np.array([int((text[1:] + "000000")[:6]) if text else 0 for text in fraction], int)
+    ahead = {text: _ahead(text) for text in set(zone)}
+    micros = micros - np.array([ahead[text] for text in zone], int)
+    return micros, is_clock, np.array([text != "" for text in zone], bool)
+
+
+def _ahead(zone: str) -> int:
+    """Microseconds by which a zone is ahead of UTC."""
+    if not zone or zone[0] not in "+-":
+        return 0
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60)
+    return size if zone[0] == "+" else -size

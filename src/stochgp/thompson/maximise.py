@@ -1,7 +1,7 @@
-"""The largest value of each of many posterior functions on a box: gradient ascent from many starts."""
+"""Boxes and candidates, and the largest value of each of many posterior functions on a box: gradient ascent from many starts."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Float
 
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import refuse_not_finite
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
@@ -18,17 +19,18 @@ from stochgp.parameters import value_of
 from stochgp.posteriors import AbstractFunctions, KernelFunctions
 
 BLOCK = 512  # candidates whose values are computed at a time
+OUTSIDE = 1e-6  # of the width of the box: rounding
 STEPS_OF_SIZE = 8  # sizes of padded systems between a power of two and the next
 OTHERWISE = (
-    0.1  # of the box, the radius of nearby proposals where the kernel has no lengthscale of every input
+    0.1  # of the box: standard deviation of nearby proposals if the kernel has no lengthscale of every input
 )
 
 
 class Maximiser(eqx.Module):
-    """How the maximum of a function f on a box is searched (Lin et al. 2024, appendix on Thompson sampling).
+    """Settings of the search for the maximum of a function f on a box (Lin et al. 2024, appendix on Thompson sampling).
 
-    In each round points are drawn, which all functions share. The best of the round is a start for f. From every start steps of Adam follow, clipped to
-    the box after each. The best of all starts and ends is the answer. The paper takes 30 rounds of 50,000 points.
+    In each round points are drawn, which all functions share; the best of the round is a start for f. From every start Adam takes steps, clipped to the
+    box. The result is the best of all starts and ends. The paper uses 30 rounds of 50,000 points.
 
     Raises ValueError for settings outside of their ranges.
 
@@ -39,10 +41,10 @@ class Maximiser(eqx.Module):
     candidates : int
         Points of a round.
     uniform : float
-        The share of them that is uniform in the box, from 0 to 1. Each of the others is an observed row, drawn with a probability proportional to
-        y − min y, plus N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
+        The share of points uniform in the box, from 0 to 1. Each other point is an observed row, drawn with a probability proportional to y − min y,
+        plus N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
     steps : int
-        Steps of Adam from every start; 0 = the best start is the answer.
+        Steps of Adam from every start; 0: the result is the best start.
     step_size : float
         Of Adam, in widths of the box, above 0 and at most 1.
     """
@@ -64,15 +66,8 @@ class Maximiser(eqx.Module):
             raise ValueError(f"step_size is {self.step_size}; it must be above 0 and at most 1")
 
 
-class Box(NamedTuple):
-    """lower ≤ x ≤ upper, in the units of the functions' inputs."""
-
-    lower: Float[np.ndarray, " D"]
-    upper: Float[np.ndarray, " D"]
-
-    @property
-    def width(self) -> Float[np.ndarray, " D"]:
-        return self.upper - self.lower
+Box = Float[np.ndarray, "2 D"]
+"""The lower and the upper ends of every input, in the units of the functions' inputs."""
 
 
 def maximise(
@@ -85,22 +80,15 @@ def maximise(
     sign: float = 1.0,
     generator: np.random.Generator,
 ) -> tuple[Float[np.ndarray, "S D"], Float[np.ndarray, " S"]]:
-    """(Where each function is largest, its value there); with `sign` −1 where it is smallest.
+    """(The maximiser of each function, its value there); with `sign` −1 the minimiser.
 
-    `observed` are the rows so far; the larger their targets the better. `nearby` are the standard deviations of proposals around observed rows. Call it
-    inside of `jax.enable_x64(True)`.
+    `observed` are the rows so far; larger targets are better. `nearby` are the standard deviations of proposals around observed rows. Call it inside of
+    `jax.enable_x64(True)`.
     """
     dtype = observed.X.dtype
-    points = proposals(how, box, observed, nearby, generator=generator).astype(dtype)
-    bounds = tuple(np.asarray(bound, dtype) for bound in box)
-    found, values = _search(
-        padded(functions),
-        points,
-        bounds,
-        np.asarray(sign, dtype),
-        np.asarray(how.step_size, dtype),
-        how.steps,
-    )
+    points = proposals(how, box, observed, nearby, generator=generator)
+    points, box, signs, step_size = (np.asarray(x, dtype) for x in (points, box, sign, how.step_size))
+    found, values = _search(padded(functions), points, box, signs, step_size, how.steps)
     return np.asarray(found, np.float64), np.asarray(values, np.float64)
 
 
@@ -112,9 +100,10 @@ def proposals(
     *,
     generator: np.random.Generator,
 ) -> Float[np.ndarray, "R C D"]:
-    """The candidates of every round; all uniform where no row is better than another."""
-    shape = (how.rounds, how.candidates, len(box.lower))
-    anywhere = box.lower + box.width * generator.uniform(size=shape)
+    """The candidates of every round; all uniform if no row is better than another."""
+    lower, upper = box
+    shape = (how.rounds, how.candidates, len(lower))
+    anywhere = lower + (upper - lower) * generator.uniform(size=shape)
     chance = np.asarray(observed.y, np.float64) - np.min(observed.y, initial=math.inf)
     total = float(chance.sum())
     if not 0 < total < math.inf:
@@ -123,21 +112,21 @@ def proposals(
     near = np.asarray(observed.X, np.float64)[rows] + nearby * generator.normal(size=shape)
     n_uniform = round(how.uniform * how.candidates)
     near[:, :n_uniform] = anywhere[:, :n_uniform]
-    return np.clip(near, box.lower, box.upper)
+    return np.clip(near, lower, upper)
 
 
 def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
     """ℓ/2 of a stationary kernel of all inputs, at most the width of the box; else a tenth of that width."""
-    plain, D = along_inputs(kernel), len(box.lower)
+    plain, D, width = along_inputs(kernel), box.shape[1], box[1] - box[0]
     if plain is not None and plain.active_dims is None:
         lengths = np.asarray(value_of(plain.lengthscale), np.float64)
         if lengths.size in (1, D):
-            return np.minimum(np.broadcast_to(lengths / 2, (D,)), box.width)
-    return OTHERWISE * box.width
+            return np.minimum(np.broadcast_to(lengths / 2, (D,)), width)
+    return OTHERWISE * width
 
 
 def padded(functions: AbstractFunctions) -> AbstractFunctions:
-    """The same functions with rows of weight 0, so that systems of about the same size share what is compiled."""
+    """The same functions with rows of weight 0, so that systems of similar size use one program."""
     if not isinstance(functions, KernelFunctions):
         return functions
     old = functions.operator
@@ -152,22 +141,18 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
 
 
 def ladder(size: int) -> int:
-    """The next size of a row of sizes that grows by at most an eighth from one to the next."""
+    """The next size of a sequence that grows by at most an eighth."""
     step = max(1, 2 ** (size.bit_length() - 1) // STEPS_OF_SIZE)
     return -(-size // step) * step
 
 
 @eqx.filter_jit
 def _search(
-    functions: AbstractFunctions,
-    points: Float[Array | np.ndarray, "R C D"],
-    bounds: Any,
-    sign: Any,
-    step_size: Any,
-    steps: int,
+    functions: AbstractFunctions, points: Any, box: Any, sign: Any, step_size: Any, steps: int
 ) -> tuple[Float[Array, "S D"], Float[Array, " S"]]:
-    starts = jnp.moveaxis(jax.lax.map(lambda of: _best(functions, of, sign), points), 0, 1)  # [S, R, D]
-    lower, upper = bounds
+    best = lambda some: some[jnp.argmax(sign * values_at(functions, some), axis=0)]
+    starts = jnp.moveaxis(jax.lax.map(best, points), 0, 1)  # [S, R, D]
+    lower, upper = box
     width = upper - lower
 
     def total(u: Float[Array, "S R D"]) -> tuple[Array, Array]:
@@ -180,8 +165,7 @@ def _search(
     def step(carry: tuple[Array, Any], _: None) -> tuple[tuple[Array, Any], None]:
         u, state = carry
         found: tuple[Any, Any] = adam.update(slope(u)[1], state)
-        change, state = found
-        return (jnp.clip(u + change, 0, 1), state), None
+        return (jnp.clip(u + found[0], 0, 1), found[1]), None
 
     begun = jnp.clip((starts - lower) / width, 0, 1)
     ended = jax.lax.scan(step, (begun, adam.init(begun)), None, steps)[0][0]
@@ -192,12 +176,6 @@ def _search(
     return jnp.clip(lower + width * place, lower, upper), sign * jnp.max(values, axis=1)
 
 
-def _best(functions: AbstractFunctions, points: Float[Array, "C D"], sign: Any) -> Float[Array, "S D"]:
-    """For each function the point of its largest value."""
-    values = values_at(functions, points)
-    return points[jnp.argmax(sign * values, axis=0)]
-
-
 def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Float[Array, "C S"]:
     """f_s at every point, by blocks of points."""
     n = min(BLOCK, len(points))
@@ -205,3 +183,46 @@ def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Floa
     rows = extended(points, n_blocks * n - len(points))
     found = jax.lax.map(functions, rows.reshape(n_blocks, n, -1))
     return found.reshape(n_blocks * n, -1)[: len(points)]
+
+
+def read_box(bounds: Any) -> Box:
+    """From [D, 2] lower and upper ends. Raises ValueError, naming the input, unless they are finite and the lower end is below the upper."""
+    found = np.asarray(bounds, np.float64)
+    if found.ndim != 2 or found.shape[1] != 2 or len(found) == 0:
+        raise ValueError(
+            f"bounds must be [D, 2], a lower and an upper end for each input, but got {found.shape}"
+        )
+    bad = ~(np.isfinite(found).all(axis=1) & (found[:, 0] < found[:, 1]))
+    if bad.any():
+        d = int(np.argmax(bad))
+        raise ValueError(
+            f"bounds of input {d + 1} are {found[d].tolist()}; the lower end must be below the upper one"
+        )
+    return np.ascontiguousarray(found.T)
+
+
+def read_candidates(candidates: Any) -> Float[np.ndarray, "C D"]:
+    """Raises ValueError unless they are finite rows."""
+    found = np.asarray(candidates, np.float64)
+    if found.ndim != 2 or 0 in found.shape:
+        raise ValueError(f"candidates must be rows [C, D], but got {found.shape}")
+    refuse_not_finite(found)
+    return found
+
+
+def read_points(X: Any, box: Box) -> Float[np.ndarray, "n D"]:
+    """Points in the box. Raises ValueError, naming the first that is not."""
+    found = np.asarray(X, np.float64)
+    D, (lower, upper) = box.shape[1], box
+    if found.ndim != 2 or found.shape[1] != D:
+        raise ValueError(f"points must be rows [n, {D}], but got {found.shape}")
+    refuse_not_finite(found)
+    slack = OUTSIDE * (upper - lower)
+    out = (found < lower - slack) | (found > upper + slack)
+    if out.any():
+        row, d = (int(i) for i in np.argwhere(out)[0])
+        raise ValueError(
+            f"point {row + 1} lies outside the box: its input {d + 1} is {found[row, d]:g}, the bounds are "
+            f"[{lower[d]:g}, {upper[d]:g}]"
+        )
+    return np.clip(found, lower, upper)

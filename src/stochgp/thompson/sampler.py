@@ -1,4 +1,4 @@
-"""Thompson sampling: where to observe next, asked and told."""
+"""Thompson sampling: points for the next observations."""
 
 import os
 import time
@@ -6,18 +6,31 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
+from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import read_targets
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
+from stochgp.families.kernel_choice import inputs_of
+from stochgp.kernels import AbstractKernel
+from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
-from stochgp.thompson import checks
-from stochgp.thompson.maximise import BLOCK, Box, Maximiser, half_lengthscales, maximise, values_at
+from stochgp.thompson.maximise import (
+    BLOCK,
+    Maximiser,
+    half_lengthscales,
+    maximise,
+    read_box,
+    read_candidates,
+    read_points,
+    values_at,
+)
 
 GROWN = 2  # hyperparameters are learned again from so many times the rows
 ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
@@ -35,9 +48,9 @@ class Best(NamedTuple):
     x : array [D] or int
         The point, in the units of the box, or the number of the candidate, from 0.
     y : float
-        What was observed there.
+        The observation.
     n_told : int
-        How many observations there were when it came, itself included.
+        How many observations there were then, including this one.
     """
 
     x: Any
@@ -48,12 +61,10 @@ class Best(NamedTuple):
 class ThompsonSampler:
     """Batches of points at which posterior functions of a Gaussian process are largest: `ask`, observe, `tell`, again and again.
 
-    Each point of a batch is the maximum of a function of its own, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s).
-    A point is chosen with the probability that it is the best one, as far as is known. New observations join with a solve that begins
-    where the last one ended (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch.
-
-    `best_` is the best observation, `history_` has an entry for each `tell`. Prior functions that stay the same are not independent of
-    where was looked before. The points that they choose are no exact posterior draws from the second batch on; `fresh_functions` are.
+    Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
+    chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
+    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_` is the best observation, `history_` has an entry for
+    each `tell`. Prior functions that stay the same depend on earlier points: from the second batch on only `fresh_functions` give exact posterior draws.
 
     Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
     hyperparameters and for no noise variance.
@@ -63,9 +74,9 @@ class ThompsonSampler:
     kernel : AbstractKernel or str
         A kernel with its hyperparameters; with a `learner` also a name.
     bounds : array [D, 2], optional
-        The box in which points are looked for: a lower and an upper end for each input.
+        The box of points: a lower and an upper end for each input.
     candidates : array [C, D], optional
-        In place of `bounds`, the only points that there are: `ask` gives their numbers, each at most once. With the Tanimoto kernel they are counts.
+        In place of `bounds`, a finite set of points: `ask` returns their numbers, each at most once. With the Tanimoto kernel they are counts.
     noise_variance : float, optional
         σ² of the observations, a variance; None = learned.
     solver : str or AbstractSolver
@@ -73,25 +84,25 @@ class ThompsonSampler:
     batch_size : int
         Points of a batch.
     learner : str or AbstractLearner, optional
-        None = the hyperparameters given are kept; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
+        None: hyperparameters are fixed; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
     maximize : bool
-        False looks for the smallest value.
+        False: minimise.
     maximiser : Maximiser, optional
-        How functions are maximised on the box; None = `Maximiser()`.
+        Of functions on the box; None = `Maximiser()`.
     fresh_functions : bool
         True draws new prior functions for every batch, whose solves begin anew.
     standardize : bool, optional
-        Inputs and targets by the rows of the last learning, to which hyperparameters then refer; None = only with a learner.
+        Inputs and targets by the rows of the last learning, in whose units hyperparameters are; None = only with a learner.
     memory_limit : str or int, optional
-        "1GB", or bytes; None = what is in use and half of what is available.
+        "1GB", or bytes; None = the memory in use and half of the available memory.
     time_limit : float, optional
-        Seconds that an update may take; its solve then ends with the best point so far. Fits, the first one too, have no limit.
+        Seconds of an update, whose solve then ends with the best point so far. Fits, including the first one, have no limit.
     dtype : "float32" or "float64"
         Of rows and kernel.
     random_state : int
         The same observations give the same points.
     checkpoint : path, optional
-        A file that is kept up to date by every `tell`; `ThompsonSampler.load` goes on from it.
+        A file that every `tell` updates; `ThompsonSampler.load` resumes from it.
     """
 
     def __init__(
@@ -114,20 +125,21 @@ class ThompsonSampler:
         random_state: int = 0,
         checkpoint: str | None = None,
     ):
-        checks.check_points(bounds, candidates, batch_size)
-        checks.check_hyperparameters(kernel, noise_variance, learner)
+        _check_points(bounds, candidates, batch_size)
+        _check_hyperparameters(kernel, noise_variance, learner)
         self.kernel, self.noise_variance, self.solver, self.learner = kernel, noise_variance, solver, learner
         self.bounds = None if bounds is None else np.asarray(bounds, np.float64)
-        self.candidates = None if candidates is None else checks.read_candidates(candidates)
-        self._packed = checks.packed_candidates(kernel, self.candidates)
+        self.candidates: Any = None if candidates is None else read_candidates(candidates)
+        self._packed = _packed_candidates(kernel, self.candidates)
         self.batch_size, self.maximize = int(batch_size), maximize
         self.maximiser = Maximiser() if maximiser is None else maximiser
         self.fresh_functions, self.standardize = fresh_functions, standardize
         self.memory_limit, self.time_limit, self.dtype = memory_limit, time_limit, dtype
         self.random_state = int(random_state)
         self.checkpoint = None if checkpoint is None else str(checkpoint)
-        self._box = self._box_of()
-        self._X, self._y = np.zeros((0, len(self._box.lower))), np.zeros(0)
+        some = self.candidates
+        self._box = read_box(bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
+        self._X, self._y = np.zeros((0, self._box.shape[1])), np.zeros(0)
         self._taken = np.zeros(0, np.int64)  # numbers of the candidates that were observed
         self._model: KernelGPRegressor | None = None
         self._learned_rows = 0  # observations when hyperparameters were learned last
@@ -135,24 +147,24 @@ class ThompsonSampler:
         self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
 
     def ask(self) -> np.ndarray:
-        """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until something is told.
+        """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
 
-        Before the first observations they are random: one in each of `batch_size` equal parts of every input's range (a Latin hypercube), or
-        different candidates. Raises ValueError where fewer candidates than a batch are left, and for what would exceed `memory_limit`.
+        Before the first observations they are random: a Latin hypercube, or different candidates. Raises ValueError if fewer candidates than a batch are
+        left, and if `memory_limit` would be exceeded.
         """
         if self._asked is None:
             self._asked = self._chosen()
         return self._asked.copy()
 
     def tell(self, X: Any, y: Any) -> "ThompsonSampler":
-        """Take in observations y [n] at points X [n, D], or at candidates of these numbers [n], asked for or not; n = 0 changes nothing.
+        """Add observations y [n] at points X [n, D], or at candidates of these numbers [n], which may be any points; n = 0 changes nothing.
 
-        A point may come again: it is a further observation. Raises ValueError, in one line and before anything changes, for other shapes,
-        for points outside of the box, and for observations that are not finite.
+        Points may repeat. Raises ValueError, before anything changes, for other shapes, for points outside of the box, and for observations that are not
+        finite.
         """
         begun = time.perf_counter()
         points, taken = self._read(X)
-        values = checks.read_observations(y, len(points))
+        values = _read_observations(y, len(points))
         if len(values) == 0:
             return self
         self._take_in(points, values)
@@ -185,7 +197,7 @@ class ThompsonSampler:
         return len(self._y)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes everything to one file, of which `ThompsonSampler.load` makes a sampler that goes on to the same points."""
+        """Write everything to one file, from which `ThompsonSampler.load` makes a sampler with the same next points."""
         settings = {name: getattr(self, name) for name in SETTINGS}
         model, facts = (None, None) if self._model is None else stored(self._model)
         rows = {"X": self._X, "y": self._y, "taken": self._taken, "asked": self._asked}
@@ -208,27 +220,17 @@ class ThompsonSampler:
             found._model = restored(tree["model"], more["model"], KernelGPRegressor)
         return found
 
-    @property
-    def _all(self) -> Float[np.ndarray, "C D"]:
-        """The candidates; no rows where there is a box."""
-        return self._X[:0] if self.candidates is None else self.candidates
-
-    def _box_of(self) -> Box:
-        if self.candidates is None:
-            return checks.read_box(self.bounds)
-        return Box(self.candidates.min(axis=0), self.candidates.max(axis=0))
-
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
         """(Points, their numbers among the candidates)."""
         if self.candidates is None:
             empty = np.size(X) == 0
-            points = np.zeros((0, len(self._box.lower))) if empty else checks.read_points(X, self._box)
+            points = self._X[:0] if empty else read_points(X, self._box)
             return points, np.full(len(points), -1)
-        taken = checks.read_indices(X, len(self.candidates))
+        taken = _read_indices(X, len(self.candidates))
         return self.candidates[taken], taken
 
     def _take_in(self, points: np.ndarray, values: np.ndarray) -> None:
-        """Into the model, by a fit where hyperparameters are to be learned or there is no model yet. The model is as before where it fails."""
+        """Add rows to the model, by a fit if hyperparameters are to be learned or there is no model. After an error the model is unchanged."""
         N = len(self._y) + len(values)
         learns = self.learner is not None and GROWN * self._learned_rows <= N
         if self._model is not None and not learns:
@@ -243,11 +245,11 @@ class ThompsonSampler:
         self._model = model.fit(
             self._as_inputs(np.concatenate([self._X, points])), np.concatenate([self._y, values])
         )
-        model.time_limit = self.time_limit  # of updates alone: a fit that a limit shortens may leave rows out
+        model.time_limit = self.time_limit  # of updates alone: a shortened fit may leave rows out
         self._learned_rows = N
 
     def _as_inputs(self, points: Float[np.ndarray, "n D"]) -> Any:
-        """For the model: fingerprints are packed by the counts of all candidates."""
+        """Inputs of the model: fingerprints are packed by the counts of all candidates."""
         return points if self._packed is None else Fingerprints.pack(points, self._packed.levels)
 
     def _entry(self, values: np.ndarray, seconds: float) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class ThompsonSampler:
             "observations": len(self._y),
             "best": self.best_.y,
             "best_of_batch": float(pick(values)),
-            "residual": float(self.model_.plan_["residual"]["choice"]),
+            "residual": float(self.model_.fit_report_["residual"]),
             "seconds": seconds,
         }
 
@@ -270,42 +272,40 @@ class ThompsonSampler:
         with jax.enable_x64(True):
             fitted = self._model._fitted
             inputs, dtype = fitted.inputs, fitted.dtype
-            ends = inputs.transform(np.stack(self._box), np.float64)
-            box, sign = Box(*ends), 1.0 if self.maximize else -1.0
+            box, sign = inputs.transform(self._box, np.float64), 1.0 if self.maximize else -1.0
             observed = Rows(inputs.transform(self._X, dtype), sign * self._y)
             nearby = half_lengthscales(self._model.kernel_, box)
             functions = self._functions()
             found, _ = maximise(
                 functions, self.maximiser, box, observed, nearby, sign=sign, generator=generator
             )
-        return np.clip(inputs.inverse(found), self._box.lower, self._box.upper)
+        return np.clip(inputs.inverse(found), *self._box)
 
     def _chosen_candidates(self, generator: np.random.Generator) -> np.ndarray:
-        """For each function in turn its best candidate of those that are left."""
-        left = np.setdiff1d(np.arange(len(self._all)), self._taken)
+        """For each function in turn its best remaining candidate."""
+        left = np.setdiff1d(np.arange(len(self.candidates)), self._taken)
         if len(left) < self.batch_size:
             raise ValueError(f"{len(left)} candidates are left, but a batch has {self.batch_size}")
         if self._model is None:
             return generator.choice(left, self.batch_size, replace=False)
-        values = self._model_values(left)
-        free, chosen = np.ones(len(left), bool), []
+        values, chosen = self._model_values(left), []
         for s in range(self.batch_size):
-            row = int(np.argmax(np.where(free, values[:, s], -np.inf)))
-            free[row] = False
+            row = int(np.argmax(values[:, s]))
+            values[row] = -np.inf
             chosen.append(int(left[row]))
         return np.array(chosen)
 
     def _model_values(self, rows: np.ndarray) -> Float[np.ndarray, "C S"]:
-        """Of every function at these candidates; the larger the better."""
+        """Values of every function at these candidates; larger is better."""
         fitted = self.model_._fitted
-        known = self._all[rows] if self._packed is None else self._packed[rows].words
+        known = self.candidates[rows] if self._packed is None else self._packed[rows].words
         Z = fitted.inputs.transform(known, fitted.dtype)
         with jax.enable_x64(True):
-            values = np.asarray(_values(self._functions(), Z), np.float64)
+            values = np.array(_values(self._functions(), Z), np.float64)
         return values if self.maximize else -values
 
     def _functions(self) -> AbstractFunctions:
-        """One for each point of a batch. Those held by the posterior need no further solve."""
+        """One for each point of a batch. Functions held by the posterior need no further solve."""
         posterior = self.model_._fitted.posterior
         Budget.of(self.memory_limit).require(self._need_bytes(), f"maximising {self.batch_size} functions")
         seed = len(self._y) if self.fresh_functions else 0
@@ -316,22 +316,80 @@ class ThompsonSampler:
         return posterior.functions(self.batch_size, key=jax.random.key((self.random_state + seed) % 2**32))
 
     def _need_bytes(self) -> int:
-        """Of new functions where they are solved for, their padded copy, blocks of K with slopes, and values of candidates."""
+        """Bytes of new functions, their padded copy, blocks of K with slopes, and values of candidates."""
         posterior: Any = self.model_._fitted.posterior
         itemsize, N = np.dtype(self.model_._fitted.dtype).itemsize, len(self._y)
         held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
         drawn = 0 if held else posterior.need_bytes(Request(n_samples=self.batch_size))
         rows = BLOCK * min(posterior.system.tile, N) * ARRAYS
-        points = self.maximiser.candidates if self.candidates is None else len(self._all)
+        points = self.maximiser.candidates if self.candidates is None else len(self.candidates)
         return drawn + itemsize * (
             rows + 3 * N * (self.batch_size + self._X.shape[1]) + points * self.batch_size
         )
 
     def _spread(self, generator: np.random.Generator) -> np.ndarray:
         """A Latin hypercube."""
-        n, D = self.batch_size, len(self._box.lower)
-        cells = np.stack([generator.permutation(n) for _ in range(D)], axis=1)
-        return self._box.lower + self._box.width * (cells + generator.uniform(size=(n, D))) / n
+        n, (lower, upper) = self.batch_size, self._box
+        cells = np.stack([generator.permutation(n) for _ in lower], axis=1)
+        return lower + (upper - lower) * (cells + generator.uniform(size=cells.shape)) / n
 
 
 _values = jax.jit(values_at)
+
+
+def _check_points(bounds: Any, candidates: Any, batch_size: Any) -> None:
+    """Raise ValueError unless one of box and candidates is given, and `batch_size` is a whole number of at least 1."""
+    if (bounds is None) == (candidates is None):
+        raise ValueError("give either bounds, a box, or candidates, the points that there are")
+    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1")
+
+
+def _packed_candidates(kernel: Any, candidates: Float[np.ndarray, "C D"] | None) -> Fingerprints | None:
+    """The candidates as fingerprints, packed together, for a kernel of fingerprints; None for any other.
+
+    Raises ValueError for a box, whose points are no fingerprints, and for candidates that are no counts.
+    """
+    found = inputs_of(kernel)
+    if found is not Inputs.NUMBERS and candidates is None:
+        raise ValueError(
+            "the Tanimoto kernel compares fingerprints, of which no box is full: give candidates in place of bounds"
+        )
+    return None if found is not Inputs.FINGERPRINTS else Fingerprints.pack(candidates)
+
+
+def _read_indices(indices: Any, n_candidates: int) -> Int[np.ndarray, " n"]:
+    """Numbers of candidates. Raises ValueError for anything else."""
+    found = np.asarray(indices)
+    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or found.size == 0):
+        raise ValueError(
+            f"with candidates, X must be their numbers [n], but got {found.dtype} of shape {found.shape}"
+        )
+    bad = (found < 0) | (found >= n_candidates)
+    if bad.any():
+        raise ValueError(
+            f"{int(found[np.argmax(bad)])} is not the number of one of the {n_candidates} candidates"
+        )
+    return found.astype(np.int64)
+
+
+def _read_observations(y: Any, n_points: int) -> Float[np.ndarray, " n"]:
+    """One finite number for each point. Raises ValueError for another count and, with the first row, for NaN and infinity."""
+    shape = np.shape(y)
+    if shape not in ((n_points,), (n_points, 1)):
+        raise ValueError(f"y must have one value for each of the {n_points} points, but got {shape}")
+    return read_targets(np.reshape(y, n_points)) if n_points else np.zeros(0)
+
+
+def _check_hyperparameters(kernel: Any, noise_variance: Any, learner: Any) -> None:
+    """Raise ValueError without a learner and without a kernel or noise."""
+    if learner is not None:
+        return
+    if not isinstance(kernel, AbstractKernel | Frozen):
+        raise ValueError(
+            f'kernel is {kernel!r}: give a kernel with its hyperparameters, or a learner that finds them (learner="auto")'
+        )
+    if noise_variance is None:
+        raise ValueError(
+            'noise_variance is None: give the variance of the noise, or a learner that finds it (learner="auto")'
+        )

@@ -1,4 +1,4 @@
-"""What every transform of targets can do, for arrays of NumPy on the host and of JAX in a program alike."""
+"""The interface of transforms of targets, for arrays of NumPy on the host and of JAX in a program; and one in the units of the targets."""
 
 import abc
 import math
@@ -8,13 +8,11 @@ import equinox as eqx
 import numpy as np
 
 LARGEST_EXPONENT = 600.0  # of exponentials in float64
+QUARTILE = 0.6744897501960817  # Φ⁻¹(¾)
 
 
 class AbstractTransform(eqx.Module):
-    """T increases on (lower, ∞); its parameters are numbers that `raw` gives without bounds and `from_raw` takes back.
-
-    log p(y) = log p_z(T(y)) + log T'(y).
-    """
+    """T increases on (lower, ∞): log p(y) = log p_z(T(y)) + log T'(y). `raw` has its parameters as unbounded numbers, `from_raw` sets them."""
 
     @property
     def lower(self) -> float:
@@ -23,11 +21,11 @@ class AbstractTransform(eqx.Module):
 
     @property
     def growth(self) -> float:
-        """The power of |z| with which T⁻¹(z) grows; inf where it grows exponentially."""
+        """The power of |z| with which T⁻¹(z) grows; inf if it grows exponentially."""
         return 1.0
 
     def check(self, y: np.ndarray) -> None:
-        """Raises ValueError, naming the first, for targets that are not above `lower`."""
+        """Raise ValueError, naming the first, for targets that are not above `lower`."""
         bad = y <= self.lower
         if bad.any():
             row = int(np.argmax(bad))
@@ -42,40 +40,34 @@ class AbstractTransform(eqx.Module):
 
     @abc.abstractmethod
     def inverse(self, z: Any) -> Any:
-        """The y with T(y) = z; the nearest end of the targets' range where there is none."""
+        """The y with T(y) = z; the nearest end of the targets' range if there is none."""
 
     @abc.abstractmethod
     def log_slope(self, y: Any) -> Any:
         """log T'(y)."""
 
     @property
-    @abc.abstractmethod
     def raw(self) -> list[float]:
-        """The parameters, unbounded."""
+        """The parameters, unbounded; by default there are none."""
+        return []
 
-    @abc.abstractmethod
     def from_raw(self, raw: Any) -> "AbstractTransform":
         """The transform with these unbounded parameters, which may be traced."""
+        return self
 
     def started(self, y: Any) -> "AbstractTransform":
-        """Where a fit to targets y begins, in the units of the transform."""
+        """The transform with the starting values of a fit to targets y, in its units."""
         return self
 
     @property
     def roughness(self) -> Any:
-        """What a fit adds to the negative log density of all rows, for transforms with many parameters."""
+        """The penalty that a fit adds to the negative log density of all rows, for transforms with many parameters."""
         return 0.0
 
 
 def namespace(values: Any) -> Any:
-    """numpy or jax.numpy, whichever the array is of."""
+    """The array's numpy or jax.numpy."""
     return values.__array_namespace__()
-
-
-def softplus(x: Any) -> Any:
-    """log(1 + e^x)."""
-    xp = namespace(x)
-    return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
 def logit(p: float) -> float:
@@ -93,3 +85,76 @@ def sigmoid(x: Any) -> Any:
 def exp_of(x: Any) -> Any:
     """e^x, of a number or an array."""
     return math.exp(x) if isinstance(x, int | float) else namespace(x).exp(x)
+
+
+def log_of(x: Any) -> Any:
+    """log x, of a number or an array."""
+    return math.log(x) if isinstance(x, int | float) else namespace(x).log(x)
+
+
+class Anchored(AbstractTransform):
+    """T(y) = out_scale · inner((y − center)/scale) + out_shift.
+
+    `anchored` fixes location and scale of T by two targets: the model's mean and variance are the same parameters.
+    """
+
+    inner: AbstractTransform  # of targets without unit
+    center: float  # in the units of y
+    scale: float
+    out_scale: Any = 1.0  # without unit
+    out_shift: Any = 0.0
+
+    @property
+    def lower(self) -> float:
+        return self.center + self.scale * self.inner.lower
+
+    @property
+    def growth(self) -> float:
+        return self.inner.growth
+
+    def __call__(self, y: Any) -> Any:
+        return self.out_scale * self.inner((y - self.center) / self.scale) + self.out_shift
+
+    def inverse(self, z: Any) -> Any:
+        return self.center + self.scale * self.inner.inverse((z - self.out_shift) / self.out_scale)
+
+    def log_slope(self, y: Any) -> Any:
+        inner = self.inner.log_slope((y - self.center) / self.scale)
+        return inner + log_of(self.out_scale) - math.log(self.scale)
+
+    @property
+    def raw(self) -> list[float]:
+        return self.inner.raw
+
+    def from_raw(self, raw: Any) -> "Anchored":
+        """With the two anchors where they were."""
+        xp = namespace(raw) if hasattr(raw, "__array_namespace__") else np
+        return _through(self.inner.from_raw(raw), self.center, self.scale, xp)
+
+    @property
+    def roughness(self) -> Any:
+        return self.inner.roughness
+
+
+def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
+    """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745.
+
+    For a transform of positive numbers targets are divided by their median. A transform without parameters stays as it is.
+    """
+    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
+    if math.isfinite(inner.lower):
+        return _through(inner, 0.0, float(middle), np) if inner.raw else inner
+    scale = float(high - low) / (2 * QUARTILE) or float(np.std(y)) or 1.0
+    return _through(inner.started((y - middle) / scale), float(middle), scale, np)
+
+
+def _through(inner: AbstractTransform, center: float, scale: float, xp: Any) -> Anchored:
+    """With the two anchors fixed; positive targets have none."""
+    if math.isfinite(inner.lower):
+        return Anchored(inner, center, scale)
+    low, high = inner(xp.asarray([-QUARTILE, QUARTILE]))
+    out_scale = 2 * QUARTILE / (high - low)
+    out_shift = -QUARTILE - out_scale * low
+    if xp is np:  # numbers of Python, for files
+        out_scale, out_shift = float(out_scale), float(out_shift)
+    return Anchored(inner, center, scale, out_scale, out_shift)

@@ -1,28 +1,16 @@
-"""Variational approximations of GP posteriors: q(f) that a few numbers say."""
+"""Variational approximations of GP posteriors: q(f) with few parameters."""
 
-from .base import AbstractApproximation, AbstractProcess, Naturals, optimum
-from .decoupled import Decoupled, DecoupledCorrection, DecoupledProcess, from_coupled, to_coupled
-from .functions import InducingFunctions, functions_at, no_functions
-from .inducing import InducingCorrection, InducingPoints, InducingProcess, choose_points
-from .wider import NormalEquations, WiderMean
+from .decoupled import Decoupled, from_coupled, to_coupled
+from .decoupled_mean import DecoupledMean as DecoupledMean
+from .decoupled_mean import NormalEquations as NormalEquations
+from .functions import InducingFunctions as InducingFunctions
+from .functions import functions_at
+from .functions import no_functions as no_functions
+from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, choose_points
+from .inducing import InducingProcess as InducingProcess
+from .inducing import Naturals as Naturals
+from .inducing import optimum as optimum
 
 __all__ = [
-    "AbstractApproximation",
-    "AbstractProcess",
-    "Decoupled",
-    "DecoupledCorrection",
-    "DecoupledProcess",
-    "InducingCorrection",
-    "InducingFunctions",
-    "InducingPoints",
-    "InducingProcess",
-    "Naturals",
-    "NormalEquations",
-    "WiderMean",
-    "choose_points",
-    "from_coupled",
-    "functions_at",
-    "no_functions",
-    "optimum",
-    "to_coupled",
-]
+    "AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points", "from_coupled", "functions_at", "to_coupled",
+]  # fmt: skip

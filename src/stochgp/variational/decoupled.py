@@ -2,22 +2,21 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.numerics.linalg import invert_lower
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import invert_lower
 from stochgp.parameters import cast, value_of
 from stochgp.priors import spread_values
-from stochgp.variational.base import AbstractApproximation, AbstractProcess
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
+from stochgp.variational.inducing import ROUNDINGS, AbstractApproximation, AbstractProcess
 
-ROUNDINGS = 4.0  # in eps k(x, x): what a variance is at least
 ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
 
 
@@ -26,8 +25,7 @@ class Decoupled(AbstractApproximation):
 
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
 
-    So q never has more variance than the prior. Functions that are not there yet count as if their a and their row and column of L were 0. Build it
-    with `of`.
+    So q never has more variance than the prior. For missing functions a and the row and column of L count as 0. Build it with `of`.
 
     Parameters
     ----------
@@ -48,15 +46,9 @@ class Decoupled(AbstractApproximation):
 
     @classmethod
     def of(
-        cls,
-        n_mean: int,
-        n_covariance: int | None,
-        n_inputs: int,
-        *,
-        spread: bool = False,
-        dtype: DTypeLike = jnp.float32,
-    ) -> "Decoupled":
-        """The prior, with room for so many functions; `n_covariance` None: the same for both. `spread` ones have widths of their own."""
+        cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
+    ) -> "Decoupled":  # fmt: skip
+        """The prior, with room for so many functions; `n_covariance` None: the same for both. With `spread` each has its own widths."""
         alpha = no_functions(n_mean, n_inputs, spread=spread, dtype=dtype)
         P, beta = n_mean, None
         if n_covariance is not None:
@@ -78,62 +70,40 @@ class Decoupled(AbstractApproximation):
 
     @property
     def a(self) -> Float[Array, " M"]:
-        """a, 0 where no function is."""
+        """a, 0 for missing functions."""
         return jnp.where(self.mean_functions.mask, self.weights, 0)
 
     @property
     def L(self) -> Float[Array, "P P"]:
-        """L, 0 where no function is."""
+        """L, 0 for missing functions."""
         mask = self.beta.mask
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
     def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
-        """With the rows as further functions, as far as there is room: a = 0, and `start` on the diagonal of L."""
+        """With the rows as further functions, up to the capacity: a = 0, and `start` on the diagonal of L."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
         beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
         return Decoupled(self.mean_functions.grown(X), self.weights, beta, root)
 
     def process(self, kernel: Any) -> "DecoupledProcess":
-        """H has no eigenvalue below 1, so its factor exists. It is in float64 where that may be used. O(P³ + P²D)."""
+        """H has no eigenvalue below 1, so its factor exists. It is in float64 if x64 is enabled. O(P³ + P²D)."""
         kernel, wide = value_of(kernel), jax.dtypes.canonicalize_dtype(jnp.float64)
         beta, L = cast(self.beta, wide), self.L.astype(wide)
         K = beta.among(cast(kernel, wide), beta)
         H = jnp.eye(L.shape[0], dtype=wide) + matmul(L.T, matmul(K, L))
-        own_beta = None if self.covariance_functions is None else self.beta
-        return DecoupledProcess(kernel, self.mean_functions, self.a, own_beta, L, jnp.linalg.cholesky(H))
+        return DecoupledProcess(kernel, self.mean_functions, self.a, self.beta, L, jnp.linalg.cholesky(H))
 
 
 class DecoupledProcess(AbstractProcess):
-    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z.
+    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z."""
 
-    Parameters
-    ----------
-    kernel : kernel
-        k, not frozen.
-    alpha : InducingFunctions
-        α, of the mean.
-    a : array [M]
-        The weights of α in the mean, 0 where no function is.
-    own_beta : InducingFunctions or None
-        β, of the covariance. None: β = α.
-    L : array [P, P]
-        The square root of B = LLᵀ, 0 where no function is; in float64 where x64 is enabled.
-    C : array [P, P]
-        The lower Cholesky factor of H = I + LᵀK_βL, in the dtype of L.
-    """
-
-    kernel: Any
-    alpha: InducingFunctions
-    a: Float[Array, " M"]
-    own_beta: InducingFunctions | None
-    L: Float[Array, "P P"]
-    C: Float[Array, "P P"]
-
-    @property
-    def beta(self) -> InducingFunctions:
-        """β."""
-        return self.alpha if self.own_beta is None else self.own_beta
+    kernel: Any  # k, not frozen
+    alpha: InducingFunctions  # α, of the mean
+    a: Float[Array, " M"]  # their weights, 0 for missing functions
+    beta: InducingFunctions  # β, of the covariance
+    L: Float[Array, "P P"]  # B = LLᵀ, 0 for missing functions; in float64 if x64 is enabled
+    C: Float[Array, "P P"]  # lower, in the dtype of L
 
     def explained(self, X: Float[Array, "N D"]) -> Float[Array, "P N"]:
         """E."""
@@ -171,51 +141,32 @@ class DecoupledProcess(AbstractProcess):
         trace = self.C.shape[0] - jnp.sum(jnp.square(invert_lower(self.C)))
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
-    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> "DecoupledCorrection":
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
         """k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
 
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
         shape, beta = (self.L.shape[0], n_samples), self.beta
-        values = (
-            prior(beta.points)
-            if beta.log_scales is None
-            else spread_values(prior, beta.points, beta.log_scales)
-        )
+        widths = beta.log_scales
+        values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
         seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
         half = solve_triangular(self.C, seen, lower=True)
         weights = matmul(self.L, solve_triangular(self.C.T, half, lower=False))
-        return DecoupledCorrection(self.kernel, self.alpha, self.a, beta, weights)
+        return Partial(_correction, self.kernel, self.alpha, self.a, beta, weights)
 
 
-class DecoupledCorrection(eqx.Module):
-    """X [N, D] ↦ k_{X,α} a − k_{X,β} weights.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k, not frozen.
-    alpha : InducingFunctions
-        α, of the mean.
-    a : array [M]
-        The weights of α in the mean.
-    beta : InducingFunctions
-        β, of the covariance.
-    weights : array [P, S]
-        L H⁻¹(Lᵀf₀ₛ(β) + ε_s), a column for each draw.
-    """
-
-    kernel: Any
-    alpha: InducingFunctions
-    a: Float[Array, " M"]
-    beta: InducingFunctions
-    weights: Float[Array, "P S"]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        own = cast(self, X.dtype)
-        mean = own.alpha.combined(own.kernel, X, own.a)
-        return mean[:, None] - matmul(own.beta.at(own.kernel, X), own.weights)
+def _correction(
+    kernel: Any,
+    alpha: InducingFunctions,
+    a: Float[Array, " M"],
+    beta: InducingFunctions,
+    weights: Float[Array, "P S"],
+    X: Float[Array, "N D"],
+) -> Float[Array, "N S"]:
+    """k_{X,α} a − k_{X,β} weights."""
+    kernel, alpha, a, beta, weights = cast((kernel, alpha, a, beta, weights), X.dtype)
+    return alpha.combined(kernel, X, a)[:, None] - matmul(beta.at(kernel, X), weights)
 
 
 def from_coupled(
@@ -223,18 +174,12 @@ def from_coupled(
 ) -> Decoupled:
     """The coupled q(f(z)) = N(m̃, S̃) of inducing points z as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹. In float64.
 
-    Raises ValueError where S̃ ⪯ K does not hold: B would not be positive semi-definite.
+    Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
 
     Parameters
     ----------
-    kernel : kernel
-        k, for K = k(z, z); it may be frozen.
-    points : array [M, D]
-        z, in the units of the inputs.
-    mean : array [M]
-        m̃, the mean of f(z).
-    covariance : array [M, M]
-        S̃, the covariance of f(z), of full rank.
+    kernel, points, mean, covariance : kernel, array [M, D], array [M], array [M, M]
+        k, for K = k(z, z), which may be frozen; z; m̃ and S̃, the mean and the covariance of f(z), of full rank.
     """
     with jax.enable_x64(True):
         functions = functions_at(points, dtype=jnp.float64)
@@ -250,16 +195,14 @@ def from_coupled(
 
 
 def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """(m̃, S̃) of the values at functions that all stand for mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
+    """(m̃, S̃) of the values at functions shared by mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
 
-    Raises ValueError where the mean has functions of its own.
+    Raises ValueError if the mean has functions of its own.
 
     Parameters
     ----------
-    q : Decoupled
-        A coupled one: its `covariance_functions` are None.
-    kernel : kernel
-        k, for K = k(z, z) of its functions; it may be frozen.
+    q, kernel : Decoupled, kernel
+        A coupled one, whose `covariance_functions` are None; k, which may be frozen.
     """
     if q.covariance_functions is not None:
         raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")

@@ -1,4 +1,4 @@
-"""Inducing functions ψ_j: the bases of decoupled processes, in arrays that grow without new shapes."""
+"""Inducing functions ψ_j, the bases of decoupled processes, in arrays that grow without new shapes; and mirror ascent on the covariance of such a process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import cho_solve
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -14,35 +15,26 @@ from stochgp.kernels.base import select
 from stochgp.kernels.gradients import equal_tiles
 from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
-from stochgp.parameters import value_of
+from stochgp.parameters import cast, value_of
 
-TILE = 1024  # functions whose products exist at a time: of 256 to 4,096 the fastest on two cores, also for widths of their own
+TILE = 1024  # functions whose products exist at a time: of 256 to 4,096 the fastest on two cores
 COLUMNS = 16  # of a block of pairs of spread functions: each pair has its own width in every input
 
 
 class InducingFunctions(eqx.Module):
-    """At most M functions ψ_j, of which the first `used` are there; the others wait for rows (`grown`).
+    """At most M functions ψ_j, of which the first `used` are there; the others are missing until rows are added (`grown`).
 
     Plain ones, ψ_j = k(·, z_j), serve every kernel. With `log_scales` ln c they are those of the generalised SE-ARD kernel, for the RBF kernel
-    only (Cheng and Boots 2016; SVDGP's paper, 4): with widths ℓ_d c_d of their own, data being c = 1,
+    only (Cheng and Boots 2016; SVDGP's paper, 4): with widths ℓ_d c_d, c = 1 for data,
 
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
 
     So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel itself.
-
-    Parameters
-    ----------
-    points : array [M, D]
-        z, in the units of the inputs; rows from the index `used` on are no functions yet.
-    log_scales : array [M, D] or None
-        ln c, c the width over the lengthscale ℓ_d, without unit. None: plain functions.
-    used : integer array []
-        How many functions are there, from 0 to M.
     """
 
-    points: Float[Array, "M D"]
-    log_scales: Float[Array, "M D"] | None
-    used: Int[Array, ""]
+    points: Float[Array, "M D"]  # z, in the units of the inputs
+    log_scales: Float[Array, "M D"] | None  # ln c, without unit. None: plain functions
+    used: Int[Array, ""]  # from 0 to M
 
     @property
     def capacity(self) -> int:
@@ -55,7 +47,7 @@ class InducingFunctions(eqx.Module):
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.used
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """ψ_j(x_i) for all rows and functions, those included that are not there."""
+        """ψ_j(x_i) for all rows and functions, missing ones included."""
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
@@ -63,11 +55,8 @@ class InducingFunctions(eqx.Module):
         u, v = rbf.scaled(X - centre[None, :]), rbf.scaled(self.points - centre[None, :])
         c = jnp.exp(select(self.log_scales, rbf.active_dims))
         w = 1 / (1 + jnp.square(c))
-        s = (
-            matmul(jnp.square(u), w.T)
-            - 2 * matmul(u, (v * w).T)
-            + jnp.sum(jnp.square(v) * w, axis=1)[None, :]
-        )
+        s = matmul(jnp.square(u), w.T) - 2 * matmul(u, (v * w).T)
+        s = s + jnp.sum(jnp.square(v) * w, axis=1)[None, :]
         height = 0.5 * jnp.sum(jnp.log(2 * c * w), axis=1)
         return value_of(rbf.variance, X.dtype) * jnp.exp(height[None, :] - s)
 
@@ -78,10 +67,8 @@ class InducingFunctions(eqx.Module):
             return kernel.matrix(self.points, columns.points)
         rbf, dtype = as_rbf(kernel), self.points.dtype
         centre = jax.lax.stop_gradient(jnp.mean(columns.points, axis=0))[None, :]
-        scaled = lambda f: (
-            rbf.scaled(f.points - centre),
-            jnp.exp(select(f.log_scales, rbf.active_dims)),
-        )
+        widths = lambda f: jnp.exp(select(f.log_scales, rbf.active_dims))
+        scaled = lambda f: (rbf.scaled(f.points - centre), widths(f))
         return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
 
     def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -120,32 +107,20 @@ class InducingFunctions(eqx.Module):
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """With the rows as further functions of width 1, as far as there is room. The shapes stay."""
+        """With the rows as further functions of width 1, up to M. The shapes stay."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
-        """Where the next n functions go; M and beyond where there is no room."""
+        """The indices of the next n functions; M and more without room."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own.
-
-    Parameters
-    ----------
-    capacity : int
-        M, the largest number of functions.
-    n_inputs : int
-        D.
-    spread : bool
-        True: with `log_scales`, 0 at first, that is width 1; for the RBF kernel only.
-    dtype : dtype
-        Of the points and of `log_scales`.
-    """
+    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -158,12 +133,8 @@ def functions_at(
 
     Parameters
     ----------
-    X : array [M, D]
-        The points of the functions, in the units of the inputs.
-    spread : bool
-        True: with `log_scales`, so that the widths can train; for the RBF kernel only.
-    dtype : dtype or None
-        Of the points and of `log_scales`; None = that of X, or float32 for float64 where x64 is not enabled.
+    X, spread, dtype : array [M, D], bool, dtype or None
+        The points, in the units of the inputs; True: with `log_scales`, for the RBF kernel only; None: the dtype of X.
     """
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
@@ -194,3 +165,62 @@ def _spread_pairs(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Fl
         return jnp.exp(jnp.sum(0.5 * jnp.log(2 * c[:, None, :] * e / squares) - exponent, axis=2))
 
     return jnp.moveaxis(jax.lax.map(block, blocks), 0, 1).reshape(v.shape[0], n_blocks * COLUMNS)[:, :P]
+
+
+def mirror_covariance(
+    functions: InducingFunctions,
+    kernel: Any,
+    L: Float[Array, "P P"],
+    X: Float[Array, "B D"],
+    weight: Float[Array, " B"],
+    gamma: Any,
+    jitter: float,
+) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
+    """One step of mirror ascent: B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ with p_i = K⁻¹k(β, x_i). Returns (K, the columns p_i, the new root L).
+
+    I + Ψ B Ψᵀ, the inverse covariance of q in the space of functions, moves towards the part of I + Σ w_i φ_i φ_iᵀ in the span of the functions. The root,
+    by QR of [√(1−γ) L, √(γ w_i) p_i], keeps B positive semi-definite. `jitter`, relative to k(x, x), is on the diagonal of K when it is inverted. In
+    float64 if x64 is enabled; rows of missing functions are 0. O(P³ + B P²).
+    """
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
+    K = gram(own, kernel)
+    across = jnp.where(own.mask[:, None], own.at(kernel, X.astype(wide)).T, 0)
+    projected = cho_solve((_factor(own, K, jitter), True), across)
+    gamma, weight = jnp.asarray(gamma, wide), weight.astype(wide)
+    columns = [jnp.sqrt(1 - gamma) * L.astype(wide), jnp.sqrt(gamma * weight)[None, :] * projected]
+    return K, projected, jnp.linalg.qr(jnp.concatenate(columns, axis=1).T, mode="r").T
+
+
+def carried(
+    functions: InducingFunctions,
+    kernel: Any,
+    before: InducingFunctions,
+    parts: Float[Array, "P C"],
+    jitter: float,
+) -> Float[Array, "P C"]:
+    """K⁻¹k(β, β') parts: sums of p_i = K⁻¹k(β', x_i) of the functions β' `before`, projected on the functions β that they became.
+
+    A mirror step projects rows in the same way, so q changes little when the functions move. `jitter` and dtype as of `mirror_covariance`.
+    """
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
+    across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
+    return cho_solve((_factor(own, gram(own, kernel), jitter), True), matmul(across, parts.astype(wide)))
+
+
+def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
+    """K of the functions, 0 for missing ones."""
+    mask = functions.mask
+    return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
+
+
+def _factor(functions: InducingFunctions, K: Float[Array, "P P"], jitter: float) -> Float[Array, "P P"]:
+    """The Cholesky factor of K + jitter · diag(K), with 1 on the diagonal of missing functions."""
+    return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, jitter * jnp.diagonal(K), 1)))
+
+
+def check_mirror_rate(rate: Any) -> None:
+    """Raise ValueError for a number that is no weight."""
+    if not callable(rate) and not 0 < rate <= 1:
+        raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")

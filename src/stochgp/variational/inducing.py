@@ -1,30 +1,133 @@
-"""Inducing points, whitened: one set of points for mean and covariance."""
+"""Variational approximations q(f) of a GP posterior, their natural parameters, and inducing points: one set of points for mean and covariance, whitened."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.features.nystrom import kmeans_landmarks
+from stochgp.features.base import kmeans_landmarks
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.linalg import (
+    cholesky,
+    invert_lower,
+    one_by_one,
+    safe_inverse_factor,
+    symmetric_product,
+    transposed_times,
+    whiten,
+)
+from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.numerics.small_matrices import safe_inverse_factor, transposed_times, whiten
 from stochgp.parameters import value_of
-from stochgp.variational.base import AbstractApproximation, AbstractProcess, Naturals
 
-ROUNDINGS = 4.0  # in eps k(x, x): what is unexplained of a variance at least
+ROUNDINGS = 4.0  # in eps k(x, x): the least unexplained part of a variance
 KMEANS_ROWS = 5_000  # of which clusters are made
+
+
+class AbstractProcess(eqx.Module):
+    """q(f) at one value of the kernel's parameters, for many rows: L latent functions, independent under q and of the same prior GP(0, k)."""
+
+    @abc.abstractmethod
+    def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+        """(Mean, variance) of each latent function at each row; variances above 0."""
+
+    @abc.abstractmethod
+    def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
+        """Means alone."""
+
+    @abc.abstractmethod
+    def covariance_parts(
+        self, X: Float[Array, "N D"]
+    ) -> tuple[Float[Array, "N N"], Float[Array, "R N"], Float[Array, "L Q N"]]:
+        """(K, W, V) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l: the prior, its part explained by inducing variables, and their remaining variance."""
+
+    @abc.abstractmethod
+    def divergence(self) -> Float[Array, ""]:
+        """KL(q ‖ p), the sum over the latent functions; at least 0."""
+
+    @abc.abstractmethod
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Any:
+        """The function X ↦ [N, S] that turns `prior`, S draws X ↦ [N, S] from GP(0, k), into draws of the first latent function."""
+
+
+class AbstractApproximation(eqx.Module):
+    """The parameters of q(f). Every floating array trains that is not frozen, unless a learner moves it in another way."""
+
+    @property
+    @abc.abstractmethod
+    def n_inducing(self) -> int:
+        """M, of the covariance."""
+
+    @property
+    @abc.abstractmethod
+    def n_latent(self) -> int:
+        """L."""
+
+    @abc.abstractmethod
+    def process(self, kernel: Any) -> AbstractProcess:
+        """q(f) with this kernel. Pure: losses differentiate through it."""
+
+
+class Naturals(eqx.Module):
+    """Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), for each latent function. With the prior N(0, I), Λ ⪰ I.
+
+    They are in float64 if x64 is enabled: the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
+    """
+
+    precision: Float[Array, "L M M"]  # Λ, without unit, as v is
+    linear: Float[Array, "L M"]  # h
+
+    @classmethod
+    def of_gaussian(cls, mean: Float[Array, "L M"], root: Float[Array, "L M M"]) -> "Naturals":
+        """Those of N(m, RRᵀ)."""
+        wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+        inverse = one_by_one(invert_lower, jnp.tril(root.astype(wide)))
+        precision = einsum("lki,lkj->lij", inverse, inverse)
+        return cls(precision, einsum("lij,lj->li", precision, mean.astype(wide)))
+
+    def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
+        """(1 − γ) of these and γ of the others: a natural-gradient step of size γ if the others are `optimum`."""
+        gamma = jnp.asarray(step, self.linear.dtype)
+        mix = lambda mine, theirs: (1 - gamma) * mine + gamma * theirs
+        return Naturals(mix(self.precision, other.precision), mix(self.linear, other.linear))
+
+    def gaussian(self) -> tuple[Float[Array, "L M"], Float[Array, "L M M"]]:
+        """(m, R), S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
+
+        def root_of(precision: Array) -> Array:
+            L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: nothing to retry
+            return invert_lower(L)[::-1, ::-1].T
+
+        R = one_by_one(root_of, self.precision)
+        return einsum("lij,lkj,lk->li", R, R, self.linear), R
+
+
+def optimum(
+    W: Float[Array, "M N"],
+    precision: Float[Array, "N L"],
+    linear: Float[Array, "N L"],
+    scale: Float[Array, ""] | float = 1.0,
+) -> Naturals:
+    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): the prior times the sites of rows, of precision β and linear parameter r, each `scale` c times.
+
+    W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
+    """
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
+    eye = jnp.eye(W.shape[0], dtype=wide)
+    return Naturals(eye + jax.vmap(lambda b: symmetric_product(W * b, W), in_axes=1)(beta), matmul(r.T, W.T))
 
 
 class InducingPoints(AbstractApproximation):
     """q(f) = ∫ p(f | u) q(u) du with u = f(Z) + N(0, εI), u = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ).
 
-    Titsias (2009); Hensman et al. (2013, 2015), whitened: the prior of v is N(0, I) whatever the kernel is. ε is part of the model, so that bounds
-    stay bounds and q(f) is the same in every precision. Where L still does not exist, more is added (`safe_cholesky`). Build it with `of`.
+    Titsias (2009); Hensman et al. (2013, 2015), whitened: the prior of v is N(0, I) for every kernel. ε is part of the model, so bounds stay bounds and
+    q(f) is the same in every precision. If L still does not exist, more is added (`safe_cholesky`). Build it with `of`.
 
     Parameters
     ----------
@@ -33,7 +136,7 @@ class InducingPoints(AbstractApproximation):
     mean : array [L, M]
         m of each latent function, without unit, as v is.
     root : array [L, M, M] or [L, M]
-        R, lower triangular (what is above its diagonal is not read), or the diagonal of a diagonal one; a square root of the covariance of v.
+        R, a square root of the covariance of v: lower triangular (entries above its diagonal are not read), or the diagonal of a diagonal one.
     jitter : float
         ε over the mean of the diagonal of k(Z, Z), without unit.
     """
@@ -47,10 +150,7 @@ class InducingPoints(AbstractApproximation):
     def of(
         cls, points: Any, *, n_latent: int = 1, diagonal: bool = False, jitter: float | None = None
     ) -> "InducingPoints":
-        """At the points Z [M, D], an array or a frozen one; q(u) is the prior.
-
-        `jitter` None = 4 M eps of the points' dtype, above the rounding error of the factor.
-        """
+        """At the points Z [M, D], an array or a frozen one; q(u) is the prior. `jitter` None = 4 M eps of the points' dtype."""
         Z = value_of(points)
         if Z.ndim != 2 or Z.shape[0] == 0:
             shape = tuple(Z.shape)
@@ -81,7 +181,7 @@ class InducingPoints(AbstractApproximation):
     def process(self, kernel: Any) -> "InducingProcess":
         kernel, Z = value_of(kernel), value_of(self.points)
         columns = kernel.prepare(Z, centre_of(Z))
-        Kzz, epsilon = self.among(kernel)
+        Kzz, epsilon = self._gram(kernel, columns)
         inverse, more = safe_inverse_factor(Kzz)
         root = self.root if self.is_diagonal else jnp.tril(self.root)
         return InducingProcess(kernel, Z, columns, Kzz, inverse, epsilon + more, self.mean, root)
@@ -89,10 +189,12 @@ class InducingPoints(AbstractApproximation):
     def among(self, kernel: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
         """(k(Z, Z) + εI, ε)."""
         kernel, Z = value_of(kernel), value_of(self.points)
-        columns = kernel.prepare(Z, centre_of(Z))
+        return self._gram(kernel, kernel.prepare(Z, centre_of(Z)))
+
+    def _gram(self, kernel: Any, columns: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
         Kzz = kernel.between(columns, columns)
         epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
-        return Kzz + epsilon * jnp.eye(Z.shape[0], dtype=Z.dtype), epsilon
+        return Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype), epsilon
 
     def across(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """k(Z, X)."""
@@ -106,35 +208,18 @@ class InducingProcess(AbstractProcess):
         mean(x) = w·m,    cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
     k(x, x) − ‖w‖² is never below 4 eps k(x, x), so no variance is negative.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k, not frozen.
-    points : array [M, D]
-        Z, in the units of the inputs.
-    columns : any
-        The points as the kernel's `prepare` returns them, around their mean.
-    among : array [M, M]
-        k(Z, Z) + εI, without what `safe_cholesky` added: derivatives of `whitened` go through it.
-    inverse : array [M, M]
-        L⁻¹, lower triangular.
-    jitter : array []
-        ε, and what `safe_cholesky` added to it: a variance.
-    gaussian_mean : array [L, M]
-        m of q(v).
-    gaussian_root : array [L, M, M] or [L, M]
-        R of q(v), lower triangular, or the diagonal of a diagonal one.
     """
 
-    kernel: Any
-    points: Float[Array, "M D"]
-    columns: Any
-    among: Float[Array, "M M"]
-    inverse: Float[Array, "M M"]
-    jitter: Float[Array, ""]
-    gaussian_mean: Float[Array, "L M"]
-    gaussian_root: Float[Array, "L M M"] | Float[Array, "L M"]
+    kernel: Any  # k, not frozen
+    points: Float[Array, "M D"]  # Z
+    columns: Any  # Z as the kernel's `prepare` returns it, around its mean
+    among: Float[
+        Array, "M M"
+    ]  # k(Z, Z) + εI, without the jitter of `safe_cholesky`: derivatives of `whitened` go through it
+    inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
+    jitter: Float[Array, ""]  # ε and the jitter of `safe_cholesky`: a variance
+    gaussian_mean: Float[Array, "L M"]  # m of q(v)
+    gaussian_root: Float[Array, "L M M"] | Float[Array, "L M"]  # R of q(v), or the diagonal of a diagonal one
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """W = L⁻¹k(Z, X)."""
@@ -157,10 +242,9 @@ class InducingProcess(AbstractProcess):
     def left_out(
         self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """(Mean, variance) of the first f at each of these rows given all others, where q(u) is the optimum of rows with Gaussian noise that has these among them.
+        """(Mean, variance) of the first f at each of these rows given all others, if q(u) is the optimum of rows with Gaussian noise, these among them.
 
-        Of a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs, which is below 1. Without it the precision of v is that of q(v) less
-        βwwᵀ, so that
+        For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the row the precision of v is less by βwwᵀ:
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
@@ -183,7 +267,7 @@ class InducingProcess(AbstractProcess):
         squares = jnp.sum(self.gaussian_mean**2) + jnp.sum(R**2)
         return 0.5 * (squares - diagonal.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
 
-    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> "InducingCorrection":
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
         """k(x, Z) L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)), v_s ~ q(v), ξ_s ~ N(0, I) (Wilson et al. 2020, equation 13)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
@@ -191,13 +275,13 @@ class InducingProcess(AbstractProcess):
         v = self.gaussian_mean[0][:, None] + (R[:, None] * z if R.ndim == 1 else matmul(R, z))
         u0 = prior(self.points).astype(R.dtype) + jnp.sqrt(self.jitter) * xi
         weights = matmul(self.inverse.T, v - matmul(self.inverse, u0))
-        return InducingCorrection(self.kernel, self.points, weights)
+        return Partial(inducing_correction, self.kernel, self.points, weights)
 
     def _prepared(self, X: Float[Array, "N D"]) -> Any:
         return self.kernel.prepare(X, centre_of(self.points))
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
-        """Rᵀw of every latent function: what q leaves open of u."""
+        """Rᵀw of every latent function: the part of u that q leaves uncertain."""
         R = self.gaussian_root
         return R[:, :, None] * W if R.ndim == 2 else transposed_times(R, W)
 
@@ -208,51 +292,30 @@ def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Arr
     return jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
 
 
-class InducingCorrection(eqx.Module):
-    """X [N, D] ↦ k(X, Z) weights.
-
-    Parameters
-    ----------
-    kernel : kernel
-        k, of any kind; it may be frozen.
-    points : array [M, D]
-        Z, in the units of the inputs.
-    weights : array [M, S]
-        L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)), a column for each draw.
-    """
-
-    kernel: Any
-    points: Float[Array, "M D"]
-    weights: Float[Array, "M S"]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        wide = X.astype(self.weights.dtype)
-        Kxz = value_of(self.kernel).matrix(wide, self.points.astype(wide.dtype))
-        return matmul(Kxz, self.weights).astype(X.dtype)
+def inducing_correction(
+    kernel: Any, points: Float[Array, "M D"], weights: Float[Array, "M S"], X: Float[Array, "N D"]
+) -> Float[Array, "N S"]:
+    """k(X, Z) weights, in the dtype of the weights."""
+    wide = X.astype(weights.dtype)
+    return matmul(value_of(kernel).matrix(wide, points.astype(wide.dtype)), weights).astype(X.dtype)
 
 
 def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
-    """Of the points: what distances are computed around. No derivative goes through it."""
+    """The mean of the points, around which distances are computed. No derivative goes through it."""
     return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
 def choose_points(
     X: Float[np.ndarray, "N D"], n_points: int, how: str, *, key: PRNGKeyArray
 ) -> Float[Array, "M D"]:
-    """`n_points` inducing points for the rows X: centres of clusters of them, or random rows.
+    """`n_points` inducing points for the rows X: centres of clusters of them, or random rows; of fewer rows all, and some repeated.
 
-    Where there are fewer rows than points, all of them, and some again. Raises ValueError for another name in `how`.
+    Raises ValueError for another name in `how`.
 
     Parameters
     ----------
-    X : array [N, D]
-        The rows.
-    n_points : int
-        M.
-    how : "kmeans" or "data"
-        "kmeans": centres of clusters of up to 5,000 random rows (M rows, where M is more). "data": random rows.
-    key : PRNG key
-        Of the random order of the rows and of the centres at which k-means begins.
+    X, n_points, how, key : array [N, D], int, "kmeans" or "data", PRNG key
+        The rows; M; centres of clusters of up to 5,000 random rows (M if that is more), or random rows; the key.
     """
     if how not in ("kmeans", "data"):
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")

@@ -1,0 +1,264 @@
+"""DATA of the command line: a table in memory, or blocks of a folder or a large file, and its columns."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+from jaxtyping import Shaped
+
+from stochgp import data
+from stochgp.budget import Budget
+from stochgp.cli import reports
+from stochgp.data.blocks import Block, TooNarrowError, are_bad
+from stochgp.data.splits import hash_keys
+from stochgp.names import did_you_mean, quoted
+from stochgp.tables.columns import rewording
+from stochgp.tables.files import DAMAGE
+from stochgp.tables.levels import LevelTargets
+from stochgp.tables.targets import LABELS, ClassTargets
+from stochgp.warning import warn
+
+SHARE = 0.1  # of what is free: a table that may take more is read block by block
+# Bytes in memory, the matrix of numbers included, for a byte of the file.
+TIMES = {".csv": 3, ".csv.gz": 12, ".tsv": 3, ".tsv.gz": 12, ".parquet": 5, ".feather": 3}
+NUMBERS = 3  # copies of the numbers of a table in memory: its columns, the matrix, the training rows
+TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
+
+Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns, and the targets of the same rows
+Place = Callable[[], contextlib.AbstractContextManager]  # adds the place of rows to errors
+
+
+def is_large(source: str, memory_limit: Any) -> bool:
+    """Whether DATA is a folder, an .npy file, or a file that may take much of the memory."""
+    path = Path(source)
+    if path.is_dir() or not path.is_file():
+        return path.is_dir()
+    name = path.name.lower()
+    suffix = next((suffix for suffix in reversed(TIMES) if name.endswith(suffix)), None)
+    if suffix is None:
+        return name.endswith(".npy")
+    size = TIMES[suffix] * path.stat().st_size
+    if suffix == ".parquet":  # equal values take no room in the file
+        with contextlib.suppress(*DAMAGE):  # raised again when the file is read
+            found = pa_parquet.read_metadata(path)
+            size = max(size, NUMBERS * 8 * found.num_rows * found.num_columns)
+    if suffix.endswith(".gz"):  # the last four bytes are the length of the text, modulo 2³²
+        with path.open("rb") as file:
+            file.seek(-min(4, path.stat().st_size), 2)
+            size = max(size, TIMES[".csv"] * int.from_bytes(file.read(4), "little"))
+    return size > SHARE * Budget.of(memory_limit).free()
+
+
+def divide_table(
+    source: str,
+    estimator: Any,
+    target: str,
+    chosen: tuple[Any, Any],
+    task: str,
+    test_fraction: float | None,
+    seed: int,
+) -> tuple[Labelled, Labelled | None, tuple[str, ...], bool]:
+    """Training rows, test rows, the columns left out, and whether targets are classes, of a file in memory.
+
+    `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
+    """
+    table = data.read_table(source, estimator.memory_limit)
+    classify = data.holds_classes(table, target, source) if task == "auto" else task == "classes"
+    imputes = estimator.missing != "refuse"
+    X, y = split_off(table, target, source, classify, allow_missing=imputes)
+    left_out = columns_left_out(X.column_names, target, chosen, source)
+    X = without(X, left_out)
+    if test_fraction is None:
+        return (X, y), None, left_out, classify
+    if getattr(estimator, "smiles", None) is None and not imputes:
+        of_levels = None if classify else LevelTargets.of(y, seed)
+        with naming(source):  # before the division, so that the rows of messages are those of the file
+            data.TableEncoder.fit(X, missing="refuse", targets=of_levels)
+    train, test = data.train_test_indices(len(y), test_fraction, seed)
+    if not classify:  # rows without a target cannot be scored
+        test = test[~np.isnan(y[test])]
+    take = lambda rows: (X.take(pa.array(rows)), y[rows])
+    return take(train), take(test), left_out, classify
+
+
+def divide_blocks(
+    source: str,
+    target: str,
+    chosen: tuple[Any, Any],
+    task: str,
+    test_fraction: float | None,
+    seed: int,
+    **options: Any,
+) -> tuple[tuple[data.Blocks, str], data.Blocks | None, tuple[str, ...], bool]:
+    """As `divide_table`, block by block: test rows are chosen by their values. `options` are those of `Blocks.of`."""
+    blocks = data.Blocks.of(source, **options)
+    blocks.only((target,))
+    names = [name for name in blocks.names() if name != blocks.weight]
+    left_out = columns_left_out([name for name in names if name != target], target, chosen, source)
+    blocks = blocks.only(tuple(name for name in names if name not in left_out))
+    left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
+    classify = _holds_classes(blocks, target) if task == "auto" else task == "classes"
+    train, test = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
+    return (train, target), test, left_out, classify
+
+
+def _holds_classes(blocks: data.Blocks, target: str) -> bool:
+    """`data.holds_classes` of all rows."""
+    levels: set[Any] = set()
+    try:
+        for block in blocks.only((target,)):
+            with placing(block):
+                if not data.holds_classes(block.table, target):
+                    return False
+            levels.update(block.table[target].unique().to_pylist())
+            if len(levels) > data.MAX_LEVELS + 1:  # None among them
+                raise data.TableError(
+                    f"{blocks.path}: target column {target!r} holds text with more than {data.MAX_LEVELS} different values{LABELS}"
+                )
+    except TooNarrowError as narrow:
+        return _holds_classes(blocks.widened(narrow), target)
+    return True
+
+
+def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:
+    """Yield the rows of DATA for a fitted estimator, in one table or in blocks, and their `Place`.
+
+    Columns of a text file in blocks have the types that they had at the fit.
+    """
+    if not (is_large(source, estimator.memory_limit) if in_blocks is None else in_blocks):
+        yield data.read_table(source, estimator.memory_limit), functools.partial(naming, source)
+        return
+    rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
+    kind_of = lambda rule: rule.kind if rule.reading is None else "text"
+    types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
+    try:
+        for block in data.Blocks(Path(source), types=types):
+            yield block.table, functools.partial(placing, block, source)
+    except TooNarrowError as narrow:
+        raise ValueError(
+            f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
+        ) from None
+
+
+def labelled_parts(
+    estimator: Any, source: str, target: str, bad_rows: str, aside: data.Blocks | None = None
+) -> Iterator[tuple[Labelled, Place]]:
+    """Yield the rows of DATA that can be scored, as `parts_of` does; only those of `aside` if it is given.
+
+    Warns of rows without a target if missing values are imputed, and of the rows that `bad_rows="skip"` leaves out.
+    """
+    n_rows, n_skipped = 0, 0
+    for table, place in parts_of(source, estimator, None if aside is None else True):
+        usable = _usable_rows(table, estimator, target, bad_rows, aside)
+        n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
+        if usable.num_rows == 0:
+            continue
+        with place():
+            part = split_off(usable, target, source, hasattr(estimator, "classes_"))
+            if aside is not None:
+                part = _set_aside(estimator, usable, part, aside, target)
+        if len(part[1]):
+            yield part, place
+    if n_skipped and aside is None:
+        warn(f"{n_skipped} of {n_rows} rows are left out of the scores, as a fit would leave them out")
+
+
+def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source: str) -> dict[str, float]:
+    """`reports.scores` of all rows: means over the parts, of the squared error for rmse."""
+    total, n_rows = dict[str, float](), 0
+    for part, place in parts:
+        with place():
+            found = reports.scores(estimator, *part)
+        n = int(found.pop("n"))
+        n_rows += n
+        for name, value in found.items():
+            total[name] = total.get(name, 0.0) + n * (value**2 if name == "rmse" else value)
+    if n_rows == 0:
+        raise ValueError(f"{source}: there are no rows to score")
+    means = {name: value / n_rows for name, value in total.items()}
+    return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
+
+
+def _usable_rows(
+    table: pa.Table, estimator: Any, target: str, bad_rows: str, aside: data.Blocks | None
+) -> pa.Table:
+    """The rows with a target if missing values are imputed; the good ones with "skip"."""
+    if target not in table.column_names or bad_rows == "refuse" and estimator.missing == "refuse":
+        return table
+    if bad_rows == "refuse":
+        return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
+    blocks = data.Blocks(Path(), bad_rows=bad_rows) if aside is None else aside
+    encoder = estimator._fitted.encoder
+    read = dict.fromkeys((*(rule.name for rule in encoder.columns), target, *blocks.beside))
+    return table.filter(pa.array(~are_bad(table.select(list(read)), blocks, target, encoder.missing)))
+
+
+def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blocks, target: str) -> Labelled:
+    """The rows of a block that its fit set aside."""
+    X, y = part
+    numbers = estimator._fitted.encoder.transform(without(X, reports.left_out(estimator)))
+    key = hash_keys(table, blocks.split_by) if blocks.split_by else None
+    classify = hasattr(estimator, "classes_")
+    codes = ClassTargets(estimator.classes_).numbers(table, target) if classify else y
+    among = blocks.part.holds(numbers, codes, key) if blocks.part is not None else np.ones(len(y), bool)
+    return X.filter(pa.array(among)), y[among]
+
+
+def split_off(
+    table: pa.Table, target: str, source: str, classify: bool = False, allow_missing: bool = False
+) -> Labelled:
+    """The inputs and the target column of a table: numbers (NaN if missing) or labels.
+
+    Raises ValueError without such a column, or without any other.
+    """
+    if classify:
+        targets = data.label_column(table, target, source)
+    else:
+        targets = data.target_column(table, target, source, allow_missing)
+    inputs = without(table, [target])
+    if not inputs.column_names:
+        raise ValueError(f"{source}: there are no columns beside the target {target!r}")
+    return inputs, targets
+
+
+def columns_left_out(
+    names: Sequence[str], target: str, chosen: tuple[Any, Any], source: str
+) -> tuple[str, ...]:
+    """The input columns, of these names, that --inputs and --ignore leave out (`chosen`, None = not given).
+
+    Raises ValueError for an unknown name, the target, a column in both options, and if no input is left.
+    """
+    inputs, ignored = chosen[0], chosen[1] or ()
+    for option, given in (("--inputs", inputs), ("--ignore", ignored)):
+        for name in given or ():
+            if name == target:
+                raise ValueError(f"{option} names {name!r}, which is the target")
+            if name not in names:
+                raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
+    both = [name for name in inputs or () if name in ignored]
+    if both:
+        raise ValueError(f"{quoted(both)} is named by --inputs and by --ignore")
+    kept = [name for name in inputs or names if name not in ignored]
+    if not kept:
+        raise ValueError(f"{source}: --ignore leaves no columns beside the target {target!r}")
+    return tuple(name for name in names if name not in kept)
+
+
+def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table without those of the columns that it has."""
+    return table.drop_columns([name for name in names if name in table.column_names])
+
+
+def naming(source: str) -> contextlib.AbstractContextManager:
+    """Add the name of the data to what is wrong with them; rows of blocks know their file."""
+    return rewording(lambda text: text if text.startswith(source) else f"{source}: {text}")
+
+
+def placing(block: Block, source: str = "the table") -> contextlib.AbstractContextManager:
+    """Add the file, and the rows' numbers in it, to what is wrong with a block."""
+    return rewording(lambda text: str(block.placed(data.TableError(text.removeprefix(f"{source}, ")))))

@@ -1,0 +1,264 @@
+"""What `fit`, `update` and `partial_fit` are given: tables, arrays, targets and weights as checked numbers."""
+
+import dataclasses
+import logging
+import typing
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import validate_data
+
+from stochgp.budget import Budget
+from stochgp.context import FitContext
+from stochgp.data import TableEncoder
+from stochgp.data.fingerprint_rows import (
+    Inputs,
+    is_packed,
+    name_inputs,
+    read_fingerprints,
+    refuse_further_counts,
+    without_skipped,
+)
+from stochgp.data.rows import Rows
+from stochgp.data.standardise import is_finite, refuse_not_finite
+from stochgp.data.target_rows import (
+    read_groups,
+    read_targets,
+    read_weights,
+    refuse_no_targets,
+    weight_of_each_row,
+)
+from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
+from stochgp.names import lookup
+from stochgp.tables.bounds import checked_targets
+from stochgp.tables.columns import Caution, is_array, unmasked
+from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
+from stochgp.tables.levels import LevelTargets
+from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
+from stochgp.warning import say, warn
+
+logger = logging.getLogger("stochgp.estimators")
+
+Encoder = TableEncoder | FingerprintEncoder
+
+FIT = 6  # calls from here to that of `fit`
+CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
+
+_FLOATS = (np.float64, np.float32)
+
+
+def read_training_rows(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    groups: Any,
+    context: FitContext,
+    *,
+    inputs: Inputs = Inputs.NUMBERS,
+    new_rows: str = BETWEEN,
+) -> tuple[Rows, Encoder | None]:
+    """The rows given to `fit`, checked, in the user's units; and the encoder of their inputs.
+
+    Record columns and rows that are not used as they are, and groups that are blocks of time. Set `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
+    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
+    apart. Rows of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
+    (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
+    """
+    missing, budget = estimator.missing, context.budget
+    lookup(missing, dict.fromkeys(("auto", "refuse", "impute", "skip")), "missing")
+    refuse_no_targets(estimator, y)
+    targets, outliers = None, getattr(estimator, "target_outliers", "keep")
+    if inputs is Inputs.FINGERPRINTS:
+        encoder, numbers = read_fingerprints(estimator, X, budget)
+        y = read_targets(y, False, context)
+        known = _known((None, y, sample_weight), missing, outliers, context)
+        if known is not None:
+            sample_weight = known * (1.0 if sample_weight is None else sample_weight)
+    else:
+        X, groups = unmasked(X), unmasked(groups)
+        y = read_targets(y, missing != "refuse", context, None if is_array(X) else X)
+        given = X, y, weight_of_each_row(sample_weight, len(y)), groups
+        known = _known(given, missing, outliers, context)
+        if known is not None:
+            X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
+        targets = _level_targets(estimator, X, y, sample_weight, groups)
+        if targets is not None and known is not None and sample_weight is not None:
+            targets = targets._replace(
+                many=many_texts(given[0])
+            )  # one encoding, whichever rows have weight 0
+        encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
+    rows = read_rows(numbers, y, sample_weight, groups).counted()
+    if missing == "skip":
+        rows = rows.some(without_skipped(rows.X))
+    if rows.group is not None and (rows.group == rows.group[0]).all():
+        raise ValueError("groups puts all rows into one group; at least two are needed")
+    note_columns(encoder, context)
+    if rows.group is None:
+        of_numbers = rows.X if inputs is Inputs.NUMBERS else None
+        group = groups_in_time(of_numbers, rows.y, encoder, new_rows, context.record)
+        # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
+        if group is not None and new_rows != EITHER and targets and getattr(encoder, "needs_targets", False):
+            of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
+            rows = dataclasses.replace(rows, X=of_blocks)
+        rows = dataclasses.replace(rows, group=group)
+    return rows.merged(inputs is Inputs.FINGERPRINTS), encoder
+
+
+def _known(
+    given: tuple[Any, ...], missing: str, outliers: str, context: FitContext
+) -> Bool[np.ndarray, " N"] | None:
+    """Which rows of X, y, … have a weight, a target and any input, None for all; warn of rows without the last two, and record them.
+
+    What is of another length is refused by who reads it. Raises ValueError where no row is left.
+    """
+    X, y, weight = given[:3]
+    if any(_length(part) != len(y) for part in given if part is not None):
+        return None
+    codes, said = checked_targets(y, weight, outliers, missing == "refuse")
+    if said:
+        warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
+        context.record("target_outliers", outliers, said)
+    rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
+    empty = empty if X is None or missing == "refuse" else rows_without_values(X)
+    kept = np.ones(len(y), bool) if rho is None or not rho.any() else rho > 0
+    drop = unknown | empty | codes
+    if not drop.any():
+        return None if kept.all() else kept
+    if drop.all():
+        what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
+        raise ValueError(f"Input {what}: there is nothing to learn from")
+    reasons = [(unknown, "without a target"), (empty & ~unknown, "without any input")]
+    reasons += [(codes & (y == value), f"with {CODE.format(value)}") for value in np.unique(y[codes])]
+    why = " and ".join(
+        f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
+        for which, what in reasons
+        if which.any()
+    )
+    n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {why}"
+    warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=FIT)
+    context.record("unused_rows", n_dropped, why)
+    return kept & ~drop
+
+
+def _length(part: Any) -> int | None:
+    """Of rows; None for what is no table, array or series."""
+    if hasattr(part, "toarray"):  # sparse, which is refused
+        return None
+    shape = getattr(part, "shape", None)
+    size = shape if isinstance(shape, tuple) else (len(part),) if hasattr(part, "__len__") else ()
+    return int(size[0]) if size else None
+
+
+def _level_targets(
+    estimator: Any, X: Any, y: Float[np.ndarray, " N"], sample_weight: Any, groups: Any
+) -> LevelTargets | None:
+    """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
+    if is_array(X) or _length(X) != len(y):
+        return None
+    group = None if groups is None else read_groups(groups, len(y))
+    kind = getattr(estimator, "target", "real")
+    weight = read_weights(sample_weight, y)
+    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator), weight)
+
+
+def _seed(estimator: Any) -> int:
+    seed = estimator.random_state
+    return int(seed) if isinstance(seed, int | np.integer) else 0
+
+
+def read_rows(
+    X: np.ndarray,
+    y: Any,
+    sample_weight: Any,
+    groups: Any = None,
+    *,
+    joins: Encoder | None = None,
+    may_weigh_nothing: bool = False,
+) -> Rows:
+    """Checked rows of inputs that are numbers already, in their order. `joins` is the encoder of a fitted model whose rows they join.
+
+    Raises ValueError, naming the row, for targets, weights and groups that cannot be used, for all weights 0 unless that may be, and for packed
+    fingerprints that the encoder has no bits for.
+    """
+    if is_packed(joins):
+        refuse_further_counts(X)
+    y = read_targets(y)
+    check_consistent_length(X, y)
+    group = None if groups is None else read_groups(groups, len(y))
+    return Rows(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
+
+
+def read_inputs(
+    estimator: BaseEstimator, encoder: Encoder | None, X: Any, budget: Budget
+) -> Float[np.ndarray, "N D"]:
+    """The numbers of a table or an array given to a fitted estimator."""
+    if isinstance(encoder, FingerprintEncoder):
+        is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
+        if encoder.morgan is None and is_table:
+            X = TableEncoder.fit(X).transform(X)
+        return encoder.transform(X)
+    X = unmasked(X)
+    if encoder is None or not encoder.named:
+        X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+    if encoder is None:
+        refuse_not_finite(X)
+        return X
+    X, notes = _encoded(encoder, X, budget)
+    for note in notes:
+        logger.info(note)
+        if isinstance(note, Caution):
+            warn(note, UserWarning, stacklevel=4)
+        else:
+            say(getattr(estimator, "verbose", 0), note)
+    return X
+
+
+def note_columns(encoder: Encoder | None, context: FitContext) -> None:
+    """Record columns of the training table that are not taken as they are, and warn of values that may be wrong."""
+    if not isinstance(encoder, TableEncoder):
+        return
+    if encoder.notes:
+        context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
+    for caution in encoder.cautions:
+        warn(caution, UserWarning, stacklevel=5)
+
+
+def read_inputs_at_fit(
+    estimator: Any, X: Any, budget: Budget, missing: str, targets: LevelTargets | None = None
+) -> tuple[TableEncoder | None, np.ndarray]:
+    """(What encodes the table, None for an array of which nothing is imputed; the numbers); sets `n_features_in_` and `feature_names_in_`."""
+    if not is_array(X):
+        encoder = TableEncoder.fit(X, missing=missing, targets=targets)
+        numbers = _encoded(encoder, X, budget, targets)[0]
+        has_names = all(isinstance(name, str) for name in getattr(X, "column_names", X.columns))
+        names = [rule.name for rule in encoder.columns]
+        name_inputs(estimator, len(names), names if has_names else None)
+        return encoder, numbers
+    X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
+    if missing == "refuse":
+        refuse_not_finite(X)
+        return None, X
+    encoder = TableEncoder.fit(X, missing=missing)
+    return encoder, _encoded(encoder, X, budget)[0]
+
+
+def _encoded(
+    encoder: TableEncoder, X: Any, budget: Budget, targets: LevelTargets | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
+    if (
+        encoder.is_plain
+        and isinstance(X, np.ndarray)
+        and X.shape[1:] == (len(encoder.columns),)
+        and is_finite(X)
+    ):
+        return X, []
+    n_columns = len(encoder.output_names)
+    budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
+    if targets is not None and encoder.needs_targets:
+        return encoder.training_matrix(X, targets), []
+    return encoder.encoded(X)

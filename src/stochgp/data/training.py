@@ -1,0 +1,222 @@
+"""Between the units of the user and those of the model."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Int32, UInt64
+
+from stochgp.data import Standardiser
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.reading import Encoder
+from stochgp.data.rows import Rows
+from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
+from stochgp.data.survey import StandardisedRows, Survey
+from stochgp.data.time_order import BETWEEN, groups_in_time
+
+RANGE = 1e12  # of variances, around the mean square of the targets
+_SHIFTED = ("nlml", "held_out_nlpd", "criterion")
+_SCALED = ("variance", "noise_variance")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Checked rows in the user's units, and what standardises them."""
+
+    rows: Rows  # in the user's units
+    inputs: Standardiser
+    targets: Standardiser
+    dtype: str
+    standardized: bool = True
+    is_of_files: bool = False
+    everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
+    leaves_inputs: bool = False  # what the kernel sees of them is as given
+    transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
+    log_slope: float = 0.0  # the mean of log T' over the rows
+    left_out: Rows | None = None  # in the user's units, for the calibration of observations
+    encoder: Encoder | None = None  # what made numbers of the inputs
+    mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
+    mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
+
+    @classmethod
+    def of(
+        cls,
+        rows: Rows,
+        standardize: bool,
+        mean: float | None,
+        dtype: str,
+        leaves_inputs: bool = False,
+    ) -> "TrainingData":
+        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
+
+        With `leaves_inputs` only the targets are standardised.
+        """
+        unchanged = Standardiser.identity((rows.X.shape[1],))
+        if not standardize:
+            center = np.asarray(0.0 if mean is None else mean, np.float64)
+            targets = Standardiser(center, np.ones((), np.float64))
+            return cls(rows, unchanged, targets, dtype, False, leaves_inputs=leaves_inputs)
+        inputs = unchanged if leaves_inputs else Standardiser.fit(rows.X, rows.weight)
+        targets = Standardiser.fit(rows.y, rows.weight)
+        if mean is not None:
+            targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
+        return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
+
+    @classmethod
+    def of_files(
+        cls,
+        found: Survey,
+        standardize: bool,
+        mean: float | None,
+        dtype: str,
+        new_rows: str = BETWEEN,
+        *,
+        record: Callable[[str, Any, str], None],
+    ) -> "TrainingData":
+        """The sample, standardised by all rows, and where all rows are (`everything`, None where the sample is all of them).
+
+        Classes and counts are not standardised. `mean` stands for the mean of the targets; `new_rows` says where new rows lie, and so what is a group where
+        none is given.
+        """
+        rows, encoder = found.sample, found.rows.encoder
+        if rows.group is None:
+            group = groups_in_time(rows.X, rows.y, encoder, new_rows, record, in_order=False)
+        else:
+            group = groups_of(rows.group)
+        rows = dataclasses.replace(rows, group=group)
+        is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
+        data = cls.of(rows.merged(is_packed(encoder)) if is_whole else rows, standardize, mean, dtype)
+        inputs, targets = data.inputs, data.targets
+        if standardize and not is_whole:
+            of_y = found.targets.standardiser()
+            center = of_y.mean[0] if mean is None else np.float64(mean)
+            inputs, targets = (
+                found.inputs.standardiser(),
+                Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
+            )
+        targets = Standardiser.identity(()) if unscaled else targets
+        everything = None
+        if not is_whole:
+            limits = np.stack([found.inputs.low, found.inputs.high])
+            everything = StandardisedRows(
+                found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
+            )
+        scaled = standardize and not unscaled
+        return cls(data.rows, inputs, targets, dtype, scaled, True, everything, encoder=encoder)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows.y)
+
+    @property
+    def n_all(self) -> int:
+        """How many rows the data have, those outside the sample included."""
+        return self.n_rows if self.everything is None else self.everything.size
+
+    @property
+    def n_inputs(self) -> int:
+        return self.rows.X.shape[1]
+
+    @property
+    def scale(self) -> float:
+        """The targets' standard deviation, in the user's units."""
+        return float(self.targets.scale)
+
+    @property
+    def log_unit(self) -> float:
+        """log s − mean log T'(y): the NLML per datum in the user's units less that in the model's, whose targets are T(y)/s but for a shift."""
+        return math.log(self.scale) - self.log_slope
+
+    @functools.cached_property
+    def spread(self) -> float:
+        """What variances start from: the mean square of the targets that the model sees, 1 where they are standardised or all 0.
+
+        Raises ValueError where 10⁻¹² or 10¹² times of it is beyond the numbers of `dtype`, or its square beyond those of float64.
+        """
+        found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
+        limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
+        least, most = (
+            max(float(limits.tiny), float(wide.tiny) ** 0.5),
+            min(float(limits.max), float(wide.max) ** 0.5),
+        )
+        if not least < found / RANGE < found * RANGE < most:
+            raise ValueError(
+                f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances: "
+                'standardize=True divides by it, dtype="float64" holds more'
+            )
+        return found
+
+    @functools.cached_property
+    def X(self) -> Float[np.ndarray, "N D"]:
+        """Standardised, in the model's dtype."""
+        return self.inputs.transform(self.rows.X, self.dtype)
+
+    @functools.cached_property
+    def y(self) -> Float[np.ndarray, " N"]:
+        """Standardised, in float64."""
+        return self.targets.transform(self.rows.y)
+
+    @functools.cached_property
+    def limits(self) -> Float[np.ndarray, "2 D"]:
+        """The smallest and the largest value of each input of all rows, in the user's units."""
+        if self.everything is not None:
+            return self.everything.limits
+        return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
+
+    @property
+    def weight(self) -> Float[np.ndarray, " N"]:
+        """How many rows each stands for."""
+        return self.rows.weights
+
+    def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
+        """These rows, standardised by all."""
+        values = None if self.mean_values is None else self.mean_values[indices]
+        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None, mean_values=values)
+
+    def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
+        """As they were given, before a transform, with the mean function."""
+        y = self.rows.y if self.mean_values is None else self.rows.y + self.mean_values
+        if self.transform is None:
+            return y
+        found = self.transform.inverse(y)
+        return np.rint(found) if are_counts else found
+
+    @property
+    def passes(self) -> AbstractPasses:
+        """All rows, standardised: of files too where `rows` are a sample."""
+        return self.source(False) if self.everything is None else self.everything
+
+    def source(self, on_device: bool) -> AbstractSource:
+        """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
+        if on_device:
+            return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
+        rows, dtype = self.rows, np.dtype(self.dtype)
+        seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
+        return HostRows(rows.X, rows.y, rows.weight, **seen)
+
+
+def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
+    """The number of each row's group. Raises ValueError for one group."""
+    names, number = np.unique(key, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError("split_by puts all rows into one group; at least two are needed")
+    return number.astype(np.int32)
+
+
+def in_target_units(
+    entry: dict[str, float], s: float, loss_shift: float, log_unit: float | None = None
+) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, "loss" `loss_shift` · log s, variances s².
+
+    `log_unit` takes the place of log s in densities where the targets were transformed.
+    """
+    log_unit = math.log(s) if log_unit is None else log_unit
+    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": loss_shift}
+    shifted = {name: float(entry[name]) + part * log_unit for name, part in shifts.items() if name in entry}
+    scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
+    plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
+    return plain | shifted | scaled

@@ -1,0 +1,295 @@
+"""What the fits of all families share: reading, learning, the model of observations, and the fitted attributes."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from sklearn.exceptions import ConvergenceWarning
+
+from stochgp import deadline
+from stochgp.choosing import Decisions
+from stochgp.context import PLANNED, FitContext
+from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.fingerprint_rows import Inputs
+from stochgp.data.reading import read_training_rows
+from stochgp.data.rows import Rows
+from stochgp.data.standardise import ModelRows
+from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.data.target_rows import name_of_targets
+from stochgp.data.time_order import between_if
+from stochgp.data.training import TrainingData, in_target_units
+from stochgp.devices import Devices
+from stochgp.estimators.calibrating import calibrated, set_aside
+from stochgp.estimators.checks import Seen, warn_of
+from stochgp.estimators.diagnostics import Scores, caution_after_fit, scores
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.report import (
+    learning_text,
+    notes,
+    record_learning,
+    shared_steps,
+    worse_than_a_constant,
+)
+from stochgp.estimators.settings import DTYPES, check_settings
+from stochgp.families.targets import (
+    data_of_counts,
+    standardised,
+    target_transform,
+    targets_in_files,
+    transformed,
+    transformed_files,
+)
+from stochgp.learners import AbstractLearner
+from stochgp.learning import fit
+from stochgp.learning.placing import place, rows_in_time
+from stochgp.learning.run import Report
+from stochgp.likelihoods import AbstractLikelihood
+from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import random_rows
+from stochgp.observations import Dispersion, Observation
+from stochgp.observations.observation import supported_by
+from stochgp.posteriors import AbstractPosterior
+from stochgp.results import RESULTS, FitResult, Solution
+from stochgp.tables.molecules import FingerprintEncoder
+from stochgp.tables.targets import CountTargets
+from stochgp.warning import say, warn
+
+logger = logging.getLogger("stochgp.estimators")
+
+SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, for the posterior
+ROWS_FOR_NOISE = 1_000  # at which the variance around a mean function is taken
+
+
+@contextlib.contextmanager
+def open_fit(
+    estimator: Any, checkpoint: Any, callback: Callable | None, *, shares_learning: bool = True
+) -> Iterator[FitContext]:
+    """The context of a fit of one family. Raises ValueError for settings that cannot be used."""
+    check_settings(estimator.get_params(deep=False))
+    devices = Devices.of(getattr(estimator, "devices", None))
+    if devices.processes > 1 and not shares_learning:
+        raise ValueError(f"{type(estimator).__name__} is fitted in one process, not in {devices.processes}")
+    with FitContext.open(estimator, checkpoint, callback, devices) as context, jax.enable_x64(True):
+        yield context
+
+
+def read_regression_data(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    groups: Any,
+    context: FitContext,
+    *,
+    inputs: Inputs = Inputs.NUMBERS,
+    keeps_all: bool = True,
+    counts: bool = False,
+) -> TrainingData:
+    """The rows that a regressor learns from, in memory or in files: read, transformed and standardised.
+
+    `keeps_all` says whether the posterior needs all rows in memory, and `counts` whether the likelihood takes counts as they are.
+    Raises ValueError or TypeError, in one line, for data and settings that cannot be used.
+    """
+    calibration, mean = estimator.calibration, estimator.mean
+    wanted = target_transform(estimator.likelihood, estimator.target)
+    if are_files(X) and calibration is not None:
+        raise ValueError("calibration takes rows in memory, not files: read the table first")
+    if counts and wanted is not None:
+        raise ValueError("the likelihood takes counts as they are: leave the transform, or target=, out")
+    if isinstance(mean, str):
+        _check_mean(mean, are_files(X), inputs, counts)
+    if are_files(X):
+        if inputs is not Inputs.NUMBERS:
+            raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
+        targets = CountTargets() if counts else targets_in_files(wanted, estimator.target)
+        others = {"sample_weight": sample_weight, "groups": groups}
+        data, found = read_files(estimator, X, y, others, context, keeps_all=keeps_all, targets=targets)
+        return data if wanted is None else transformed_files(data, found, context)
+    time_order = between_if(calibration is not None, estimator.new_rows)
+    rows, encoder = read_training_rows(
+        estimator, X, y, sample_weight, groups, context, inputs=inputs, new_rows=time_order
+    )
+    left_out, leaves = None, inputs is not Inputs.NUMBERS
+    if calibration is not None:
+        rows, left_out = set_aside(rows, calibration, estimator.target, context.sample_seed)
+    if counts:
+        data = data_of_counts(rows, bool(estimator.standardize), estimator.dtype)
+    elif wanted is None:
+        data = standardised(rows, mean, estimator, leaves, context)
+    else:
+        data = transformed(rows, wanted, estimator, leaves, context)
+    if leaves:
+        what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.morgan else ""
+        context.record("inputs", "as given", what + inputs.value)
+    return dataclasses.replace(data, left_out=left_out, encoder=encoder)
+
+
+def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> None:
+    """Raises ValueError if no line, or no trees, can be taken out."""
+    refusals = {
+        "takes rows in memory, not files: read the table first": is_of_files,
+        "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
+        "is not taken with a likelihood of counts: give a number": counts,
+    }
+    for what, holds in refusals.items():
+        if holds:
+            raise ValueError(f"mean={mean!r} {what}")
+
+
+def warn_of_data(estimator: Any, data: TrainingData, learns: bool) -> None:
+    """Warn of properties of the rows that make a fit less certain than it says. Columns have the names of the pool, if there is one."""
+    encoder = vars(estimator).pop("_encoder_of_pool", data.encoder)
+    warn_of(dataclasses.replace(data, encoder=encoder), learns=learns, stacklevel=4)
+
+
+def learn(
+    learner: AbstractLearner,
+    gp: AbstractGP,
+    data: TrainingData,
+    context: FitContext,
+    *,
+    keep_seconds: float | None = None,
+    min_seconds: float = 0.0,
+) -> tuple[FitResult, AbstractSource, AbstractLearner]:
+    """The parameters that the learner finds, the rows that it learned from, and the learner with what memory allowed it.
+
+    `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
+    numbers, if learning would exceed the memory limit.
+    """
+    left = deadline.left()
+    kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
+    with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
+        may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
+        N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
+        itemsize = DTYPES[data.dtype]
+        placed = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
+        learner = placed.learner
+        logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
+        context.devices = shared_steps(learner, N, context)
+        source = data.source(placed.on_device)
+        rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
+        found = fit(
+            learner, gp, rows, key=context.learn_key, progress=reporter(learner, data, context),
+            checkpoint=context.checkpoint, devices=context.devices,
+        )  # fmt: skip
+    if data.n_rows > N:
+        context.end(
+            RESULTS.time_limit, f"the time limit allowed learning from {N} of the {data.n_rows} rows only"
+        )
+    if found.result in _ENDED:
+        context.end(found.result, _ENDED[found.result])  # so that what follows an interrupt is quick
+    if found.result is RESULTS.diverged:
+        warn(found.result.value, ConvergenceWarning, stacklevel=4)
+    record_learning(learner, found, N, placed, data, context)
+    if data.mean_function is None and (useless := worse_than_a_constant(context.plan_, context.report)):
+        warn(useless, ConvergenceWarning, stacklevel=4)
+    return found, rows, learner
+
+
+def reporter(learner: AbstractLearner, data: TrainingData, context: FitContext) -> Report:
+    """What learning calls with every entry of its history: it shows progress, and calls the user's callback, in target units."""
+
+    def report(entry: dict[str, float]) -> object:
+        shown = in_target_units(entry, data.scale, learner.loss_shift, data.log_unit)
+        context.show(learning_text(shown))
+        if context.callback is None:
+            return None
+        return context.devices.agree(context.callback(shown) is True)
+
+    return report
+
+
+def observation_model(
+    estimator: Any,
+    likelihood: AbstractLikelihood,
+    errors: Dispersion | None,
+    posterior: AbstractPosterior,
+    data: TrainingData,
+    learns_noise: bool,
+) -> Observation:
+    """All that lies between f and an observation: likelihood, distribution of errors, transform and mean function."""
+    is_count = getattr(estimator, "target", None) == "count"
+    found = Observation(data.targets, likelihood, errors, data.transform, rounding=is_count)
+    if data.transform is not None:
+        found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
+    if data.mean_function is None:
+        return found
+    some = ModelRows(data.rows.X[random_rows(data.n_rows, ROWS_FOR_NOISE)], data.inputs, data.dtype)
+    _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
+    return found.around(data.mean_function, learns_noise, variance)
+
+
+def fitted_model(
+    estimator: Any,
+    data: TrainingData,
+    posterior: AbstractPosterior,
+    observation: Observation,
+    context: FitContext,
+    stream: Any = None,
+) -> Fitted:
+    """What predictions are made from, calibrated by the rows that were set aside for that. `stream` is what `partial_fit` goes on from."""
+    fitted = Fitted(
+        data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
+        observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
+    )  # fmt: skip
+    if data.left_out is None:
+        return fitted
+    return calibrated(fitted, data.left_out, estimator.calibration, context)
+
+
+def store(
+    estimator: Any,
+    y: Any,
+    fitted: Fitted,
+    data: TrainingData,
+    learned: FitResult | None,
+    context: FitContext,
+    *,
+    solution: Solution | None = None,
+    nlml: float | None = None,
+    score: Callable[[Fitted, Rows], Scores] | None = None,
+) -> None:
+    """Set the fitted attributes, in target units: the only place that does. `nlml` is exact, per datum, of standardised targets."""
+    parts = [part for part in (learned, solution) if part is not None]
+    for part in parts:
+        if part.result in _ENDED:
+            context.end(part.result, _ENDED[part.result])
+    if "ended" not in context.plan_:
+        context.record("ended", PLANNED, "no limit and no interrupt ended the fit early")
+    if learned is not None and not ("held_out_nlpd" in context.report and learned.n_iter > 0):
+        rows = dataclasses.replace(
+            data.rows, y=data.given_targets(getattr(estimator, "target", None) == "count")
+        )
+        if caution := caution_after_fit(fitted, learned, rows, score or scores, context.budget):
+            context.record("caution", caution, "according to predictions of rows that the fit has seen")
+            warn(caution, ConvergenceWarning, stacklevel=4)
+    estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
+    if fitted.observation.has_noise:
+        estimator.noise_variance_ = fitted.observation.noise_variance * data.scale**2
+    estimator.n_iter_ = int(
+        learned.n_iter if learned is not None else solution.n_steps if solution is not None else 0
+    )
+    helps = not worse_than_a_constant(context.plan_, context.report)
+    estimator.converged_ = context.ended == PLANNED and all(part.converged for part in parts) and helps
+    shift, unit = 1.0 if learned is None else learned.loss_shift, data.log_unit
+    estimator.history_ = [
+        in_target_units(entry, data.scale, shift, unit) for part in parts for entry in part.history
+    ]
+    estimator.n_rows_ = data.n_all
+    if nlml is not None:
+        estimator.nlml_ = nlml + unit
+    estimator.plan_, estimator.fit_report_ = Decisions(context.plan_), context.report
+    for note in notes(estimator.plan_, context.report, data.n_rows):
+        logger.info(note)
+        say(context.verbose, note)
+
+
+_ENDED = {
+    RESULTS.interrupted: "Ctrl-C ended learning or solving",
+    RESULTS.time_limit: "the time limit ended learning or solving",
+    RESULTS.stopped: "the callback ended learning",
+}

@@ -1,0 +1,199 @@
+"""What "auto" and the names of learners stand for: the one place of the estimators' default settings."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stochgp.choosing import AS_ASKED, AS_GIVEN
+from stochgp.learners import (
+    BSGD,
+    IVSGPR,
+    SCGD,
+    SGPR,
+    SVDGP,
+    SVGP,
+    AbstractLearner,
+    ByLoss,
+    FullBatch,
+    InverseRoot,
+    Iterative,
+    LeaveOneOut,
+    Minimax,
+    Uniform,
+    Vecchia,
+)
+from stochgp.learners.conditionals import N_CENTRES
+from stochgp.learners.leave_one_out import ROW_BY_ROW
+from stochgp.learning import Chain
+from stochgp.names import lookup
+
+FULL_BATCH_ROWS = 3_000  # up to which all rows of a kernel GP are used at every step
+SUBSET_ROWS = 3_000  # rows of a random subset, where a learner or a time limit asks for one
+# Of the prior of the logarithms of lengthscales and variances around their start. Without it idle lengthscales and the variance of a smooth
+# function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
+SPREAD = 1.0
+REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a subset
+# Of deep kernels. Batches of neighbours look alike, and a network that learns from them learns only what tells neighbours apart.
+DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
+DEEP_STEPS = 8192
+WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)
+LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
+HURRIED = 15.0  # seconds left below which a learner that searches neighbours among so many rows is not chosen
+
+FEATURE_LEARNERS: dict[str, AbstractLearner] = {
+    "scgd": SCGD(),
+    "minimax": Minimax(),
+    "bsgd": BSGD(),
+    "full-batch": FullBatch(),
+}
+KERNEL_LEARNERS: dict[str, AbstractLearner] = {
+    "bsgd": BSGD(),
+    "full-batch": FullBatch(),
+    "loo": LeaveOneOut(),
+    "vecchia": Vecchia(),
+    "iterative": Iterative(),  # beyond SUBSET_ROWS rows after a fit of a subset
+}
+
+SPARSE_LEARNERS: dict[str, AbstractLearner] = {
+    "svgp": SVGP(),
+    "sgpr": SGPR(),
+    "svdgp": SVDGP(
+        mirror_rate=InverseRoot(1.0, 1.0)
+    ),  # the gradient by L needs many steps for the size of a variance
+    "ivsgpr": IVSGPR(),
+}
+# A step is for every class. Held-out accuracy and log loss at the best temperature, without a prior and with it, means of two or three divisions: digits .971,
+# .076 and .976, .061; breast cancer .956, .076 and .971, .052; Chile .672, .837 and .671, .838; mortgages .906, .266 and .906, .265.
+CLASSIFIER = SVGP(steps=2048, spread=SPREAD)
+CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": CLASSIFIER}
+
+Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
+
+
+def feature_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
+    """The learner of a feature GP by its name, or the one given, with the options that are not None. Raises as `named_learner`."""
+    return named_learner(learner, FEATURE_LEARNERS, _given(options))
+
+
+def kernel_learner(
+    learner: Any,
+    n_rows: int,
+    *,
+    deep: bool = False,
+    hurried: bool = False,
+    grouped: bool = False,
+    **options: Any,
+) -> Chosen:
+    """The learner of a kernel GP for "auto", a name, or the one given, with the options that are not None; None for None.
+
+    `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. `grouped`: whether rows
+    have groups, which the likelihood of all rows takes no notice of. Raises as `named_learner`, and ValueError for an option that has no learner.
+    """
+    options = _given(options)
+    if learner is None:
+        if options:
+            raise ValueError(
+                f"{next(iter(options))} is given, but learner=None learns nothing: leave it None"
+            )
+        return None, "learner=None: the hyperparameters given are kept"
+    if deep and learner in ("auto", "bsgd"):
+        return _of_deep_kernels(n_rows, options)
+    if isinstance(learner, str) and learner == "auto":
+        return _automatic(n_rows, options, hurried, grouped)
+    found = named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
+    return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
+
+
+def sparse_learner_of(estimator: Any) -> tuple[AbstractLearner, str]:
+    """The learner of a sparse GP for the settings of an estimator: "auto", a name, or the one given, with the options that are not None.
+
+    Raises as `named_learner`.
+    """
+    options = {
+        "epochs": estimator.epochs,
+        "batch_size": estimator.batch_size,
+        "learning_rate": estimator.learning_rate,
+    }
+    learner, approximation = estimator.learner, estimator.approximation
+    if isinstance(learner, str) and learner == "auto":
+        found, _ = named_learner(approximation, SPARSE_LEARNERS, _given(options))
+        return found, f"that of the approximation {approximation!r}"
+    return named_learner(learner, {"auto": None} | SPARSE_LEARNERS, _given(options))
+
+
+def classifier_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
+    """The learner of a classifier for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
+    if isinstance(learner, str) and learner == "auto":
+        found, _ = named_learner("svgp", CLASSIFIER_LEARNERS, _given(options))
+        return found, "mini-batches serve any likelihood"
+    return named_learner(learner, {"auto": None} | CLASSIFIER_LEARNERS, _given(options))
+
+
+def named_learner(
+    learner: Any, named: Mapping[str, Any], options: dict[str, Any]
+) -> tuple[AbstractLearner, str]:
+    """The learner of that name, or the learner given, with the options set.
+
+    Raises ValueError for an unknown name, with the nearest one, for an option that the learner given sets too, and for a batch size
+    of a learner that uses all rows; TypeError for something else than a name or a learner.
+    """
+    if isinstance(learner, str):
+        found, why = lookup(learner, named, "learner"), AS_ASKED
+        if "batch_size" in options and found.batch_size is None:
+            raise ValueError(
+                f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
+            )
+    elif isinstance(learner, AbstractLearner):
+        found, why = learner, AS_GIVEN
+        for name in options:
+            if getattr(learner, name) is not None:
+                raise ValueError(
+                    f"{name} is given twice, to the estimator and to its learner: leave one of them None"
+                )
+    else:
+        raise TypeError(
+            f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
+        )
+    return (dataclasses.replace(found, **options) if options else found), why
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: bool) -> Chosen:
+    if "batch_size" in options:
+        return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
+    if grouped and not hurried:
+        found = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
+        why = "new rows are of new groups: each row is predicted from the nearest of other groups"
+    elif n_rows <= FULL_BATCH_ROWS:
+        found = FULL_BATCH
+        why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
+    elif hurried:
+        found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
+        why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
+    else:
+        found = dataclasses.replace(ROW_BY_ROW if n_rows <= N_CENTRES else LeaveOneOut(), spread=SPREAD)
+        m, C = found.n_neighbours + found.n_scored - 1, min(found.n_centres, n_rows)
+        why = f"beyond {FULL_BATCH_ROWS:,} rows the density of {C:,} rows, each left out and predicted from {m} rows near to it"
+    return (dataclasses.replace(found, **options) if options else found), why
+
+
+def _of_deep_kernels(n_rows: int, options: dict[str, Any]) -> Chosen:
+    """Batches follow the features, but not the noise that is left over: the exact likelihood does. The options are the batches'."""
+    first = dataclasses.replace(DEEP, **options)
+    if first.epochs is None:
+        per_epoch = first.plan(n_rows, 1, ByLoss()).steps_per_epoch
+        first = dataclasses.replace(first, epochs=max(1, DEEP_STEPS // per_epoch))
+    closing = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
+    why = f"a network learns from mini-batches; the kernel on it then from the exact likelihood of up to {SUBSET_ROWS} rows"
+    return Chain(learners=(first, closing)), why
+
+
+def _in_two_stages(options: dict[str, Any]) -> Chosen:
+    """A subset's optimum is a cheap start; the options are those of the learner that follows."""
+    last = dataclasses.replace(Iterative(epochs=REFINING_STEPS, learning_rate=REFINING_RATE), **options)
+    chain = Chain(learners=(FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD), last))
+    return chain, f"as asked, from the optimum of {SUBSET_ROWS} random rows"

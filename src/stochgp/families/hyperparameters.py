@@ -1,0 +1,197 @@
+"""Few rows leave the hyperparameters θ of a kernel GP uncertain: its posterior is then a mixture over θ.
+
+With the learner's normal prior, of standard deviation 1 about unconstrained numbers, the penalised negative log likelihood of Σρ rows is
+l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖², g = ∇L(θ̂), up to a constant: θ̂ minimises it. Let H = F + I, F the Fisher information of L. Then
+
+    θ_s = θ̂ + H^(−½)ξ_s,   w_s ∝ exp(−l(θ_s) + ½‖ξ_s‖²),   ξ_s ~ N(0, I) in antithetic pairs,
+
+w_s at most their 90 % quantile. As H ≥ I, a direction of which the rows say nothing moves by 1. θ has the parameters of the kernel that train and the level of the noise.
+
+Targets are standardised by their own mean and variance. A new one of n + 1 equally distributed targets is on average (n + 1)/(n − 1) times as far from that mean,
+squared and in units of that variance, so all variances are multiplied by that, unless the noise was given.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from stochgp import deadline
+from stochgp.budget import Budget
+from stochgp.data.streams import Batch
+from stochgp.kernels import dense
+from stochgp.likelihoods import constant_noise
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed, unpacked_alike
+from stochgp.objectives.kernel import nlml_and_gradient
+from stochgp.parameters import Frozen, cast, frozen, in_parameters, positive, value_of
+from stochgp.posteriors import ExactKernelPosterior
+from stochgp.posteriors.mixture import MixturePosterior, exact_at
+
+MOST_ROWS, FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 400, 3, 64, 32
+SECONDS = 3.0  # that are left at least, compilation included
+QUANTILE, LEAST_SHARE = (
+    0.9,
+    1e-3,
+)  # of weights: those above it are cut; shares of the mean below it are left out
+STEP = 1e-5  # of finite differences of unconstrained parameters
+STEPS = 2
+
+
+class Theta(NamedTuple):
+    """What trains in a kernel and in the level of its noise, as a vector x, and the rest of both."""
+
+    theta: Any
+    rest: Any
+
+    @classmethod
+    def of(cls, gp: KernelGP) -> "Theta":
+        parts = cast((gp.kernel, gp.noise.level), np.float64)
+        return cls(*eqx.partition(parts, in_parameters(parts)))
+
+    @property
+    def x(self) -> Float[np.ndarray, " P"]:
+        return packed(self.theta)
+
+    def at(self, x: Float[np.ndarray, " P"]) -> tuple[Any, float]:
+        """(The kernel, the level of the noise) of these numbers."""
+        kernel, level = eqx.combine(unpacked_alike(x, self.theta), self.rest)
+        return value_of(kernel), float(level)
+
+
+def integrated(
+    posterior: Any,
+    gp: KernelGP,
+    grouped: bool,
+    budget: Budget,
+    n_draws: int | None = None,
+    record: Callable[[str, Any, str], None] = lambda name, value, why: None,
+) -> Any:
+    """The mixture of so many draws, None = 32, around the θ̂ of `gp`; or the posterior as it is. `record` takes the decision (`FitContext.record`)."""
+    theta = Theta.of(gp)
+    if refusal := _refusal(posterior, len(theta.x), grouped, budget):
+        record("hyperparameters", 1, f"the learned values: {refusal}")
+        return posterior
+    n, x = float(posterior.system.weight.sum()), theta.x
+    n_draws = DRAWS if n_draws is None else n_draws
+    xi = np.random.default_rng(0).normal(size=(n_draws // 2, len(x)))
+    xi = np.concatenate([xi, -xi])
+    values, vectors = np.linalg.eigh(information(posterior, theta) + np.eye(len(x)))
+    away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
+    c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
+    parts = [_scaled(posterior, *theta.at(x + step), c) for step in away]
+    # Without c the likelihood is that of these parts and (c − 1)/2 times what they explain.
+    loss = [np.nan if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
+    loss = loss + (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
+    loss = np.where(np.isfinite(loss), loss, np.inf)
+    least = np.quantile(loss, 1 - QUANTILE, method="higher")
+    if least == np.inf:
+        why = "the learned values: hardly any other has a factor, or the kernel has no variance"
+        record("hyperparameters", 1, why)
+        return posterior
+    share = np.exp(least - np.maximum(loss, least))
+    kept = np.flatnonzero(share > LEAST_SHARE * share.mean())
+    shares = share[kept] / share[kept].sum()
+    found = MixturePosterior(posterior, tuple(part for s in kept if (part := parts[s]) is not None), shares)
+    why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
+    record("hyperparameters", len(kept), why)
+    return found
+
+
+class Curvature(NamedTuple):
+    """The likelihood L of all rows around the θ̂ that was learned from them, to learn from N' of these by two steps
+
+        θ ← θ − (F N'/N + I)⁻¹(∇L'(θ) − ∇L(θ̂) + θ − θ̂).
+
+    The gradient of the prior at θ̂ is −∇L(θ̂), so the right bracket is the gradient of the penalised likelihood of the N' rows.
+    """
+
+    gp: KernelGP
+    slope: Float[np.ndarray, " P"]
+    per_row: Float[np.ndarray, "P P"]  # F/N
+    draws: bool  # whether the fit drew others
+
+    @classmethod
+    def of(cls, found: Any, keeps_noise: bool, budget: Budget) -> "Curvature | None":
+        """Of a fit's posterior; None where it is not exact, or has too many numbers for the memory."""
+        draws = isinstance(found, MixturePosterior)
+        posterior = found.base if draws else found
+        if not isinstance(posterior, ExactKernelPosterior):
+            return None
+        level = np.asarray(posterior.noise.level, np.float64)
+        gp = KernelGP(
+            posterior.system.kernel, constant_noise(frozen(level) if keeps_noise else positive(level))
+        )
+        theta, n = Theta.of(gp), float(posterior.system.weight.sum())
+        if (
+            not 0 < len(theta.x) <= MOST_PARAMETERS
+            or 8 * len(posterior.weights) ** 2 * len(theta.x) > budget.free()
+        ):
+            return None
+        return cls(gp, slope(posterior, gp), information(posterior, theta) / n, draws)
+
+    def stepped(self, posterior: ExactKernelPosterior) -> tuple[ExactKernelPosterior, KernelGP]:
+        """(The posterior of fewer rows at what they would have learned, with that model); a step moves a number by at most 1."""
+        theta, gp = Theta.of(self.gp), self.gp
+        start = x = theta.x
+        H = float(posterior.system.weight.sum()) * self.per_row + np.eye(len(x))
+        for _ in range(STEPS):
+            step = np.linalg.solve(H, self.slope - slope(posterior, gp) + start - x)
+            x = x + step / max(1.0, np.abs(step).max())
+            kernel, level = eqx.combine(unpacked_alike(x, theta.theta), theta.rest)
+            gp = KernelGP(kernel, constant_noise(level))
+        return exact_at(posterior, *theta.at(x)), gp
+
+
+def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
+    """∇L of the posterior's rows at the θ of `gp`."""
+    system = posterior.system
+    parts: Any = map(np.asarray, (system.X, posterior.y, system.weight))
+    rows = Batch(*parts)
+    by = nlml_and_gradient(cast(gp, np.float64), rows).gradient
+    mask = in_parameters((gp.kernel, gp.noise.level))
+    return packed(eqx.filter((by.kernel, by.noise.level), mask)) * float(system.weight.sum())
+
+
+def information(posterior: ExactKernelPosterior, theta: Theta) -> Float[np.ndarray, "P P"]:
+    """F_ij = ½ tr(A⁻¹ ∂_iA A⁻¹ ∂_jA) + ½ Σ(ρ − 1) ∂_i log σ² ∂_j log σ², that of Σρ rows, by forward differences."""
+    system, x = posterior.system, theta.x
+    X, noise, level = np.asarray(system.X, np.float64), system.row_noise, theta.at(x)[1]
+    upper = lambda kernel: np.triu(dense.upper(kernel, X, np.float64))
+    K, half = upper(system.kernel), posterior.factor.half
+    W, by_level = np.empty((len(x), len(X) ** 2)), np.empty(len(x))
+    for j, step in enumerate(STEP * np.eye(len(x))):
+        kernel, other = theta.at(x + step)
+        by_level[j] = (other / level - 1) / STEP
+        D = (upper(kernel) - K) / STEP
+        D = D + np.triu(D, 1).T + np.diag(noise * by_level[j])
+        W[j] = half(half(D).T.copy()).ravel()
+    repeated = float(np.sum(system.weight - 1))
+    return (W @ W.T + repeated * np.outer(by_level, by_level)) / 2
+
+
+def _refusal(posterior: Any, n_parameters: int, grouped: bool, budget: Budget) -> str | None:
+    """Why others are not drawn; None where they are."""
+    if not isinstance(posterior, ExactKernelPosterior) or grouped:
+        return "others are drawn of an exact posterior, without groups"
+    N = len(posterior.weights)
+    if (
+        not FEWEST_ROWS <= N <= MOST_ROWS
+        or posterior.system.weight.sum() < FEWEST_ROWS
+        or not 0 < n_parameters <= MOST_PARAMETERS
+    ):
+        return f"others are drawn of {FEWEST_ROWS} to {MOST_ROWS} rows and of up to {MOST_PARAMETERS} numbers"
+    if deadline.left() < SECONDS or 8 * N**2 * (DRAWS + n_parameters) > budget.free():
+        return "there was no time or no memory to draw others"
+    return None
+
+
+def _scaled(
+    posterior: ExactKernelPosterior, kernel: Any, level: float, c: float
+) -> ExactKernelPosterior | None:
+    """For c k and c σ²; None where A has no factor."""
+    with contextlib.suppress(ValueError):
+        return exact_at(posterior, kernel.times(c), c * level)

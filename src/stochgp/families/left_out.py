@@ -1,0 +1,216 @@
+"""Training rows predicted without themselves, from their neighbours."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int, Int32
+
+from stochgp import deadline
+from stochgp.budget import Budget
+from stochgp.choosing import AS_ASKED, Preference, prefer, too_few
+from stochgp.context import FitContext
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.rows import Rows
+from stochgp.data.streams import AbstractSource
+from stochgp.data.training import TrainingData
+from stochgp.deadline import TimeIsUpError
+from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
+from stochgp.learners.conditionals import N_NEIGHBOURS
+from stochgp.learners.sampling import host_inputs
+from stochgp.neighbours import Neighbours, neighbours_bytes
+from stochgp.numerics.clustered import clusters
+from stochgp.numerics.seeds import random_rows
+from stochgp.objectives.conditionals import Conditional, evaluate, is_small
+from stochgp.observations import Dispersion, LeftOut
+from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
+from stochgp.parameters import value_of
+from stochgp.solvers.sizes import SMALL
+
+Scores = Float[np.ndarray, " R"]
+SEED = 0
+OVERHEAD = 5.0  # seconds of compiling for another learner, or another kind of kernel
+SOME = 100  # rows that tell how small the noise is
+TYPICAL_ROWS = 1000
+TYPICAL_SECONDS = 5.0
+TYPICAL = 1.4826  # standard deviations of a Gaussian in its median absolute deviation
+
+
+def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
+    """Those that are left out, at most so many."""
+    return random_rows(n_rows, most, SEED).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgingRows:
+    """Training rows that say which of two models is the better: each is predicted from its neighbours."""
+
+    source: AbstractSource
+    X: Float[np.ndarray, "N D"]  # of all rows
+    rows: Int32[np.ndarray, " R"]
+    cells: Int[np.ndarray, " R"]  # whose scores may have much in common
+    weight: Float[np.ndarray, " R"]
+
+    @classmethod
+    def of(cls, source: AbstractSource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
+        X, group = host_inputs(source), None if source.group is None else source.group[rows]
+        weight = np.asarray(source.on_host(rows).weight, np.float64)
+        return cls(source, X, rows, clusters(X[rows], group), weight)
+
+    def predicted(self, gp: Any) -> Conditional:
+        """By this model."""
+        return predicted_by_others(gp, self.source, self.X, self.rows)
+
+    def preferred(self, old: Scores, new: Scores, name: str) -> Preference:
+        """Whether the log densities `new`, of the rival of that name, are to be preferred to `old`."""
+        return prefer(old, {name: new}, self.cells, self.weight)
+
+
+def predicted_by_others(
+    gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
+) -> Conditional:
+    """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`host_inputs`)."""
+    with jax.enable_x64(True):
+        near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
+        return evaluate(gp, source, near, is_small(gp, source.take(rows[:SOME])))
+
+
+def beside_others(
+    gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
+) -> Int32[np.ndarray, "P m"]:
+    """At most k neighbours of each of these rows, of other groups, and then the row itself."""
+    near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
+    return np.concatenate([near, rows[:, None]], axis=1)
+
+
+def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
+    """Of the rows in float64 and the search of neighbours."""
+    N, D = data.n_rows, data.n_inputs
+    return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
+
+
+def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
+    """1,000 rows, each predicted from its neighbours; None if rows are few, or time or memory short."""
+    if data.n_rows <= SMALL or deadline.left() < 2 * TYPICAL_SECONDS:
+        return None
+    if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
+        return None
+    source = data.source(False)
+    return predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
+
+
+def typical_error(near: Conditional) -> float:
+    """1.48 median |y_i − m_i|. With heavy tails it is far below the root-mean-square."""
+    return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))
+
+
+AS_BEFORE = "as an earlier fit chose"
+ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
+MIN_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
+BYTES_PER_NUMBER = 64  # of trees, for each input of each row
+
+
+def error_distribution(
+    asked: Asked,
+    posterior: Any,
+    gp: Any,
+    data: TrainingData,
+    context: FitContext,
+    held_out: LeftOut | None = None,
+) -> Dispersion | None:
+    """The distribution of errors; None = N(m, V), as the posterior has it.
+
+    "auto" takes the Student-t whose scale depends on the inputs if it clearly improves the log density of left-out rows over the Gaussian. For
+    transformed targets it compares a Gaussian of such a scale, unless the mean of T⁻¹(z) is sure to exist for any Student-t. The rows are those that learning
+    has `held_out`, or else some that the posterior, or their neighbours, predict without themselves. A noise model given by value keeps its s(x).
+
+    Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
+    """
+    why, chooses = AS_BEFORE if asked.again else AS_ASKED, asked.name == AUTO
+    if asked.name == GAUSSIAN:
+        return _gaussian(why, context)
+    packed, need = is_packed(data.encoder), _need_bytes(gp, data, held_out)
+    if chooses and packed:
+        return _gaussian("of fingerprints no other is compared", context)
+    refusal = _refusal(data, held_out, need, context.budget) if chooses else None
+    if refusal is not None or data.n_rows < 2:
+        return _gaussian(refusal or "there are no others", context)
+    context.budget.require(need, "the distribution of left-out errors")
+    try:
+        with deadline.granted(-math.inf if chooses else math.inf):
+            rows = _left_out(posterior, gp, data) if held_out is None else held_out
+    except TimeIsUpError:
+        return _gaussian("the fit was ended before another was chosen", context)
+    heavy, name = asked.name != SCALED, asked.name
+    if chooses:
+        heavy = data.transform is None or data.transform.growth < MIN_DF
+        preference = choose(rows, SEED, heavy_tails=heavy)
+        name, why = preference.name or GAUSSIAN, f"by left-out rows: {preference.why}"
+    if name == GAUSSIAN:
+        return _gaussian(why, context)
+    scaled = asked.noise is None and not packed
+    dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=asked.df)
+    context.record("likelihood", name, why)
+    _report(dispersion, context)
+    return dispersion
+
+
+def _gaussian(why: str, context: FitContext) -> None:
+    context.record("likelihood", GAUSSIAN, why)
+
+
+def _refusal(data: TrainingData, held_out: LeftOut | None, need: int, budget: Budget) -> str | None:
+    """Why nothing is compared with constant Gaussian noise, where that is so."""
+    if held_out is None and (few := too_few(data.n_rows, data.rows.group)):
+        return few
+    if deadline.left() < MIN_SECONDS + SECONDS_PER_NUMBER * _n_rows(data, held_out) * data.n_inputs:
+        return "there was no time to choose another"
+    return "there was no memory to choose another" if need > budget.free() else None
+
+
+def _n_rows(data: TrainingData, held_out: LeftOut | None) -> int:
+    return min(data.n_rows, ROWS) if held_out is None else len(held_out.z)
+
+
+def _need_bytes(gp: Any, data: TrainingData, held_out: LeftOut | None) -> int:
+    """Of the rows in float64, the search of neighbours where there is a kernel, and trees."""
+    R, D = _n_rows(data, held_out), data.n_inputs
+    search = search_bytes(gp, data, R) if held_out is None and hasattr(gp, "kernel") else 8 * R * D
+    return search + BYTES_PER_NUMBER * R * D
+
+
+def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
+    """Random rows.
+
+    From all others where it knows its Q_ii and there are no groups, from their nearest ones where it is local; else from neighbours that stand in
+    for all rows, with z² of mean 1, rows weighing ρ, as calibrated variances have.
+    """
+    rows = some_rows(data.n_rows, int(min(ROWS, posterior.most_left_out)))
+    group, weight = (
+        None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
+    )
+    z = None
+    if group is None or posterior.leaves_groups_out:
+        noise = float(value_of(gp.noise_variance))
+        every = Rows(data.X, data.y, data.weight, data.rows.group)
+        z = posterior.errors_of_left_out(rows, every, noise)
+    if z is not None:
+        return LeftOut(np.asarray(data.X[rows], np.float64), z, group, weight)
+    source = data.source(False)
+    X = host_inputs(source)
+    z = np.asarray(predicted_by_others(gp, source, X, rows).z, np.float64)
+    z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
+    return LeftOut(np.asarray(X[rows], np.float64), z, group, weight)
+
+
+def _report(dispersion: Dispersion, context: FitContext) -> None:
+    """The factor of the variances of observations, the number of trees of its logarithm, and the degrees of freedom."""
+    context.report["error_scale"] = dispersion.factor
+    context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
+    if dispersion.df is not None:
+        bound = AT_BOUND if dispersion.df < LEAST_DF else ""
+        context.record(
+            "df", dispersion.df, f"degrees of freedom of the Student-t, by the left-out rows{bound}"
+        )

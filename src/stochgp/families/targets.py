@@ -1,0 +1,170 @@
+"""Targets of regressors: their kind, the transform before they are standardised, and a fitted prior mean."""
+
+import dataclasses
+import typing
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from stochgp import deadline
+from stochgp.choosing import AS_ASKED
+from stochgp.context import FitContext
+from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
+from stochgp.data.survey import Survey
+from stochgp.data.training import TrainingData
+from stochgp.likelihoods import Warped
+from stochgp.likelihoods.warped import TRANSFORMS, as_transform
+from stochgp.objectives.warping import fit_transforms
+from stochgp.observations import MEANS, LinearMean
+from stochgp.tables.targets import REAL, AbstractTargets, CountTargets, refuse_no_counts, refuse_targets
+from stochgp.transforms import AbstractTransform, Log, ShiftedLog
+
+TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
+CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
+POSITIVE_CANDIDATES = ("log", "box-cox")  # further ones, if all targets are positive
+MIN_SECONDS = 6.0  # of their comparison, compilation included
+
+
+def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
+    """The transform that `likelihood=` and `target=` ask for: a transform, "auto", or None. Raises ValueError if both ask for one."""
+    of_target = TARGETS[target]
+    if not isinstance(likelihood, Warped):
+        return None if of_target is None else as_transform(of_target)
+    if of_target is not None:
+        raise ValueError(
+            f"target={target!r} is a transform of its own: leave it, or the Warped likelihood, out"
+        )
+    return likelihood.transform
+
+
+def untransformed(likelihood: Any) -> Any:
+    """`likelihood=` of the targets once they are transformed."""
+    return likelihood.likelihood if isinstance(likelihood, Warped) else likelihood
+
+
+def standardised(
+    rows: Rows, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
+) -> TrainingData:
+    """The data of these rows, standardised as the estimator's settings say; less a fitted mean if `mean` is "linear" or "trees"."""
+    settings = bool(estimator.standardize), estimator.dtype, leaves_inputs
+    standardize, dtype, leaves = settings
+    if not isinstance(mean, str):
+        return TrainingData.of(rows, standardize, mean, dtype, leaves)
+    found, values = MEANS[mean].fit(rows)
+    variance = lambda part: float(np.cov(part, ddof=0, aweights=rows.weight))
+    share = 1.0 - variance(rows.y - values) / (variance(rows.y) or 1.0)
+    values = found(rows.X) if isinstance(found, LinearMean) else values
+    rest = TrainingData.of(dataclasses.replace(rows, y=rows.y - values), standardize, None, dtype, leaves)
+    context.record("mean", mean, f"{share:.0%} of the variance of the targets is that of {found.described}")
+    return dataclasses.replace(rest, mean_function=found, mean_values=values)
+
+
+def transformed(
+    rows: Rows,
+    wanted: AbstractTransform | str,
+    estimator: Any,
+    leaves_inputs: bool,
+    context: FitContext,
+) -> TrainingData:
+    """The data with transformed targets. A number as `mean` is one of the targets as given.
+
+    Raises ValueError, naming a target, for targets that the transform does not take.
+    """
+    if estimator.target == "count":
+        refuse_no_counts(rows.y)
+    mean = estimator.mean
+    plain = TrainingData.of(rows, bool(estimator.standardize), None, estimator.dtype, leaves_inputs)
+    T = _fitted_transform(wanted, rows, plain, context)
+    if T is None:
+        return standardised(rows, mean, estimator, leaves_inputs, context)
+    if mean is not None and not isinstance(mean, str):
+        T.check(np.atleast_1d(np.float64(mean)))
+        mean = float(T(np.asarray(mean, np.float64)))
+    z = np.asarray(T(rows.y), np.float64)
+    data = standardised(dataclasses.replace(rows, y=z), mean, estimator, leaves_inputs, context)
+    slope = float(np.average(T.log_slope(rows.y), weights=data.weight))
+    return dataclasses.replace(data, transform=T, log_slope=slope)
+
+
+def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
+    """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
+    refuse_no_counts(rows.y)
+    unchanged = Standardiser.identity((rows.X.shape[1],))
+    inputs = Standardiser.fit(rows.X, rows.weight) if standardize else unchanged
+    return TrainingData(rows, inputs, Standardiser.identity(()), dtype, False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransformedTargets(AbstractTargets):
+    """T of the numbers in files, which rows are divided by as they are. T has no parameters to learn."""
+
+    transform: Log | ShiftedLog
+    given: AbstractTargets
+
+    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
+        y = self.given.numbers(table, name)
+        wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
+        refuse_targets(name, y, y <= self.transform.lower, wanted)
+        return y
+
+    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        self.transform.check(y)
+        return np.asarray(self.transform(y), np.float64)
+
+
+def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> AbstractTargets:
+    """How a column of files becomes targets. Raises ValueError for a transform that would have to learn from them."""
+    if wanted is None:
+        return REAL
+    if not isinstance(wanted, Log | ShiftedLog):
+        raise ValueError(
+            "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
+        )
+    return TransformedTargets(wanted, CountTargets() if target == "count" else REAL)
+
+
+def transformed_files(data: TrainingData, found: Survey, context: FitContext) -> TrainingData:
+    """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
+    T = typing.cast(TransformedTargets, found.rows.targets).transform
+    whole = data.everything is None
+    mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
+    context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
+    return dataclasses.replace(data, transform=T, log_slope=-float(mean))
+
+
+def _fitted_transform(
+    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, context: FitContext
+) -> AbstractTransform | None:
+    """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
+    if isinstance(wanted, Log | ShiftedLog):
+        wanted.check(rows.y)
+        return _recorded(wanted, f"{AS_ASKED}; it has no parameters to learn", context)
+    if plain.leaves_inputs:
+        raise ValueError(
+            "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
+        )
+    if isinstance(wanted, str):
+        if deadline.left() < MIN_SECONDS:
+            return _recorded(None, "there was no time to compare transforms", context)
+        names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
+        tried = {name: TRANSFORMS[name] for name in names}
+    else:
+        wanted.check(rows.y)
+        tried = {type(wanted).__name__: wanted}
+    X = plain.X.astype(np.float64)
+    fitted, found = fit_transforms(
+        tried, X, rows.y, seed=context.sample_seed, group=rows.group, weight=rows.weight
+    )
+    if not isinstance(wanted, str):
+        T, why = fitted[type(wanted).__name__], f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
+    else:
+        T = None if found.name is None else fitted[found.name]
+        why = f"by rows that none was fitted to: {found.why}"
+    return _recorded(T, why, context)
+
+
+def _recorded(T: AbstractTransform | None, why: str, context: FitContext) -> AbstractTransform | None:
+    context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
+    return T

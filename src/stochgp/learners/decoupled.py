@@ -1,0 +1,326 @@
+"""Learners of decoupled processes, whose functions grow from the rows: SVDGP and iVSGPR."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float, Int32, PRNGKeyArray
+
+from stochgp.data.streams import Batch
+from stochgp.deadline import COMPILING
+from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.descent import Descent, InverseRoot, Optimizer, Schedule, at_step, constant
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll
+from stochgp.learners.step_plan import CHUNK_BYTES
+from stochgp.models import SparseGP
+from stochgp.numerics.precision import matmul
+from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
+from stochgp.parameters import cast, trainable_mask, value_of
+from stochgp.variational import Decoupled
+from stochgp.variational.functions import TILE, carried, check_mirror_rate, gram, mirror_covariance
+
+STEPS = 2048
+RATE = 0.01
+TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's lowest, 0.001, are too few
+
+
+class GrowingState(eqx.Module):
+    """The model, its descent, and the number of rows."""
+
+    gp: SparseGP
+    descent: Descent
+    n_rows: Float[Array, ""]  # N
+    count: Float[Array, ""]  # Σρ of all rows
+
+
+class AbstractGrowing(AbstractBatchLearner):
+    """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1).
+
+    Every step takes a batch, makes functions of its first `growth` rows as long as there is room, and moves the model.
+    """
+
+    first_seconds: ClassVar[float] = COMPILING
+    batch_size: eqx.AbstractVar[int]
+    optimizer: eqx.AbstractVar[Optimizer]
+    mirror_rate: eqx.AbstractVar[float | Schedule | None]
+    growth: eqx.AbstractVar[int]
+    slowing: eqx.AbstractVar[float]
+
+    @abc.abstractmethod
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """(What the optimiser moves, the rest)."""
+
+    @property
+    def default_steps(self) -> int:
+        return STEPS
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        if self.growth < 1:
+            raise ValueError(f"growth is {self.growth}; it must be at least 1")
+        if not self.slowing >= 0:
+            raise ValueError(f"slowing is {self.slowing}; it must be at least 0")
+        if self.mirror_rate is not None:
+            check_mirror_rate(self.mirror_rate)
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """Batches; a tile of the mean's functions and all of the covariance's by the rows of a batch, with their derivatives; the optimiser."""
+        q: Any = gp.approximation
+        B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
+        kernels = 4 * 8 * B * min(M, TILE) + 8 * 6 * P * (B + P)
+        return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> GrowingState:
+        """Raises TypeError for a model whose q(f) is not `Decoupled`."""
+        if not isinstance(gp.approximation, Decoupled):
+            kind = type(gp.approximation).__name__
+            raise TypeError(f"{type(self).__name__} learns Decoupled processes, not {kind}")
+        descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
+        n, count = (jnp.asarray(v, jnp.float32) for v in (problem.source.size, problem.source.count))
+        return GrowingState(gp, descent, n, count)
+
+    def to_go_on(self, state: GrowingState) -> GrowingState:
+        return state
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"
+
+    def ascend(
+        self,
+        gp: SparseGP,
+        batch: Batch,
+        state: GrowingState,
+        columns: Int32[Array, " J"] | None,
+        carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
+    ) -> tuple[GrowingState, dict[str, Array]]:
+        """A step of `gp` along the gradient of the batch's bound per datum, by what `partition` moves; `columns` of K_α, None = all.
+
+        `carried` gives a model whose functions and kernel have moved the q that goes with them, and leaves `gp` itself as it is.
+        """
+        trainable, rest = self.partition(gp)
+
+        def loss(t: SparseGP) -> tuple[Array, Array]:
+            fit, of_mean, of_covariance = bound_parts(
+                carried(eqx.combine(t, rest)), batch, state.n_rows, columns
+            )
+            return (of_mean + of_covariance - fit) / state.count, of_mean + of_covariance
+
+        (value, divergence), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
+        theta, descent = self.descend(trainable, gradient, state.descent)
+        q: Any = gp.approximation
+        functions = q.mean_functions.used.astype(value.dtype)
+        info = {"loss": value, "divergence": divergence / state.count, "functions": functions}
+        return GrowingState(carried(eqx.combine(theta, rest)), descent, state.n_rows, state.count), info
+
+    def step_size(self, descent: Descent) -> Float[Array, ""]:
+        """γ_t = γ₀ · decay / (1 + slowing √t), or the value of a rule."""
+        size = super().step_size(descent)
+        return size if callable(self.learning_rate) else size / (1 + self.slowing * jnp.sqrt(descent.step))
+
+
+def grown(gp: SparseGP, batch: Batch, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
+    """The model with functions of the first n rows of the batch, as far as there is room; `start` on the diagonal of L, None = 0."""
+    q: Any = gp.approximation
+    X = batch.X[:n]
+    start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
+    return eqx.tree_at(lambda g: g.approximation, gp, q.grown(X, start))
+
+
+def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
+    """(What trains, the rest); of a, "weights", and L, "root", only those named train."""
+    mask = trainable_mask(gp)
+    for name in {"weights", "root"} - set(moved):
+        mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
+    return eqx.partition(gp, mask)
+
+
+class IVSGPR(AbstractGrowing):
+    """Incremental variational sparse GP regression (Cheng and Boots 2016): mirror ascent on q, gradient ascent on the rest.
+
+    In the coupled form, β = α, the inverse covariance of q is I + Ψ_α B Ψ_αᵀ, and it maps the mean to Ψ_α b, b = (I + BK)a. A mirror step of
+    weight γ on a batch S, with the sites β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, mixes these with what the batch says:
+
+        B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    a = (I + BK)⁻¹ b.
+
+    For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
+    γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
+    a = 0 and no part in B, so q stays as it is. Then functions, kernel and likelihood follow the gradient of the bound, and b and B go with
+    them: from functions α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (At fixed a, whose entries at
+    functions that resemble each other are huge and alternate, the smallest move would change q beyond all bounds.) O(B M² + M³) per step.
+
+    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+
+    Parameters
+    ----------
+    batch_size, epochs, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; epochs None = as many as make 2,048 steps.
+    learning_rate : float, rule of the step, or None
+        γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+    growth : int
+        N_Δ, rows of a batch that become functions, while there is room.
+    mirror_rate : float or rule of the step
+        γ.
+    jitter, slowing : float
+        On the diagonal of K where it is inverted, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
+    """
+
+    batch_size: int = 1024
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    mirror_rate: float | Schedule = InverseRoot(1.0, 1.0)
+    growth: int = 128
+    jitter: float = 1e-6
+    slowing: float = 0.1
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = constant
+    sampling: AbstractSampling = HeavyInAll()
+    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """Raises ValueError for functions of the covariance alone."""
+        q: Any = gp.approximation
+        if q.covariance_functions is not None:
+            raise ValueError("IVSGPR learns coupled processes: the covariance has functions of its own here")
+        return all_but_q(gp)
+
+    def step(
+        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[GrowingState, dict[str, Array]]:
+        gp = grown(state.gp, batch, self.growth)
+        scale = state.n_rows / batch.y.shape[0]
+        seen = sites(gp, batch, *gp.process().moments(batch.X))
+        gamma = at_step(self.mirror_rate, state.descent.step)
+        q = mirror_step(gp, batch.X, seen, scale, gamma, self.jitter)
+        gp = eqx.tree_at(lambda g: g.approximation, gp, q)
+        b = linear_part(gp)
+        return self.ascend(gp, batch, state, None, lambda moved: with_parts(moved, q, b, self.jitter))
+
+
+def mirror_step(
+    gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any, jitter: float
+) -> Decoupled:
+    """q after the mirror step of weight γ towards the sites of the rows X, each `scale` c times. In float64 where it may be used."""
+    given: Any = gp.approximation
+    weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
+    K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma, jitter)
+    gamma = jnp.asarray(gamma, K.dtype)
+    b = (1 - gamma) * linear_part(gp) + gamma * matmul(P, linear.astype(K.dtype))
+    return _with_mean(given, K, b, L)
+
+
+def linear_part(gp: SparseGP) -> Float[Array, " P"]:
+    """b = (I + BK)a. In float64 where it may be used."""
+    q: Any = gp.approximation
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    a, L = q.a.astype(wide), q.L.astype(wide)
+    K = gram(cast(q.mean_functions, wide), cast(value_of(gp.kernel), wide))
+    return a + matmul(L, matmul(L.T, matmul(K, a)))
+
+
+def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"], jitter: float) -> SparseGP:
+    """The model whose functions and kernel have moved, with what b and the L of `before` say by the functions of then (`mirror.carried`)."""
+    q: Any = gp.approximation
+    parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
+    moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts, jitter)
+    K = gram(cast(q.mean_functions, b.dtype), cast(value_of(gp.kernel), b.dtype))
+    return eqx.tree_at(lambda g: g.approximation, gp, _with_mean(q, K, moved[:, 0], moved[:, 1:]))
+
+
+def _with_mean(
+    q: Decoupled, K: Float[Array, "P P"], b: Float[Array, " P"], L: Float[Array, "P P"]
+) -> Decoupled:
+    """q with this L and a = (I + LLᵀK)⁻¹b."""
+    H = jnp.eye(K.shape[0], dtype=K.dtype) + matmul(L.T, matmul(K, L))
+    a = b - matmul(L, cho_solve((jnp.linalg.cholesky(H), True), matmul(L.T, matmul(K, b))))
+    return Decoupled(q.mean_functions, a.astype(q.weights.dtype), None, L.astype(q.weights.dtype))
+
+
+class SVDGP(AbstractGrowing):
+    """Stochastic gradient ascent on the bound of a decoupled process (Cheng and Boots 2017, algorithm 1), per datum and by a batch S:
+
+        (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
+
+    Everything follows the gradient: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are estimated from
+    `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and memory
+    for a tile of them. The model has room for M_α and M_β functions; until it is full, each step adds the first `growth` rows of its
+    batch as functions with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise: what a row seen once says of the covariance. Nothing is compiled again.
+
+    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+
+    Parameters
+    ----------
+    batch_size, epochs, optimizer, decay, sampling, evaluator
+        As of `AbstractLearner`; epochs None = as many as make 2,048 steps.
+    learning_rate : float, rule of the step, or None
+        γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+    growth : int
+        N_Δ, rows of a batch that become functions, while there is room.
+    n_columns : int or None
+        Columns of K_α from which aᵀK_α a is estimated; None = B.
+    mirror_rate : float, rule of the step, or None
+        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR in its place (`variational.functions`), which find the size of
+        B at once; the gradient by L needs many steps for it.
+    jitter, slowing : float
+        On the diagonal of K_β in mirror steps, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
+    """
+
+    batch_size: int = 1024
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    growth: int = 128
+    n_columns: int | None = None
+    mirror_rate: float | Schedule | None = None
+    jitter: float = 1e-6
+    slowing: float = 0.1
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = constant
+    sampling: AbstractSampling = HeavyInAll()
+    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
+
+    def __check_init__(self) -> None:
+        if self.n_columns is not None and self.n_columns < 1:
+            raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """With the columns of a tile of functions, where they are more than the rows of a batch."""
+        more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
+        return super().need_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
+
+    def step(
+        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[GrowingState, dict[str, Array]]:
+        first = jax.tree.map(lambda part: part[: self.growth], batch)
+        seen = sites(state.gp, first, *state.gp.process().moments(first.X))
+        gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))
+        q: Any = gp.approximation
+        moving = lambda moved: moved
+        if self.mirror_rate is not None:
+            precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
+            weight, gamma = (
+                state.n_rows / batch.y.shape[0] * precision,
+                at_step(self.mirror_rate, state.descent.step),
+            )
+            root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter)[2]
+            gp, old = _at_root(gp, root), q.beta
+            new: Any = gp.approximation
+            moving = lambda moved: _at_root(
+                moved, carried(moved.approximation.beta, moved.kernel, old, new.L, self.jitter)
+            )
+        J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
+        return self.ascend(gp, batch, state, J, moving)
+
+
+def _at_root(gp: SparseGP, L: Float[Array, "P P"]) -> SparseGP:
+    """The model with this L, in the dtype that it has."""
+    q: Any = gp.approximation
+    return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))

@@ -1,0 +1,176 @@
+"""Stochastic gradient steps on θ by any optax rule, and rules of their size."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+from jaxtyping import Array, Float, PyTree
+
+from stochgp.numerics.arrays import on_device
+from stochgp.numerics.precision import full_precision
+from stochgp.parameters import cast
+
+NEVER = 1e9  # a step that no run reaches
+WEIGHT_DECAY = 0.1
+
+Optimizer = Callable[[float], optax.GradientTransformation]
+Schedule = Callable[[Float[Array, ""]], Float[Array, ""]]
+
+
+class Descent(eqx.Module):
+    """The state of an optimiser.
+
+    The step size of step t is rate · decay((t − start) / (total − start)), the argument clipped to [0, 1]; or learning_rate(t) · rate of a rule.
+    """
+
+    optimizer_state: PyTree
+    rate: Float[Array, ""]
+    step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
+    total: Float[Array, ""]
+    start: Float[Array, ""]  # of the decay
+
+
+def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
+    """Step 0 of `total`."""
+    state, f = _started(optimizer, jax.tree.leaves(parameters)), np.float32
+    zero = on_device(0, f)
+    return Descent(state, on_device(rate, f), zero, on_device(total, f), zero)
+
+
+def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
+    """The size of the next step."""
+    if callable(learning_rate):
+        return descent.rate * learning_rate(descent.step)
+    progress = (descent.step - descent.start) / (descent.total - descent.start)
+    return descent.rate * decay(jnp.clip(progress, 0.0, 1.0))
+
+
+def move(
+    parameters: PyTree, gradient: PyTree, descent: Descent, optimizer: Optimizer, size: Array
+) -> tuple[PyTree, Descent]:
+    """The parameters after one step of `size` and the optimiser's new state. The optimiser gets a list of the arrays, in the order of the tree."""
+    leaves, structure = jax.tree.flatten(parameters)
+    slopes = jax.tree.leaves(gradient)
+    with full_precision():  # for rules that multiply matrices
+        updates, state = optimizer(1.0).update(slopes, descent.optimizer_state, leaves)
+    moved = [
+        p + size.astype(p.dtype) * u.astype(p.dtype)
+        for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
+    ]
+    after = Descent(state, descent.rate, descent.step + 1, descent.total, descent.start)
+    return jax.tree.unflatten(structure, moved), after
+
+
+def decaying(descent: Descent, n_steps: int | None) -> Descent:
+    """The same state with a rate that decays over the next `n_steps` steps; None = a constant one."""
+    f = descent.step.dtype.type
+    start = f(NEVER) if n_steps is None else f(descent.step)
+    end = start + f(n_steps or NEVER)
+    return eqx.tree_at(lambda d: (d.start, d.total), descent, (on_device(start), on_device(end)))
+
+
+def slowed(descent: Descent, factor: float) -> Descent:
+    """The same state with a smaller rate."""
+    rate = np.asarray(descent.rate)
+    return eqx.tree_at(lambda d: d.rate, descent, on_device(rate * rate.dtype.type(factor)))
+
+
+def start_rate(learning_rate: Any, chosen: float | None) -> float:
+    """The first `Descent.rate`: 1 if a rule sets the step size, otherwise the number given or chosen."""
+    if callable(learning_rate):
+        return 1.0
+    if learning_rate is not None:
+        return float(learning_rate)
+    if chosen is None:
+        raise ValueError("learning_rate is None: give one, or let `fit` choose it")
+    return chosen
+
+
+@eqx.filter_jit
+def _started(optimizer: Optimizer, parameters: list[Array]) -> PyTree:
+    return optimizer(1.0).init(parameters)
+
+
+def cosine(progress: Float[Array, ""]) -> Float[Array, ""]:
+    """½(1 + cos(π · progress)): from 1 down to 0.
+
+    Parameters
+    ----------
+    progress : array
+        Fraction of the planned steps taken.
+    """
+    return 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+
+def constant(progress: Float[Array, ""]) -> Float[Array, ""]:
+    """1 throughout.
+
+    Parameters
+    ----------
+    progress : array
+        Fraction of the planned steps taken.
+    """
+    return jnp.ones_like(progress)
+
+
+class PowerLaw(eqx.Module):
+    """scale · (t + 1)^(−exponent) at step t = 0, 1, …
+
+    Parameters
+    ----------
+    scale, exponent : float
+        The value at step 0; the theory of SCGD asks for the exponents 3/4 (a_t) and 1/2 (b_t).
+    """
+
+    scale: float
+    exponent: float
+
+    def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
+        return self.scale * (step + 1.0) ** (-self.exponent)
+
+
+class InverseRoot(eqx.Module):
+    """scale / (1 + slope √t) at step t = 0, 1, …
+
+    Parameters
+    ----------
+    scale, slope : float
+        The value at step 0; 0.1 in the paper of SVDGP, 1 in that of iVSGPR, with a scale of 1, for its mirror steps.
+    """
+
+    scale: float
+    slope: float = 0.1
+
+    def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
+        return self.scale / (1.0 + self.slope * jnp.sqrt(step))
+
+
+def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""] | float:
+    """A number as it is, a rule at its step."""
+    return value(step) if callable(value) else value
+
+
+def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
+    """Muon (Jordan et al. 2024): the momentum of every matrix is replaced by the nearest semi-orthogonal one; Adam for all other arrays.
+
+    All directions of a weight matrix then move alike, however small their gradients. A step costs 15 products of the matrices more than Adam's.
+
+    Parameters
+    ----------
+    learning_rate : float
+        a, of the matrices and of Adam.
+    weight_decay : float
+        A step also shrinks every matrix by a · weight_decay of itself, against the growth of weights in long runs at a large rate.
+    """
+    rule = optax.contrib.muon(learning_rate, weight_decay=weight_decay)
+
+    def init(params: optax.Params) -> optax.OptState:
+        """Muon's constants would be float64 where x64 is enabled, and then its products too."""
+        return cast(rule.init(params), jax.tree.leaves(params)[0].dtype)
+
+    return optax.GradientTransformation(init, rule.update)

@@ -1,0 +1,291 @@
+"""Evaluations by the exact evidence, of models whose likelihood needs M × M numbers of all rows."""
+
+from typing import Any, ClassVar, NamedTuple, cast
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Bool, Int
+
+from stochgp.choosing import too_few
+from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.learners import step_plan
+from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
+from stochgp.learners.step_plan import FEW_ROWS, StepPlan
+from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.models import FeatureGP, range_within
+from stochgp.objectives import feature, held_out
+from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import Moments, add_up, chunk_rows, pass_rows, total_of
+from stochgp.observations import LeftOut
+
+SAFE_NOISE = 0.1  # of targets with unit variance
+FEWEST_EVALUATIONS = 4
+TARGET_ROWS = 1 << 16  # read at a time
+HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
+
+
+class Variances(NamedTuple):
+    """The two variances of a feature GP."""
+
+    variance: float
+    noise_variance: float
+
+
+class EvidenceEvaluation(NamedTuple):
+    """θ, its exact moments over the training rows, and what they say."""
+
+    gp: FeatureGP
+    moments: Moments
+    spectrum: Spectrum
+    fitted: Variances  # lowest exact NLML of the training rows (θ's own if nothing is refitted)
+    chosen: Variances  # the same, or lowest held-out NLPD
+    nlml: float
+    nlpd: float | None
+    score: float | None = None  # `robust_nlpd` of few held-out rows
+    error: float = 0.0  # evaluations are compared on the same rows
+
+    @property
+    def criterion(self) -> float:
+        return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
+
+
+class Evidence(NamedTuple):
+    """The exact evidence of all rows at the model that a run returns.
+
+    Parameters
+    ----------
+    moments, spectrum, nlml : Moments, Spectrum, float
+        Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
+    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, LeftOut or None
+        Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
+    """
+
+    moments: Moments
+    spectrum: Spectrum
+    nlml: float
+    held_out_nlpd: float | None
+    constant_nlpd: float | None
+    held_out: LeftOut | None = None
+
+
+class ByEvidence(AbstractEvaluator):
+    """Every evaluation is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the state of the lowest criterion.
+
+    A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other run has settled if the lowest criterion
+    fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
+    start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
+
+    Parameters
+    ----------
+    refit : bool
+        If True, the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
+    validation_fraction : float
+        Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
+        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
+        many as features, train, `robust_nlpd`, the "criterion" of the history.
+    """
+
+    returns_best: ClassVar[bool] = True
+    evaluations_are_free: ClassVar[bool] = False
+    refit: bool = True
+    validation_fraction: float = 0.1
+
+    def __check_init__(self) -> None:
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
+
+    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+        n_held_out = step_plan.held_out_rows(source.size, self.validation_fraction)
+        rows = np.arange(source.size, dtype=np.int32)
+        if n_held_out == 0:
+            return Division(source, None)
+        if source.group is not None:
+            left = _some_groups(source.group, n_held_out, seed)
+            return Division(SomeRows(source, rows[~left]), SomeRows(source, rows[left]))
+        order = np.random.default_rng(seed).permutation(rows)
+        train, left = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
+        return Division(SomeRows(source, train), SomeRows(source, left))
+
+    def plan_steps(
+        self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+    ) -> StepPlan:
+        few = step_plan.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = step_plan.steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
+        return plan if epochs is not None or few is not None else step_plan.in_cycles(plan)
+
+    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+        """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
+        M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
+        chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
+        of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
+        return 8 * 8 * M**2 + chunks + of_held_out * step_plan.held_out_rows(n_rows, self.validation_fraction)
+
+    def initial(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        return self.evaluate(gp, {}, division)
+
+    def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
+        """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
+
+        (v, σ²) of the highest likelihood are from the spectrum of the training rows' moments; those of the lowest held-out NLPD start there.
+        """
+        return division.devices.broadcast(self._evaluate(gp, division))
+
+    def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        moments, own = self._moments(gp, division, division.train), _own(gp)
+        if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
+            return _lost(gp, moments, own, division)
+        s = spectrum(moments)
+        widest = feature.VARIANCE_RANGE, feature.NOISE_RANGE
+        parts = zip((gp.variance, gp.noise_variance), widest, strict=True)
+        ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in parts)
+        limits = {"variance_range": ranges[0], "noise_range": ranges[1]}
+        fitted = Variances(*feature.refit(s, *own, **limits)) if self.refit else own
+        nlml = nlml_of_spectrum(s, *fitted)[0]
+        if division.held_out is None:
+            return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
+        left, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
+        loss: Loss = lambda v, s2: held_out.nlpd_of_spectrum(s, left, v, s2)
+        if few:
+            grouped = left._replace(group=_groups(division.held_out))
+            loss = held_out.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
+        chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
+        nlpd = held_out.nlpd_of_spectrum(s, left, *chosen)[0]
+        score = loss(*chosen)[0] if few else None
+        return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
+
+    def entry(self, evaluation: EvidenceEvaluation) -> Numbers:
+        found = {"nlml": evaluation.nlml, **evaluation.chosen._asdict()}
+        more = {"held_out_nlpd": evaluation.nlpd, "criterion": evaluation.score}
+        return found | {name: value for name, value in more.items() if value is not None}
+
+    def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Few held-out rows cannot tell rates apart."""
+        many = n_rows >= FEW_ROWS or self.validation_fraction == 0
+        return step_plan.RATES if many else (step_plan.RATE_OF_FEW,)
+
+    def settled(self, history: list[Numbers]) -> bool:
+        names = ("criterion", "held_out_nlpd", "nlml")
+        evaluations = [entry for entry in history if "step" in entry]
+        found = [next(entry[name] for name in names if name in entry) for entry in evaluations]
+        values = [v if np.isfinite(v) else np.inf for v in found]
+        lowest = np.minimum.accumulate(values)
+        if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
+            return False
+        steps = np.array([entry["step"] for entry in evaluations])
+        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last evaluation of the first quarter
+        return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
+
+    def finalize(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
+        """The held-out rows join the posterior."""
+        moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
+        if division.held_out is not None:
+            error, std = held_out.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
+            left = _left_out(division.held_out, error / std)
+            moments = self._together(moments, gp, division)
+            s = spectrum(moments)
+        nlml = nlml_of_spectrum(s, *at.chosen)[0]
+        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), left)
+        return gp, division.devices.broadcast(evidence)
+
+    def _moments(self, gp: FeatureGP, division: Division, source: AbstractSource) -> Moments:
+        return add_up(gp, source.chunks(pass_rows(gp.n_features, division.devices)), division.devices)
+
+    def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
+        """Of all rows, if `moments` are those of the training rows."""
+        return total_of((moments, self._moments(gp, division, cast(AbstractSource, division.held_out))))
+
+
+def refitted(at: EvidenceEvaluation) -> FeatureGP:
+    """The model of an evaluation at the variances of the lowest exact NLML; itself if it has them already."""
+    return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
+
+
+def _are_few(gp: FeatureGP, division: Division) -> bool:
+    """Return True if few held-out rows decide, or features can come close to interpolating the rows."""
+    return division.held_out is not None and division.train.size < max(FEW_ROWS, 2 * gp.n_features)
+
+
+def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
+    """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
+    starts = [start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE))][: 1 + again]
+    found = [Variances(*feature.minimise_variances(loss, begin, ranges)) for begin in starts]
+    return min(found, key=lambda variances: loss(*variances)[0])
+
+
+def _constant_nlpd(division: Division) -> float | None:
+    """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
+    if division.held_out is None:
+        return None
+    (target, count), (y, rho) = (_read(part, "y", "weight") for part in (division.train, division.held_out))
+    mean = np.average(target, weights=count)
+    variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
+    density = np.log(2 * np.pi * variance) + (y[rho > 0] - mean) ** 2 / variance
+    return float(np.average(density, weights=rho[rho > 0])) / 2
+
+
+def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
+    """The rows of positive weight, in their order, with these errors."""
+    X, weight = _read(source, "X", "weight")
+    there = weight > 0
+    group = None if source.group is None else source.group[there]
+    return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
+
+
+def _groups(source: AbstractSource) -> np.ndarray | None:
+    """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
+    if source.group is None:
+        return None
+    group = source.group[_read(source, "weight")[0] > 0]
+    return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
+
+
+def _read(source: AbstractSource, *names: str) -> list[np.ndarray]:
+    """These arrays of all rows, on the host."""
+    starts = range(0, source.size, TARGET_ROWS)
+    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))) for i in starts]
+    return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+
+
+def _own(gp: FeatureGP) -> Variances:
+    return Variances(float(gp.variance), float(gp.noise_variance))
+
+
+def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
+    """The evaluation of a model whose features are not finite."""
+    empty, nlpd = np.full(gp.n_features, np.nan), None if division.held_out is None else np.nan
+    nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
+    score = nlpd if _are_few(gp, division) else None
+    return EvidenceEvaluation(gp, moments, nothing, own, own, np.nan, nlpd, score)
+
+
+def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
+    """Mask of the rows of some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
+
+    At most half of all rows; if every group is too large, the smallest one. Raises ValueError for a single group.
+    """
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    if len(labels) == 1:
+        raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
+    chosen, total = [], 0
+    for one in np.random.default_rng(seed).permutation(len(labels)):
+        if sizes[one] < 2 * (n_rows - total) and 2 * (total + sizes[one]) < len(group):
+            chosen.append(one)
+            total += sizes[one]
+    return np.isin(number, chosen if chosen else [np.argmin(sizes)])
+
+
+def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> held_out.HeldOut:
+    parts: list[tuple[Any, ...]] = []
+    for rows in source.chunks(chunk_rows(gp.n_features)):
+        Phi, multiplier = _features(gp, rows.X)
+        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
+        there = np.asarray(rows.weight) > 0
+        parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
+    P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return held_out.HeldOut(P, y, count, multiplier)
+
+
+@eqx.filter_jit
+def _features(gp: FeatureGP, X: Any) -> tuple[Any, Any]:
+    """(Φ, s)."""
+    return gp.features(X), gp.noise.multiplier(X)

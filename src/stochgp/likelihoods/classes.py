@@ -1,0 +1,156 @@
+"""Classes: two of one latent function, or several with a latent function each."""
+
+import functools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from scipy.special import log_expit, log_softmax, logsumexp, ndtri
+from scipy.special import log_ndtr as log_ndtr_on_host
+
+from stochgp.distributions import Categorical
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
+
+REACH, STEP = 9.0, 0.1  # standard deviations of the trapezoid rule over f
+ROWS = 1 << 13  # of one of its evaluations
+EXPECTED, PREDICTED = 128, 1024  # points, each with its mirror image beside it
+SCRAMBLES = 8  # independent sets of EXPECTED points, for standard errors
+NEAREST = 1e-12  # of uniform points to 0 and 1
+HELD = 1 << 22  # numbers of one evaluation on the host
+
+
+class Probit(eqx.Module):
+    """F = Φ, with E F(f) = Φ(m/√(1 + v)) in closed form."""
+
+    def log_cdf(self, f: Array) -> Array:
+        """log F(f)."""
+        return log_ndtr(f)
+
+    def log_expected(self, mean: Float64[np.ndarray, " N"], std: Float64[np.ndarray, " N"]) -> np.ndarray:
+        """log E F(f), f ~ N(mean, std²), on the host."""
+        return log_ndtr_on_host(mean / np.hypot(1.0, std))
+
+
+class Logit(eqx.Module):
+    """F(f) = 1/(1 + e^(−f)); E F(f) by the trapezoid rule, whose error is below 10⁻⁸ for standard deviations up to 10."""
+
+    def log_cdf(self, f: Array) -> Array:
+        return jax.nn.log_sigmoid(f)
+
+    def log_expected(self, mean: Float64[np.ndarray, " N"], std: Float64[np.ndarray, " N"]) -> np.ndarray:
+        z = np.arange(-REACH, REACH + STEP / 2, STEP)
+        log_w = -0.5 * z**2 + math.log(STEP) - 0.5 * math.log(2 * math.pi)
+        terms = lambda i: log_expit(mean[i : i + ROWS, None] + std[i : i + ROWS, None] * z) + log_w
+        parts = [np.asarray(logsumexp(terms(i), axis=1)) for i in range(0, len(mean), ROWS)]
+        return np.concatenate([*parts, np.zeros(0)])
+
+
+class Bernoulli(AbstractLikelihood):
+    """P(y = 1 | f) = F(f) for the classes 0 and 1.
+
+    Parameters
+    ----------
+    link : Probit or Logit
+        F, a symmetric distribution function: F(−f) = 1 − F(f).
+    """
+
+    link: Probit | Logit = Probit()
+
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
+        """log F(±f), + for class 1."""
+        return self.link.log_cdf(jnp.where(y > 0.5, f[:, 0], -f[:, 0]))
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Categorical:
+        """(E F(−f), E F(f))."""
+        m, std = mean[:, 0], np.sqrt(variance[:, 0])
+        return Categorical(
+            np.stack([self.link.log_expected(-m, std), self.link.log_expected(m, std)], axis=1)
+        )
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
+        p = jnp.exp(self.link.log_cdf(f[:, 0]))
+        return jax.random.bernoulli(key, p).astype(f.dtype)
+
+
+class Softmax(AbstractLikelihood):
+    """P(y = c | f) = exp f_c / Σ_k exp f_k for the classes 0, …, C − 1, f = (f_0, …, f_(C−1)) independent.
+
+    E log P = m_y − E log Σ exp f_k, the second term averaged over 256 points of N(m, diag v), Φ⁻¹ of Sobol's, half of them mirror images of the
+    others. Steps move them by a fresh random shift modulo 1 (Cranley and Patterson 1976), without bias. Reported values average 8 independent
+    scrambles (Owen 1995), each without bias, which give the standard error (`expected_by_part`). Predictions average P over 2,048 scrambled points.
+
+    Parameters
+    ----------
+    n_classes : int
+        C, at least 2.
+    """
+
+    n_classes: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.n_classes < 2:
+            raise ValueError(f"n_classes is {self.n_classes}; it must be at least 2")
+
+    @property
+    def n_latent(self) -> int:
+        return self.n_classes
+
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
+        """f_y − log Σ_k exp f_k."""
+        return _at(f, y) - jax.nn.logsumexp(f, axis=1)
+
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
+        return jnp.mean(self.expected_by_part(y, mean, variance, X), axis=0)
+
+    def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
+        z = np.stack([mirrored(ndtri(sobol(EXPECTED, self.n_classes, seed))) for seed in range(SCRAMBLES)])
+        return jax.lax.map(lambda z: _at_points(y, mean, variance, z), jnp.asarray(z, mean.dtype))
+
+    def drawn_log_density(
+        self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
+    ) -> PerRow:
+        shift = jax.random.uniform(key, (self.n_classes,), mean.dtype)
+        u = jnp.mod(jnp.asarray(sobol(EXPECTED, self.n_classes, 0), mean.dtype) + shift, 1)
+        tiny = float(jnp.finfo(mean.dtype).eps) / 2
+        z = jax.scipy.special.ndtri(jnp.clip(u, tiny, 1 - tiny))
+        return _at_points(y, mean, variance, jnp.concatenate([z, -z]))
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Categorical:
+        z, std = mirrored(ndtri(sobol(PREDICTED, self.n_classes, 0))), np.sqrt(variance)
+        n, parts = max(1, HELD // z.size), [np.zeros((0, self.n_classes))]
+        for i in range(0, len(mean), n):
+            f = mean[i : i + n, None] + std[i : i + n, None] * z
+            parts.append(logsumexp(log_softmax(f, axis=-1), axis=1) - np.log(len(z)))
+        return Categorical(np.concatenate(parts))
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
+        return jax.random.categorical(key, f, axis=1).astype(f.dtype)
+
+
+@functools.cache
+def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
+    """n scrambled points of Sobol's sequence in the open cube: each uniform on it, together evenly spread."""
+    from scipy.stats.qmc import Sobol  # takes a while to load
+
+    points = Sobol(dimension, scramble=True, seed=seed)  # pyright: ignore[reportCallIssue]
+    return np.clip(points.random(n), NEAREST, 1 - NEAREST)
+
+
+def mirrored(z: Float64[np.ndarray, "S C"]) -> Float64[np.ndarray, "P C"]:
+    """The points and their mirror images."""
+    return np.concatenate([z, -z])
+
+
+def _at_points(y: Array, mean: Array, variance: Array, z: Array) -> Array:
+    """m_y − log Σ exp f_k at f = m + √v z, averaged over the points z [S, C]."""
+    f = mean[:, None, :] + jnp.sqrt(variance)[:, None, :] * z[None]
+    return _at(mean, y) - jnp.mean(jax.nn.logsumexp(f, axis=-1), axis=1)
+
+
+def _at(values: Array, y: Array) -> Array:
+    """values[i, y_i]."""
+    return jnp.take_along_axis(values, y.astype(jnp.int32)[:, None], axis=1)[:, 0]

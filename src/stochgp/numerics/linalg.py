@@ -1,0 +1,290 @@
+"""Factors and products of dense matrices: Cholesky factors in the memory of the host, and small matrices inside a step.
+
+The predictor bᵀy of f(x) has the variance hᵀA⁺h = bᵀΣb + hᵀK⁺h, h = [−b; 1], with K⁺ the prior covariance of the training rows and x. It is never
+below that of the best predictor. The first term, of the noise, is a sum of squares. The second is the difference of large numbers: if it is below its own
+rounding error, that error replaces it.
+
+XLA has no products of triangular matrices, nor with symmetric or triangular results. The functions here do not compute known zeros and equal parts.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.scipy.linalg import solve_triangular
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from stochgp.numerics.precision import einsum, matmul
+
+HOST_JITTERS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # times the mean diagonal
+# Smaller entries of K, as a share of its largest, are written as 0 in float32: their products leave its range, where CPUs are a hundred times slower.
+NEGLIGIBLE = 1e-12
+WHOLE = (
+    8 * 12_288
+)  # bytes of a column that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
+BLOCK = 2_048  # rows otherwise
+LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
+LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
+LEAF = 256  # triangular and symmetric products up to this size are plain; above, halves save 1/4 to 3/8 of the operations
+JITTERS = {4: (0.0, 1e-6, 1e-4, 1e-2), 8: (0.0, 1e-12, 1e-9, 1e-6, 1e-3)}  # by bytes of a number
+
+
+class Factor(NamedTuple):
+    """A + jitter·I = LLᵀ.
+
+    Parameters
+    ----------
+    L, jitter : array [N, N], float
+        The lower triangle (entries above the diagonal are arbitrary); the number added to the diagonal of A, in its units.
+    """
+
+    L: Float[np.ndarray, "N N"]
+    jitter: float
+
+    def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:
+        """(A + jitter·I)⁻¹b, in the dtype of L."""
+        return scipy.linalg.cho_solve((self.L, True), b.astype(self.L.dtype), check_finite=False)
+
+    def half(self, k: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
+        """L⁻¹k: kᵀ(A + jitter·I)⁻¹k is the sum of its squares."""
+        return scipy.linalg.solve_triangular(
+            self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
+        )
+
+    def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
+        """L⁻ᵀ `half`: (A + jitter·I)⁻¹k, in the memory of `half`."""
+        return scipy.linalg.solve_triangular(
+            self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
+        )
+
+    def times(self, factor: float) -> "Factor":
+        """Of factor · A, in the memory of L."""
+        np.multiply(self.L, self.L.dtype.type(math.sqrt(factor)), out=self.L)
+        return Factor(self.L, factor * self.jitter)
+
+    def log_determinant(self) -> float:
+        """log|A + jitter·I|."""
+        return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))
+
+
+def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
+    """The factor of A = fill(), in the memory of A, with the first of `HOST_JITTERS` for which it exists.
+
+    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter helps.
+    """
+    for share in HOST_JITTERS:
+        factor = _attempt(fill(), share)  # what a failed attempt held is free again
+        if factor is not None:
+            return factor
+    raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
+
+
+def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
+    """L with a jitter of this share of the mean diagonal, in the place of A; None if A + jitter·I has no factor."""
+    jitter = share * float(A.diagonal().mean(dtype=np.float64))
+    if jitter:
+        A[np.diag_indices(len(A))] += A.dtype.type(jitter)
+    L = A.T
+    return Factor(L, jitter) if _made_in(L) and math.isfinite(L[-1, -1]) else None
+
+
+def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
+    """`_in_place`, by blocks if LAPACK might crash."""
+    return _in_place(L) if L.itemsize * len(L) <= WHOLE else _by_blocks(L)
+
+
+def _in_place(L: Float[np.ndarray, "N N"]) -> bool:
+    """Factorise the lower triangle of a matrix with contiguous columns in place; return False if there is no factor."""
+    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (L,))
+    return potrf(L, lower=True, clean=False, overwrite_a=True)[1] == 0
+
+
+def _by_blocks(L: Float[np.ndarray, "N N"]) -> bool:
+    """The same by blocks of columns, each less its products with those before it."""
+    for first in range(0, len(L), BLOCK):
+        block = slice(first, first + BLOCK)
+        for i in range(first, len(L), BLOCK):
+            L[i : i + BLOCK, block] -= L[i : i + BLOCK, :first] @ L[block, :first].T
+        D = np.asfortranarray(L[block, block])
+        if not _in_place(D):
+            return False
+        L[block, block] = D
+        for i in range(first + BLOCK, len(L), BLOCK):
+            rows = L[i : i + BLOCK, block]
+            rows[:] = scipy.linalg.solve_triangular(D, rows.T, lower=True, check_finite=False).T
+    return True
+
+
+ROUNDINGS = 4.0  # the error of hᵀK⁺h in eps k(x, x) ‖h‖²: against long double its root mean square is 2 to 5, its maximum 4 to 9
+
+
+def rounding_error(prior: Any, weight: Any, dtype: DTypeLike) -> Any:
+    """The estimated rounding error 4 eps k(x, x) (1 + ‖b‖²) of hᵀK⁺h, per row: `prior` is k(x, x), `weight` ‖b‖²."""
+    return ROUNDINGS * float(np.finfo(dtype).eps) * prior * (1 + weight)
+
+
+def safe_variance(
+    of_noise: Float[np.ndarray, " N"],
+    rest: Float[np.ndarray, " N"],
+    prior: Float[np.ndarray, " N"],
+    rounding: Float[np.ndarray, " N"],
+) -> Float[np.ndarray, " N"]:
+    """bᵀΣb + max(hᵀK⁺h, its rounding error), and at most the prior variance, that of predicting 0."""
+    return np.minimum(of_noise + np.maximum(rest, rounding), prior)
+
+
+def safe_covariance(
+    of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "N N"]:
+    """BᵀΣB + HᵀK⁺H + diag(rounding error), in the memory of `rest`.
+
+    The second term is replaced by the nearest matrix without negative eigenvalues if it has some larger than its error.
+    """
+    rest += rest.T.copy()
+    rest *= 0.5
+    rest[np.diag_indices(len(rest))] += rounding
+    if not _made_in(rest.T.copy(order="F")):
+        values, vectors = scipy.linalg.eigh(rest, overwrite_a=True, check_finite=False)
+        vectors *= np.sqrt(np.maximum(values, 0))
+        rest = vectors @ vectors.T
+        rest[np.diag_indices(len(rest))] += rounding
+    rest += of_noise
+    return rest
+
+
+def cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L with A = LLᵀ, of a symmetric A; NaN if there is none. By blocks: at 1,024 twice as fast as one call of XLA's."""
+    n = A.shape[0]
+    if n <= LARGEST_FACTOR:
+        return jnp.linalg.cholesky(A)
+    h = n // 2
+    P = cholesky(A[:h, :h])
+    Q = solve_triangular(P, A[h:, :h].T, lower=True).T
+    R = cholesky(A[h:, h:] - symmetric_product(Q, Q))
+    return jnp.block([[P, jnp.zeros((h, n - h), A.dtype)], [Q, R]])
+
+
+def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN if A has no Cholesky factor."""
+    return invert_lower(cholesky(A))
+
+
+def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹ by blocks, twice as fast as one solve with the identity: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]."""
+    n = L.shape[0]
+    if n <= LARGEST_SOLVE:
+        return solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True)
+    h = n // 2
+    P, R = invert_lower(L[:h, :h]), invert_lower(L[h:, h:])
+    Q = -matmul(R, matmul(L[h:, :h], P))
+    return jnp.block([[P, jnp.zeros((h, n - h), L.dtype)], [Q, R]])
+
+
+def one_by_one(of: Callable[[Array], Array], matrices: Float[Array, "L M M"]) -> Float[Array, "L ..."]:
+    """`of` each matrix, one after the other: two batches of factorisations under `vmap` at once may deadlock on two threads (JAX 0.10.2)."""
+    return of(matrices[0])[None] if len(matrices) == 1 else jax.lax.map(of, matrices)
+
+
+def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """(L, jitter) with A + jitter·I = LLᵀ, the jitter the first share of the mean diagonal in `JITTERS` that works; L is NaN if none does."""
+    scale, shares = jnp.mean(jnp.diagonal(A)), jnp.asarray(JITTERS[A.dtype.itemsize], A.dtype)
+    eye = jnp.eye(A.shape[0], dtype=A.dtype)
+
+    def failed(carry: tuple) -> Array:
+        L, level = carry
+        return ~jnp.isfinite(L[-1, -1]) & (level < len(shares) - 1)
+
+    def retry(carry: tuple) -> tuple:
+        level = carry[1] + 1
+        return cholesky(A + scale * shares[level] * eye), level
+
+    L, level = jax.lax.while_loop(failed, retry, (cholesky(A), jnp.asarray(0, jnp.int32)))
+    return L, scale * shares[level]
+
+
+def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """½(A + Aᵀ)."""
+    return 0.5 * (A + A.T)
+
+
+def apply_inverse(factor: Float[Array, "M M"], Phi: Float[Array, "B M"]) -> Float[Array, "B M"]:
+    """Rows φᵀA⁻¹ for the inverse factor L⁻¹ of A."""
+    return matmul(matmul(Phi, factor.T), factor)
+
+
+def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`. No derivative goes through it: `whiten` has that of L⁻¹K."""
+    L, jitter = safe_cholesky(jax.lax.stop_gradient(A))
+    return invert_lower(L), jitter
+
+
+@jax.custom_vjp
+def whiten(
+    inverse: Float[Array, "M M"], A: Float[Array, "M M"], K: Float[Array, "M N"]
+) -> Float[Array, "M N"]:
+    """W = L⁻¹K, A = LLᵀ, given L⁻¹ as `inverse`; in reverse mode K̄ = L⁻ᵀW̄, Ā = −sym(L⁻ᵀ Ψ L⁻¹) with Ψ = Φ(W̄Wᵀ).
+
+    Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527). No derivative of L⁻¹ is needed.
+    """
+    return lower_times(inverse, K)
+
+
+def _whiten_forwards(inverse: Array, A: Array, K: Array) -> tuple[Array, tuple]:
+    W = lower_times(inverse, K)
+    return W, (inverse, W)
+
+
+def _whiten_backwards(known: tuple, by_W: Array) -> tuple[Array, Array, Array]:
+    inverse, W = known
+    half = lower_of_product(by_W, W)
+    half = half - 0.5 * jnp.diag(jnp.diagonal(half))
+    by_A = -symmetrise(transposed_times(inverse, lower_times(half, inverse)))
+    return jnp.zeros_like(inverse), by_A, transposed_times(inverse, by_W)
+
+
+whiten.defvjp(_whiten_forwards, _whiten_backwards)
+
+
+def lower_times(L: Float[Array, "M M"], X: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    """L X, L lower triangular: [[P, 0], [Q, R]] [X₁, X₂] = [P X₁, Q X₁ + R X₂]."""
+    n = L.shape[0]
+    if n <= LEAF:
+        return matmul(L, X)
+    h = n // 2
+    below = matmul(L[h:, :h], X[:h]) + lower_times(L[h:, h:], X[h:])
+    return jnp.concatenate([lower_times(L[:h, :h], X[:h]), below])
+
+
+def transposed_times(L: Float[Array, "*K M M"], X: Float[Array, "M N"]) -> Float[Array, "*K M N"]:
+    """Lᵀ X for each of the L, all lower triangular: [[P, 0], [Q, R]]ᵀ [X₁, X₂] = [PᵀX₁ + QᵀX₂, RᵀX₂]."""
+    n = L.shape[-1]
+    if n <= LEAF:
+        return einsum("...ij,in->...jn", L, X)
+    h = n // 2
+    above = transposed_times(L[..., :h, :h], X[:h]) + einsum("...ij,in->...jn", L[..., h:, :h], X[h:])
+    return jnp.concatenate([above, transposed_times(L[..., h:, h:], X[h:])], axis=-2)
+
+
+def symmetric_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
+    """A Bᵀ, known to be symmetric: one block off the diagonal is the other's transpose."""
+    n = A.shape[0]
+    if n <= LEAF:
+        return matmul(A, B.T)
+    h = n // 2
+    Q = matmul(A[h:], B[:h].T)
+    return jnp.block([[symmetric_product(A[:h], B[:h]), Q.T], [Q, symmetric_product(A[h:], B[h:])]])
+
+
+def lower_of_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
+    """The lower triangle of A Bᵀ, zero above it."""
+    n = A.shape[0]
+    if n <= LEAF:
+        return jnp.tril(matmul(A, B.T))
+    h = n // 2
+    above, Q = jnp.zeros((h, n - h), A.dtype), matmul(A[h:], B[:h].T)
+    return jnp.block([[lower_of_product(A[:h], B[:h]), above], [Q, lower_of_product(A[h:], B[h:])]])

@@ -1,0 +1,288 @@
+"""Errors of predictions in units of their standard deviations: Gaussian, or Student-t whose scale depends on the inputs."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, Float64, Int
+from scipy.optimize import minimize
+
+from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
+from stochgp.distributions import AbstractDistribution, Normal, Student
+from stochgp.distributions.normal import LOG_2PI, log_student
+from stochgp.likelihoods import AbstractNoise, TreeNoise
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
+from stochgp.numerics.clustered import clusters, folds, median
+from stochgp.numerics.trees import Trees
+from stochgp.observations.boosting import Boosting
+from stochgp.parameters import frozen
+
+GAUSSIAN, STUDENT = "gaussian", "student-t"
+SCALED = "gaussian, scale of the input"  # in place of the Student-t, if its mean may not exist
+MIN_ROWS_SCALED = 500  # for a scale that depends on the inputs
+PARTS = 4
+MANY = 8000  # rows from which one part is enough to score
+TREE_DF = 4.0  # of the distribution that trees are fitted to: robust against outliers
+MIN_DF, MAX_DF = 2.1, 1000.0  # so that there is a standard deviation
+MAX_LOG_SCALE = 60.0  # |log κ|
+MIN_SQUARE = 1e-280
+ROUNDED = 1e-4  # median of squared errors, in variances, below which errors may be those of rounding
+TIED = 0.1  # share of errors that are exactly 0
+BOOSTING = Boosting()
+
+Squares = Float[np.ndarray, " N"]
+Eta = Float[np.ndarray, "#N"]
+OnHost = Float64[np.ndarray, " N"]
+
+
+class Dispersion(eqx.Module):
+    """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(κ s(x) V) T.
+
+    T is standard normal or Student-t. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
+
+        log p = −½(η + log κ) + log f(√(z² e^(−η)/κ)),   f the density of T.
+
+    Variances c s(x) var f, c = κ var T, and noise c s(x) σ² s₀(x) are those of the kernel c √(s(x) s(z)) k(x, z) and of that noise, if s hardly
+    changes among the rows near x: one factor of both changes no mean.
+
+    Parameters
+    ----------
+    factor : float
+        κ, of variances.
+    df : float or None
+        ν, the degrees of freedom of a Student-t T; None = standard normal.
+    trees : Trees or None
+        log s(x); None = 0.
+    """
+
+    factor: float = 1.0
+    df: float | None = None
+    trees: Trees | None = None
+
+    @property
+    def variance(self) -> float:
+        """c = κ var T, var T = ν/(ν − 2) of a Student-t."""
+        return self.factor * (1.0 if self.df is None else self.df / (self.df - 2))
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether variances change."""
+        return self.variance != 1.0 or self.trees is not None
+
+    def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """η = log s(x), on the host."""
+        if self.trees is None:
+            return np.zeros(len(X))
+        return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+
+    def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
+        """log p + ½ log V of each row, of z² = `squares`."""
+        zeta = squares * np.exp(-eta) / self.factor
+        log_f = -0.5 * (LOG_2PI + zeta) if self.df is None else log_student(zeta, self.df)
+        return -0.5 * (eta + math.log(self.factor)) + log_f
+
+    @property
+    def scale(self) -> AbstractNoise:
+        """c s(x) as the variances of a noise."""
+        scale = known_noise(self.variance)
+        return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
+
+    def multiplier(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """c s(x)."""
+        return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
+
+    def of_noise(self, noise: AbstractNoise) -> AbstractNoise:
+        """The noise c s(x) σ² s₀(x), for the noise σ² s₀(x)."""
+        if not self.is_scaling:
+            return noise
+        level = float(self.scale.level) * float(noise.level)
+        if self.trees is not None:
+            return TreeNoise(known_noise(level).level, frozen(self.trees), noise)
+        return with_level(noise, level)
+
+    def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
+        """The distribution of observations with these means and standard deviations, noise and c s(x) included."""
+        if self.df is None:
+            return Normal(mean, std)
+        return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
+
+
+class LeftOut(NamedTuple):
+    """Rows predicted without themselves and without their groups.
+
+    Parameters
+    ----------
+    X : array [R, D]
+        Inputs as the model sees them.
+    z : array [R]
+        (y − m)/√V, V the variance of an observation.
+    group : array [R] or None
+        Numbers of the groups; None = there are none.
+    weight : array [R] or None
+        Frequency weights ρ; None = all are 1.
+    """
+
+    X: Float[np.ndarray, "R D"]
+    z: Float[np.ndarray, " R"]
+    group: Int[np.ndarray, " R"] | None = None
+    weight: Float[np.ndarray, " R"] | None = None
+
+    def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
+        group, weight = (None if part is None else part[rows] for part in (self.group, self.weight))
+        return LeftOut(self.X[rows], self.z[rows], group, weight)
+
+    @property
+    def squares(self) -> Float[np.ndarray, " R"]:
+        return np.square(self.z)
+
+    @property
+    def count(self) -> Float[np.ndarray, " R"]:
+        """ρ."""
+        return np.ones(len(self.z)) if self.weight is None else self.weight
+
+    def cells(self) -> Int[np.ndarray, " R"]:
+        """Numbers of the parts whose sums are taken as independent: 64 cells of near rows, or the groups."""
+        return clusters(self.X, self.group)
+
+
+def choose(
+    rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True
+) -> Preference:
+    """Compare the Student-t of `fit` with the constant Gaussian, on rows that neither was fitted to.
+
+    The name is None, and the Gaussian stays, unless `prefer` says otherwise; so it does with fewer than 100 rows or 10 groups, and for tied or
+    rounded targets. Differences of log densities are paired row by row, with frequency weights ρ. Without `heavy_tails` the rival is the
+    Gaussian whose scale depends on the inputs, which needs 500 rows.
+    """
+    name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
+    if why := too_few(len(rows.z), rows.group, **fewest) or _is_degenerate(rows):
+        return Preference(None, {}, why)
+    scored, gaussian, rival = _scores(rows, seed, boosting, heavy_tails)
+    tested = rows.some(scored)
+    return prefer(gaussian, {name: rival}, tested.cells(), tested.weight)
+
+
+def fit(
+    rows: LeftOut,
+    seed: int,
+    boosting: Boosting = BOOSTING,
+    *,
+    heavy_tails: bool = True,
+    scaled: bool = True,
+    df: float | None = None,
+) -> Dispersion:
+    """Fit a Student-t, or without `heavy_tails` a Gaussian, whose scale depends on the inputs.
+
+    Trees are fitted to three quarters of the rows. The last quarter says how many trees there are, and gives κ and ν. With fewer than 500
+    rows, if no tree improves the density, or unless `scaled`, the scale is constant, and all rows give κ and ν. `df` fixes ν.
+    """
+    part = split(rows, seed)
+    most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
+    scaled = scaled and len(rows.z) >= MIN_ROWS_SCALED
+    return _fit(most, last, _trees(most, last, seed, boosting) if scaled else None, heavy_tails, df)
+
+
+def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
+    """A part 0 … 3 for each row, at random; groups stay whole."""
+    return folds(len(rows.z), rows.group, PARTS, seed)
+
+
+def gaussian_dispersion(squares: Squares, weight: Squares | None = None) -> Dispersion:
+    """Return the Gaussian of the highest likelihood: κ = mean z², with one more z² = 1."""
+    weight = np.ones(len(squares)) if weight is None else weight
+    return Dispersion(float((1 + (weight * squares).sum()) / (1 + weight.sum())))
+
+
+def student_dispersion(
+    squares: Squares, df: float | None = None, weight: Squares | None = None
+) -> Dispersion:
+    """Return the Student-t of the highest likelihood, with this ν, or with 2.1 ≤ ν ≤ 1000.
+
+    L-BFGS in log κ and log(ν − 2) starts from the median of z² and ν = 4.
+    """
+    start = math.log(max(median(squares, weight), MIN_SQUARE) / 0.55)
+
+    def loss(x: np.ndarray) -> float:
+        shape = Dispersion(math.exp(x[0]), 2 + math.exp(x[1]))
+        return -float(np.average(shape.log_density(squares, np.zeros(1)), weights=weight))
+
+    first = math.log((4.0 if df is None else df) - 2)
+    ends = (math.log(MIN_DF - 2), math.log(MAX_DF - 2)) if df is None else (first, first)
+    x0 = np.array([np.clip(start, -MAX_LOG_SCALE, MAX_LOG_SCALE), first])
+    found = minimize(loss, x0, method="L-BFGS-B", bounds=((-MAX_LOG_SCALE, MAX_LOG_SCALE), ends))
+    return Dispersion(math.exp(found.x[0]), 2 + math.exp(found.x[1]) if df is None else df)
+
+
+def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squares]:
+    """Return ∂/∂η of −log p and its expected second derivative for each row. With ζ = z² e^(−η)/κ these are
+
+    ½(1 − (ν + 1)ζ/(ν + ζ)) and ν/(2(ν + 3)); for a Gaussian ½(1 − ζ) and ½.
+    """
+    zeta = squares * np.exp(-eta) / shape.factor
+    if shape.df is None:
+        return 0.5 * (1 - zeta), np.full_like(zeta, 0.5)
+    nu = shape.df
+    return 0.5 * (1 - (nu + 1) * zeta / (nu + zeta)), np.full_like(zeta, 0.5 * nu / (nu + 3))
+
+
+def _is_degenerate(rows: LeftOut) -> str | None:
+    """Why the errors are not those of a continuous distribution; None if they may be."""
+    if np.average(rows.squares == 0, weights=rows.weight) > TIED:
+        return "targets are tied: more than a tenth of the left-out rows are predicted exactly"
+    if median(rows.squares, rows.weight) < ROUNDED and rows.squares.max() <= 1:
+        return "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
+    return None
+
+
+def _scores(
+    rows: LeftOut, seed: int, boosting: Boosting, heavy_tails: bool
+) -> tuple[Int[np.ndarray, " S"], Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
+    """Return the scored rows and their log densities under the Gaussian and under its rival.
+
+    Two parts fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as have 10 groups.
+    """
+    part, scaled = split(rows, seed), len(rows.z) >= MIN_ROWS_SCALED
+    scored, gaussian, rival, n_scored = [], [], [], 1
+    if rows.group is not None:
+        n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
+    for k in range(PARTS if len(part) < MANY else n_scored):
+        is_tested, is_other = part == k, part == (k + 1) % PARTS
+        first, others, tested = (
+            rows.some(np.flatnonzero(where)) for where in (~is_tested & ~is_other, is_other, is_tested)
+        )
+        trees = _trees(first, others, seed, boosting) if scaled else None
+        shape = _fit(first, others, trees, heavy_tails)
+        base = _fit(first, others, None, False)
+        scored.append(np.flatnonzero(is_tested))
+        gaussian.append(base.log_density(tested.squares, np.zeros(1)))
+        rival.append(shape.log_density(tested.squares, shape.log_scale(tested.X)))
+    return np.concatenate(scored), np.concatenate(gaussian), np.concatenate(rival)
+
+
+def _fit(
+    rows: LeftOut, others: LeftOut, trees: Trees | None, heavy_tails: bool, df: float | None = None
+) -> Dispersion:
+    """With these trees, and the shape from the other rows; without trees from all rows."""
+    eta = Dispersion(trees=trees).log_scale(others.X)
+    squares, count = others.squares * np.exp(-eta), others.count
+    if trees is None:
+        squares, count = np.append(rows.squares, squares), np.append(rows.count, count)
+    shape = student_dispersion(squares, df, count) if heavy_tails else gaussian_dispersion(squares, count)
+    return dataclasses.replace(shape, trees=trees)
+
+
+def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
+    """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps."""
+    start = Dispersion(student_dispersion(rows.squares, TREE_DF, rows.weight).factor, TREE_DF)
+    loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
+
+    def of_rows(eta: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
+        g, h = slopes(rows.squares, eta, start)
+        return rows.count * g, rows.count * h
+
+    found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight)
+    if found is None:
+        return None
+    return found.plus(-float(np.average(found.on_host(rows.X), weights=rows.weight)))

@@ -1,0 +1,86 @@
+"""The bytes that solves, predictions and covariances need beyond those in use, results included."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stochgp.budget import Budget
+from stochgp.kernels import Product, Sum, Warped
+from stochgp.parameters import value_of
+from stochgp.priors import BLOCK as PRIOR_BLOCK
+from stochgp.solvers.base import AbstractSolver
+from stochgp.solvers.sizes import MARGIN, Layout, SystemSize, padded, product_bytes
+
+HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
+KEPT_ROWS = 512  # kept rows come in blocks of so many
+SHARE_FOR_KEPT = 0.9  # of what is free: with more the plan leaves rows of K to be evaluated
+
+
+def workspace_of(kernel: Any) -> float:
+    """Numbers that a product with K holds for an entry of its tile: one for each term and factor of the kernel.
+
+    Compiled products of nine kernels of one to eight terms held 1.00 to 1.02 times as many.
+    """
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return workspace_of(kernel.left) + workspace_of(kernel.right)
+    return workspace_of(kernel.kernel) if isinstance(kernel, Warped) else 1.0
+
+
+def plannable(budget: Budget) -> int:
+    """What is free but for the headroom."""
+    return max(budget.free() - int(HEADROOM * budget.limit), 0)
+
+
+def room_for_rows(solver: AbstractSolver, layout: Layout, size: SystemSize, free: int) -> int:
+    """How many rows of K fit beside everything else that `solver` needs: all of them, or whole blocks."""
+    row_bytes = size.itemsize * padded(size.n_rows, layout.tile)
+    block = solver.need_bytes(size, layout._replace(keep_rows=KEPT_ROWS))
+    rows = int((SHARE_FOR_KEPT * free - (block - KEPT_ROWS * row_bytes)) // row_bytes)
+    P = padded(size.n_rows, layout.tile)
+    return P if rows >= P else max(rows // KEPT_ROWS * KEPT_ROWS, 0)
+
+
+ROWS = 512  # of one evaluation
+FEATURES = 2000  # of the prior's draws
+COMPILER_BYTES = 60_000_000  # of compiling one more evaluation
+
+
+def result_bytes(n_test: int, variance: str) -> int:
+    """Mean and standard deviation in float64, and what they are made of."""
+    return 8 * n_test * (4 if variance == "none" else 8)
+
+
+def covariance_bytes(size: SystemSize, n_test: int, layout: Layout, variance: str) -> int:
+    """Four squares of the test rows, and six blocks of test by training rows, in float64."""
+    blocks = 8 * n_test * (4 * n_test + 6 * size.n_rows)
+    return COMPILER_BYTES + int(MARGIN * blocks) + chunk_bytes(size, ROWS, layout, variance)
+
+
+def sliced_covariance_bytes(
+    size: SystemSize, n_test: int, layout: Layout, solver: AbstractSolver, n_columns: int
+) -> int:
+    """The covariance of the test rows, found `n_columns` of them at a time.
+
+    That is four squares of the test rows, six blocks of `n_columns` by training rows in float64, and what a solve for these columns takes.
+    """
+    arrays = 8 * (4 * n_test**2 + n_columns * (6 * size.n_rows + 2 * n_test))
+    return int(MARGIN * arrays) + solver.need_bytes(size._replace(n_samples=n_columns - 1), layout)
+
+
+def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
+    """How many columns are to be solved for at a time: `most`, or the largest power of two that needs at most `free` bytes, or 1."""
+    if need(most) <= free:
+        return most
+    halves = (1 << power for power in range(most.bit_length() - 1, -1, -1))
+    return next((n for n in halves if n < most and need(n) <= free), 1)
+
+
+def chunk_bytes(size: SystemSize, rows: int, layout: Layout, variance: str) -> int:
+    """What one chunk of rows takes. `variance` as in `SolvePlan`."""
+    working = product_bytes(size, rows, layout, wide=True) + 4 * rows * size.row_bytes
+    if variance == "exact":
+        working += 3 * size.itemsize * rows * size.n_rows
+    if variance == "samples":
+        features = 3 * min(rows, PRIOR_BLOCK) * FEATURES
+        working += size.itemsize * (features + 4 * rows * size.n_columns)
+    return int(MARGIN * working)

@@ -1,0 +1,123 @@
+"""A mean from more points than the covariance has, in closed form: orthogonally decoupled inducing points for Gaussian noise."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.linalg import get_blas_funcs
+
+from stochgp.data.streams import Batch
+from stochgp.kernels import dense
+from stochgp.numerics.linalg import Factor, factorised
+from stochgp.numerics.precision import matmul
+from stochgp.variational.inducing import AbstractProcess, InducingProcess, centre_of, inducing_correction
+
+BLOCK = 2048  # rows whose k(x, G) is held at a time
+JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
+
+
+class DecoupledMean(AbstractProcess):
+    """q(f) with the covariance of inducing points Z and a mean E f(x) = k(x, G)a from points G, those of Z and others.
+
+    The mean is that of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
+    Deisenroth 2018, arXiv 1809.08820). Its divergence from the prior has the term ½aᵀk(G, G)a; `NormalEquations` has the optimal a under Gaussian noise.
+    """
+
+    base: InducingProcess  # of Z, with the covariance
+    points: Float[Array, "P D"]  # G, in the units of the inputs
+    weights: Float[Array, " P"]  # a
+    noise: Float[
+        Array, ""
+    ]  # σ² from left-out rows: the learned one includes the variance that Z does not explain
+
+    def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
+        kernel, centre = self.base.kernel, centre_of(self.points)
+        across = kernel.between(kernel.prepare(X, centre), kernel.prepare(self.points, centre))
+        return matmul(across, self.weights)[:, None]
+
+    def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+        return self.mean(X), self.base.moments(X)[1]
+
+    def covariance_parts(
+        self, X: Float[Array, "N D"]
+    ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
+        return self.base.covariance_parts(X)
+
+    def divergence(self) -> Float[Array, ""]:
+        """That of Z alone, as in the bound on the likelihood of all rows."""
+        return self.base.divergence()
+
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
+        """That of Z with weights w, moved to this mean: k(X, G)a + k(X, Z)(w − L⁻ᵀm), k(X, Z)L⁻ᵀm the mean of Z."""
+        kernel, points, weights = self.base.correction(prior, n_samples, key=key).args
+        own = matmul(self.base.inverse.T, self.base.gaussian_mean[0])
+        more = jnp.repeat(self.weights[:, None], n_samples, axis=1)
+        weights = jnp.concatenate([weights - own[:, None], more])
+        return Partial(inducing_correction, kernel, jnp.concatenate([points, self.points]), weights)
+
+    def left_out(
+        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """As that of Z; `Solved.without` returns the residuals of the mean from G."""
+        return self.base.left_out(X, y, precision)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalEquations:
+    """A a = Σ_i ρ_i y_i k(G, x_i), A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), for any noise variance σ²; in float64, on the host.
+
+    The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior. Made by `NormalEquations.of`.
+    """
+
+    kernel: Any
+    points: Float[np.ndarray, "P D"]  # G
+    among: Float[np.ndarray, "P P"]  # k(G, G) with 1e-8 of the mean of its diagonal on it
+    gram: Float[np.ndarray, "P P"]  # Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it
+    right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
+
+    @classmethod
+    def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Batch]) -> "NormalEquations":
+        """One pass over the rows: O(N P²)."""
+        P = len(points)
+        gram, right = np.zeros((P, P)), np.zeros(P)
+        (syrk,) = get_blas_funcs(("syrk",), (gram,))
+        for rows in chunks:
+            X, y, weight = (np.asarray(part, np.float64) for part in (rows.X, rows.y, rows.weight))
+            across = dense.block(kernel, X, points)
+            right += across.T @ (weight * y)
+            across *= np.sqrt(weight)[:, None]
+            syrk(1.0, across.T, beta=1.0, c=gram.T, lower=True, overwrite_c=True)  # adds to `gram` itself
+        among = dense.block(kernel, points, points)
+        among[np.diag_indices(P)] += JITTER * among.diagonal().mean()
+        return cls(kernel, points, among, gram, right)
+
+    def solved(self, noise: float) -> "Solved":
+        """For this σ²: O(P³)."""
+        factor = factorised(lambda: self.gram + noise * self.among)
+        return Solved(self, factor, factor.rest(factor.half(self.right[:, None]))[:, 0])
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The solution a, and the factor of A."""
+
+    equations: NormalEquations
+    factor: Factor
+    weights: Float[np.ndarray, " P"]
+
+    def without(
+        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
+    ) -> Float[np.ndarray, " N"]:
+        """y_i − the mean at x_i of all other rows: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) per row."""
+        found, kernel, points = np.empty(len(y)), self.equations.kernel, self.equations.points
+        for start in range(0, len(y), BLOCK):
+            part = slice(start, start + BLOCK)
+            across = dense.block(kernel, np.asarray(X[part], np.float64), points)
+            h = weight[part] * np.sum(np.square(self.factor.half(across.T)), axis=0)
+            left = np.maximum(1 - h, np.finfo(np.float64).eps)
+            found[part] = (y[part] - across @ self.weights) / left
+        return found

@@ -1,0 +1,75 @@
+"""Local posteriors: how many neighbours are enough, and the scale of the variances."""
+
+import re
+
+import numpy as np
+import pytest
+
+from stochgp import KernelGPRegressor, kernels
+from stochgp.families import kernel_posterior
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.uniform(-2, 2, size=(400, 2))
+Y = np.sin(X[:, 0]) + 0.5 * GENERATOR.normal(size=400)
+SETTINGS = {"learner": None, "noise_variance": 0.3, "random_state": 0}
+
+
+def fitted(lengthscale=0.3, **more):
+    kernel = kernels.RBF([lengthscale, lengthscale])
+    return KernelGPRegressor(kernel, prediction="local", **SETTINGS, **more).fit(X, Y)
+
+
+def loss_of(n, lengthscale, rows):
+    """−log p of standardised rows from their n nearest others, less a constant, V = c (v + σ²) with the c of these rows: by dense algebra."""
+    Z, t = (X - X.mean(axis=0)) / X.std(axis=0), (Y - Y.mean()) / Y.std()
+    squares = np.sum((Z[:, None] - Z[None]) ** 2, axis=2)
+    K = np.exp(-squares / (2 * lengthscale**2))
+    errors, variances = [], []
+    for i in rows:
+        near = np.argsort(squares[i] + np.where(np.arange(len(Z)) == i, np.inf, 0))[:n]
+        w = np.linalg.solve(K[np.ix_(near, near)] + 0.3 * np.eye(n), K[near, i])
+        errors.append(t[i] - w @ t[near])
+        variances.append(1 - w @ K[near, i] + 0.3)
+    e, V = np.array(errors), np.array(variances)
+    V = V * (1 + np.sum(e**2 / V)) / (1 + len(rows))
+    return np.mean(np.log(V) + e**2 / V) / 2
+
+
+def test_few_rows_keep_their_neighbours():
+    found = fitted()
+    assert found._fitted.posterior.n_neighbours == 256 and "neighbours" not in found.plan_
+
+
+@pytest.mark.parametrize(("lengthscale", "wanted"), [(0.3, 64), (2.0, 256)])
+@pytest.mark.long
+def test_many_rows_take_the_fewest_that_lose_little(lengthscale, wanted, monkeypatch):
+    """64 neighbours reach three short lengthscales far: they know what 256 do. Of a long one even 128 know less. What each loses is dense algebra's."""
+    monkeypatch.setattr(kernel_posterior, "EXACT_ROWS", 300)
+    found = fitted(lengthscale)
+    chosen = found.plan_["neighbours"]
+    n_rows = found.fit_report_["calibration_rows"]
+    rows = np.random.default_rng(0).permutation(400)[:n_rows]
+    of_all = loss_of(256, lengthscale, rows)
+    lost = {n: loss_of(n, lengthscale, rows) - of_all for n in (64, 128)}
+    told = {int(n): float(nats) for n, nats in re.findall(r"(\d+) lose (-?[\d.]+)", chosen["why"])}
+    assert told == pytest.approx({n: lost[n] for n in told}, abs=1e-4) and 64 in told
+    assert chosen["choice"] == wanted == next((n for n in (64, 128) if lost[n] <= 0.004), 256)
+    assert "100.0%" in chosen["why"]
+
+
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
+    """Each number of neighbours has programs of its own to compile."""
+    monkeypatch.setattr(kernel_posterior, "EXACT_ROWS", 300)
+    found = fitted(time_limit=1e-3)
+    assert found._fitted.posterior.n_neighbours == 256 and "neighbours" not in found.plan_
+    assert found.fit_report_["calibration_rows"] == 64
+
+
+def test_local_variances_are_scaled_by_rows_left_out_with_their_groups():
+    group = np.digitize(X[:, 0], (-1, 0, 1))
+    model = KernelGPRegressor(prediction="local", **SETTINGS).fit(X, Y, groups=group)
+    posterior = model._fitted.posterior
+    plain, order = posterior.changed(scale=1.0), np.lexsort((Y, X[:, 1], X[:, 0]))
+    assert posterior.scale == plain.calibrated(2000, 0, group[order]).scale
+    assert posterior.scale != plain.calibrated(2000, 0).scale

@@ -1,0 +1,418 @@
+"""Transformed targets: everything in the units of y, positive intervals of positive targets, a gate that refuses what does not help."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+from numpy.testing import assert_allclose, assert_array_equal
+from sweeps import some_of
+
+from stochgp import (
+    FeatureGPRegressor,
+    KernelGPRegressor,
+    SparseGPRegressor,
+    likelihoods,
+    load,
+    metrics,
+    transforms,
+)
+from stochgp.choosing import Preference, prefer
+from stochgp.distributions import Rounded, Warped
+from stochgp.families import targets
+from stochgp.objectives import warping
+from stochgp.objectives.warping import fit_transforms
+from stochgp.observations.error_distribution import SCALED
+
+RNG = np.random.default_rng(8)
+N = 120
+X = RNG.uniform(-2, 2, size=(N, 2))
+F = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+Z = F + 0.2 * RNG.normal(size=N)
+Y = np.exp(1 + Z)
+X_NEW = RNG.uniform(-2, 2, size=(7, 2))
+GIVEN = {"kernel": "rbf", "learner": None, "noise_variance": 0.05, "solver": "cholesky", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def positive():
+    return KernelGPRegressor(**GIVEN, target="positive").fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def of_logs():
+    return KernelGPRegressor(**GIVEN).fit(X, np.log(Y))
+
+
+def test_positive_targets_are_the_model_of_their_logarithms(positive, of_logs):
+    found, base = positive.predict_distribution(X_NEW), of_logs.predict_distribution(X_NEW)
+    y = np.exp(base.quantile(0.3))
+    assert_allclose(found.logpdf(y), base.logpdf(np.log(y)) - np.log(y), rtol=1e-9)
+    assert_allclose(
+        positive.predict_quantiles(X_NEW, [0.1, 0.9]), np.exp(of_logs.predict_quantiles(X_NEW, [0.1, 0.9]))
+    )
+    assert_allclose(positive.predict(X_NEW), np.exp(base.mean + base.std**2 / 2), rtol=1e-9)
+    assert np.all(positive.predict_interval(X_NEW, 0.999) > 0)
+
+
+def test_densities_integrate_to_one_in_the_units_of_y(positive):
+    found = positive.predict_distribution(X_NEW[:1])
+    total = scipy.integrate.quad(lambda u: float(np.exp(found.logpdf(np.exp(u)) + u)[0]), -15, 15, limit=200)[
+        0
+    ]
+    assert total == pytest.approx(1, rel=1e-6)
+
+
+def test_the_likelihood_has_the_jacobian(positive, of_logs):
+    assert positive.nlml_ == pytest.approx(of_logs.nlml_ + np.mean(np.log(Y)), rel=1e-9)
+    assert positive.plan_["transform"]["choice"] == "Log"
+
+
+def test_units_of_y_do_not_matter(positive):
+    """A factor of y is a shift of log y."""
+    again = KernelGPRegressor(**GIVEN, target="positive").fit(X, 1000 * Y)
+    assert_allclose(again.predict(X_NEW), 1000 * positive.predict(X_NEW), rtol=1e-6)
+    assert again.nlml_ == pytest.approx(positive.nlml_ + np.log(1000), rel=1e-6)
+
+
+def test_without_noise_the_spread_is_smaller_and_draws_are_of_the_transform(positive, of_logs):
+    mean, std = positive.predict(X_NEW, return_std=True)
+    same, wide = positive.predict(X_NEW, return_std=True, include_noise=True)
+    assert_array_equal(mean, same)
+    assert np.all(std < wide)
+    draws, logs = (model.sample_y(X_NEW, 3, random_state=4) for model in (positive, of_logs))
+    assert_allclose(draws, np.exp(logs), rtol=1e-6)
+    assert np.all(positive.sample_y(X_NEW, 5, include_noise=True) > 0)
+    with pytest.raises(ValueError, match="no covariance"):
+        positive.predict(X_NEW, return_cov=True)
+
+
+def test_saved_and_loaded(positive, tmp_path):
+    positive.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert_array_equal(
+        again.predict_quantiles(X_NEW, [0.2, 0.7]), positive.predict_quantiles(X_NEW, [0.2, 0.7])
+    )
+    assert again.target == "positive"
+
+
+def test_new_rows_are_transformed_too():
+    grown = KernelGPRegressor(**GIVEN, target="positive").fit(X[:-5], Y[:-5]).update(X[-5:], Y[-5:])
+    logs = KernelGPRegressor(**GIVEN).fit(X[:-5], np.log(Y[:-5])).update(X[-5:], np.log(Y[-5:]))
+    q = [0.1, 0.6]
+    assert_allclose(grown.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    with pytest.raises(ValueError, match="positive targets"):
+        grown.update(X_NEW, -np.ones(len(X_NEW)))
+    assert grown.nlml_ == pytest.approx(logs.nlml_ + np.mean(np.log(Y)), rel=1e-9)
+
+
+def test_counts_are_predicted_as_counts():
+    counts = RNG.poisson(Y).astype(float)
+    model = KernelGPRegressor(**GIVEN, target="count").fit(X, counts)
+    found = model.predict_distribution(X_NEW)
+    k = np.arange(2000.0)
+    assert_allclose(np.exp(found.logpdf(np.tile(k, (len(X_NEW), 1)))).sum(axis=1), 1, rtol=1e-6)
+    interval = model.predict_interval(X_NEW)
+    assert np.all(interval >= 0) and np.all(interval == np.rint(interval))
+    draws = model.sample_y(X_NEW, 4, include_noise=True)
+    assert np.all(draws >= 0) and np.all(draws == np.rint(draws))
+
+
+def test_a_fitted_transform_has_a_higher_held_out_density():
+    """Of targets whose logarithms are a GP with noise; the logarithm itself has the highest."""
+    x = RNG.uniform(-2, 2, size=(450, 1))
+    y = np.exp(np.sin(2 * x[:, 0]) + 0.3 * RNG.normal(size=450))
+    _, found = fit_transforms({"a": transforms.SinhArcsinh(), "log": transforms.Log()}, x, y, seed=0)
+    assert found.gains["a"].n_rows == 150 and found.name is not None
+    a, log = found.gains["a"], found.gains["log"]
+    assert a.mean > 2 * a.error and log.mean > a.mean - 2 * a.error
+
+
+def test_an_asked_for_transform_is_used_with_its_evidence():
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")).fit(X, Y)
+    assert model.plan_["transform"]["choice"] == "SinhArcsinh" and "±" in model.plan_["transform"]["why"]
+    plain = KernelGPRegressor(**GIVEN).fit(X, Y)
+    new = RNG.uniform(-2, 2, size=(200, 2))
+    y = np.exp(1 + np.sin(2 * new[:, 0]) + 0.5 * new[:, 1] + 0.2 * RNG.normal(size=200))
+    assert (
+        metrics.nlpd(y, model.predict_distribution(new))
+        < metrics.nlpd(y, plain.predict_distribution(new)) - 0.1
+    )
+
+
+def test_few_rows_get_no_transform_of_auto():
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", "auto")).fit(X[:60], Y[:60])
+    assert model.plan_["transform"]["choice"] is None
+    plain = KernelGPRegressor(**GIVEN).fit(X[:60], Y[:60])
+    assert_array_equal(model.predict(X_NEW), plain.predict(X_NEW))
+
+
+@pytest.mark.parametrize("seed", some_of([0, 1], [0]))
+def test_gaussian_targets_refuse_a_transform(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(450, 1))
+    y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=450)
+    _, found = fit_transforms({"a": transforms.SinhArcsinh()}, x, y, seed=seed)
+    assert found.gains["a"].n_rows == 150 and found.name is None
+
+
+COUNT = np.random.default_rng(1).integers(1, 5, N)
+
+
+def test_whole_groups_judge_and_rows_weigh_what_they_count(monkeypatch):
+    """Errors of gains are those of sums over groups, here of 12 of 36."""
+    group, seen, rng = np.repeat(np.arange(36), 10).astype(np.int32), [], np.random.default_rng(2)
+    rows, count = rng.uniform(-2, 2, size=(360, 2)), rng.integers(1, 5, 360)
+    y = np.exp(np.sin(2 * rows[:, 0]) + 0.2 * rng.normal(size=360))
+    monkeypatch.setattr(
+        warping, "prefer", lambda *given, **more: seen.append(given) or prefer(*given, **more)
+    )
+    tried = {"a": transforms.Log()}
+    _, found = fit_transforms(tried, rows, y, seed=0, group=group, weight=count.astype(float))
+    _, held = warping._sides(360, 0, group)
+    base, scores, cell, weight = seen[0]
+    gains = scores["a"] - base
+    assert_array_equal(weight, count[held])
+    assert_array_equal(cell[:, None] == cell, group[held][:, None] == group[held])
+    sums = np.bincount(cell, weight * (gains - np.average(gains, weights=weight))) / weight.sum()
+    assert found.gains["a"].error == pytest.approx(np.sqrt(12 / 11 * np.sum(sums**2)), rel=1e-12)
+    _, few = fit_transforms(tried, X, Y, seed=0, group=np.repeat(np.arange(12), 10).astype(np.int32))
+    assert few.name is None and "too few" in few.why
+
+
+@pytest.mark.parametrize("T", [None, transforms.anchored(transforms.SinhArcsinh(0.8, 0.2), Y)])
+def test_rows_that_count_are_repeated_rows_in_the_fit_of_a_transform(T):
+    """The loss per datum, but for the jitter, and the densities of new rows."""
+    theta, start = np.log([0.7, 1.1, 1.3, 0.2]), np.zeros(4)
+    one = X[:30], Y[:30], COUNT[:30].astype(float)
+    many = tuple(np.repeat(part, COUNT[:30], axis=0) for part in (*one[:2], np.ones(30)))
+    with jax.enable_x64(True):
+
+        @jax.jit
+        def loss(inputs, targets, count):
+            z, _, others, _ = warping._outward(
+                T, jnp.asarray([] if T is None else T.raw), targets, count, 0.3
+            )
+            density = warping._negative_density(jnp.asarray(theta), z, inputs, count, jnp.asarray(start))
+            return (density + others) / count.sum()
+
+        assert float(loss(*one)) == pytest.approx(float(loss(*many)), rel=1e-6)
+    found, wanted = (warping._held_out((T, theta), *rows, X[30:40], Y[30:40]) for rows in (one, many))
+    assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["auto", "sinh-arcsinh"])
+def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
+    seen = []
+
+    def judged(tried, X, y, **given):
+        seen.append(given["weight"])
+        return tried, Preference(None, {}, "")
+
+    monkeypatch.setattr(targets, "fit_transforms", judged)
+    settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}
+    KernelGPRegressor(**settings).fit(X, Y, COUNT)
+    order = np.lexsort((Y, X[:, 1], X[:, 0]))
+    assert seen and all(np.array_equal(weight, COUNT[order]) for weight in seen)
+
+
+def test_the_likelihood_has_the_jacobian_of_rows_that_count():
+    model = KernelGPRegressor(**GIVEN, target="positive").fit(X, Y, COUNT)
+    logs = KernelGPRegressor(**GIVEN).fit(X, np.log(Y), COUNT)
+    wanted = logs.nlml_ + np.average(np.log(Y), weights=COUNT)
+    assert model.nlml_ == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "words"),
+    [
+        ({"target": "positive"}, Z, "positive targets are wanted by Log"),
+        ({"target": "count"}, -Y, "counts are whole numbers of at least 0"),
+        ({"target": "count"}, Y, "counts are whole numbers of at least 0"),
+        ({"likelihood": likelihoods.Warped("gaussian", "count")}, -Y, "targets above -0.5"),
+        ({"target": "money"}, Y, "target"),
+        ({"target": "positive", "likelihood": likelihoods.Warped("gaussian", "log")}, Y, "leave it"),
+        ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
+        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be one of"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(settings, y, words):
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        KernelGPRegressor(**GIVEN, **settings).fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_transforms_are_named():
+    with pytest.raises(ValueError, match="did you mean 'log'"):
+        likelihoods.Warped("gaussian", "logg")
+    with pytest.raises(TypeError, match="a transform is wanted"):
+        likelihoods.Warped("gaussian", 3)
+
+
+def test_the_dispersion_of_observations_is_that_of_the_transformed_targets():
+    """Noise that depends on the input, of log y."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-2, 2, size=(560, 2))
+    z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=560)
+    settings = {"learner": "full-batch", "epochs": 10, "random_state": 0}
+    model = KernelGPRegressor("rbf", target="positive", **settings).fit(x, np.exp(z))
+    logs = KernelGPRegressor("rbf", **settings)
+    vars(logs)["_chosen_likelihood"] = SCALED
+    logs.fit(x, np.log(np.exp(z)))
+    assert model.plan_["likelihood"]["choice"] == SCALED
+    assert "student-t" not in model.plan_["likelihood"]["why"]
+    q = [0.1, 0.8]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 0.0]])
+    wide, narrow = (np.diff(np.log(model.predict_interval(at)))[0, 0] for at in (high, low))
+    assert wide > 4 * narrow
+
+
+@pytest.mark.parametrize(
+    ("transform", "compared"), [("log", False), ("box-cox", False), ("sinh-arcsinh", True)]
+)
+def test_heavy_tails_are_compared_only_where_there_is_a_mean(transform, compared):
+    """z has Student-t noise; T⁻¹ of the last is nearly a straight line."""
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-2, 2, size=(300, 1))
+    z = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_t(2.5, size=300)
+    y = z if transform == "sinh-arcsinh" else np.exp(z)
+    likelihood = likelihoods.Warped("auto", transform)
+    model = KernelGPRegressor("rbf", learner="full-batch", epochs=10, random_state=0, likelihood=likelihood)
+    model.fit(x, y)
+    assert ("student-t" in model.plan_["likelihood"]["why"]) == compared
+    assert model.predict_distribution(X_NEW[:, :1]).tail_index > 1
+
+
+def test_heavy_tails_of_logarithms_are_there_when_asked_for():
+    likelihood = likelihoods.Warped("student-t", "log")
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihood).fit(X, Y)
+    logs = KernelGPRegressor(**GIVEN, likelihood="student-t").fit(X, np.log(Y))
+    q = [0.01, 0.5, 0.9]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    with pytest.warns(UserWarning, match="no mean"):
+        assert_allclose(model.predict(X_NEW), model.predict_quantiles(X_NEW, [0.5])[:, 0], rtol=1e-9)
+    rounded = Rounded(model.predict_distribution(X_NEW))
+    with pytest.warns(UserWarning, match="no mean"):
+        assert_array_equal(rounded.mean, rounded.quantile(0.5))
+    low, high = rounded.limits  # that the training targets support
+    assert np.all(rounded.std < high - low)
+
+
+FEATURES = {"n_features": 40, "epochs": 3, "random_state": 0, "likelihood": "gaussian"}
+
+
+@pytest.fixture(scope="module")
+def features():
+    """Of positive targets, and of their logarithms."""
+    rows = np.tile(X, (2, 1)) + 0.01 * RNG.normal(size=(2 * N, 2))
+    y = np.tile(Y, 2)
+    return (
+        (rows, y),
+        FeatureGPRegressor("rff", target="positive", **FEATURES).fit(rows, y),
+        FeatureGPRegressor("rff", **FEATURES).fit(rows, np.log(y)),
+    )
+
+
+def test_feature_models_of_positive_targets_are_those_of_logarithms(features):
+    (_, y), model, logs = features
+    q = [0.1, 0.6]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
+    assert model.nlml_ == pytest.approx(logs.nlml_ + np.mean(np.log(y)), rel=1e-9)
+    assert model.history_[-1]["nlml"] == pytest.approx(logs.history_[-1]["nlml"] + np.mean(np.log(y)))
+    assert model.noise_variance_ == logs.noise_variance_
+
+
+def test_feature_models_take_in_positive_targets(features, tmp_path):
+    (_, y), model, logs = features
+    model.save(tmp_path / "m")
+    logs.save(tmp_path / "l")
+    new = 2 * np.exp(RNG.normal(size=len(X_NEW)))
+    grown, of_logs = load(tmp_path / "m"), load(tmp_path / "l")
+    grown.partial_fit(X_NEW, new, forget=0.5)
+    of_logs.partial_fit(X_NEW, np.log(new), forget=0.5)
+    weights = np.concatenate([np.full(len(y), 0.5), np.ones(len(new))])
+    shift = np.average(np.log(np.concatenate([y, new])), weights=weights)
+    assert_allclose(grown.predict_quantiles(X_NEW, [0.3]), np.exp(of_logs.predict_quantiles(X_NEW, [0.3])))
+    assert grown.nlml_ == pytest.approx(of_logs.nlml_ + shift, rel=1e-9)
+    assert grown.drift_ == of_logs.drift_
+    other = load(tmp_path / "m").partial_fit(X_NEW, new, forget=0)
+    merged = load(tmp_path / "m").merge(other)
+    of_logs = load(tmp_path / "l").partial_fit(X_NEW, np.log(new))
+    assert merged.nlml_ == pytest.approx(of_logs.nlml_ + np.mean(np.log(np.concatenate([y, new]))), rel=1e-9)
+    with pytest.raises(ValueError, match="merge takes a model"):
+        merged.merge(of_logs)
+    with pytest.raises(ValueError, match="positive targets"):
+        merged.partial_fit(X_NEW, -new)
+
+
+def test_sparse_models_of_positive_targets_are_those_of_logarithms():
+    settings = {"approximation": "sgpr", "n_inducing": 10, "epochs": 3, "random_state": 0}
+    model = SparseGPRegressor(**settings, target="positive").fit(X, Y)
+    logs = SparseGPRegressor(**settings).fit(X, np.log(Y))
+    q = [0.1, 0.6]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
+    assert model.elbo_ == pytest.approx(logs.elbo_ - np.mean(np.log(Y)), rel=1e-9)
+    with pytest.raises(ValueError, match="stream's targets are not transformed"):
+        SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("name", ["spline", "box-cox", "sinh-arcsinh"])
+def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", name)).fit(X, Y)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert_array_equal(again.predict_quantiles(X_NEW, [0.2]), model.predict_quantiles(X_NEW, [0.2]))
+    assert type(again.predict_distribution(X_NEW)) is Warped
+    functions = model.sample_functions(3)
+    found = functions(jnp.asarray(X_NEW, jnp.float32))
+    assert found.dtype == jnp.float32
+    assert_allclose(np.asarray(found), functions(X_NEW), rtol=1e-3)
+    draws = model.sample_y(X_NEW, 500, random_state=1, include_noise=True)
+    u = model.predict_distribution(X_NEW).cdf(draws)
+    assert np.all(np.abs(u.mean(axis=1) - 0.5) < 4 / np.sqrt(12 * 500))
+
+
+def test_a_mean_is_one_of_the_targets_as_given():
+    far = np.full((1, 2), 1e3)
+    model = KernelGPRegressor(**GIVEN, target="positive", mean=2.5).fit(X, Y)
+    assert model.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.5, rel=1e-6)
+    whole = KernelGPRegressor(**GIVEN, target="positive", mean=np.int64(2)).fit(X, Y)
+    assert whole.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(ValueError, match="positive targets"):
+        KernelGPRegressor(**GIVEN, target="positive", mean=-1.0).fit(X, Y)
+
+
+def test_names_that_only_regressors_know_are_refused_by_the_likelihood_itself():
+    y = jnp.ones(2)
+    with pytest.raises(ValueError, match="only a fitted regressor has the transform"):
+        likelihoods.Warped("gaussian", "auto").log_density(y, y[:, None], y[:, None])
+    with pytest.raises(ValueError, match="unknown likelihood 'row-noise'"):
+        likelihoods.Warped("row-noise", "log").log_density(y, y[:, None], y[:, None])
+
+
+def test_one_program_serves_every_transform(monkeypatch):
+    """That of the density and its derivatives, most of the time of a comparison; the derivatives are those of differences."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(20, 2))
+    y = np.exp(X[:, 0] + 0.1 * generator.normal(size=20))
+    seen = []
+
+    def minimize(evaluate, begin, **options):
+        point = begin + 0.1 * generator.normal(size=len(begin))
+        value, slope = evaluate(point)
+        steps = 1e-5 * np.eye(len(point))
+        assert_allclose(
+            slope, [(evaluate(point + h)[0] - evaluate(point - h)[0]) / 2e-5 for h in steps], atol=1e-6
+        )
+        seen.append(value)
+        return SimpleNamespace(x=point)
+
+    monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
+    jax.clear_caches()  # of the tests before
+    before = warping._density_and_slopes._cache_size()
+    tried = {"a": transforms.SinhArcsinh(), "b": transforms.BoxCox(), "c": transforms.Log()}
+    fit_transforms(tried, X, y, seed=0)
+    assert len(seen) == 4 and warping._density_and_slopes._cache_size() == before + 1

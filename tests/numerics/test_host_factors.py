@@ -1,0 +1,65 @@
+"""Cholesky factors by blocks of columns: those of LAPACK, which factorises large matrices no more in one call."""
+
+import numpy as np
+import pytest
+
+from stochgp.numerics import linalg
+from stochgp.numerics.linalg import factorised, safe_covariance
+
+BLOCK = 7
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(linalg, "WHOLE", 0)
+    monkeypatch.setattr(linalg, "BLOCK", BLOCK)
+
+
+def matrix(n, dtype=np.float64):
+    """Filled on and right of its diagonal alone."""
+    Z = np.random.default_rng(n).normal(size=(n, n + 3))
+    A = Z @ Z.T
+    A[np.tri(n, k=-1, dtype=bool)] = np.nan
+    return A.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, BLOCK, BLOCK + 1, 3 * BLOCK, 4 * BLOCK - 2])
+def test_blocks_make_the_factor(n, dtype):
+    A = matrix(n, dtype)
+    whole = np.triu(A) + np.triu(A, 1).T
+    found = factorised(lambda: A.copy())
+    assert found.jitter == 0
+    assert found.L.dtype == dtype
+    np.testing.assert_allclose(
+        np.tril(found.L),
+        np.linalg.cholesky(whole),
+        rtol=2e3 * np.finfo(dtype).eps,
+        atol=2e3 * np.finfo(dtype).eps,
+    )
+
+
+@pytest.mark.parametrize("row", [2, BLOCK + 2, 3 * BLOCK])
+def test_what_has_no_factor_gets_a_jitter(row):
+    """In the first block, in a later one, in the last row."""
+    A = np.eye(3 * BLOCK + 1)
+    A[row, row] = -1e-6
+    assert factorised(lambda: A.copy()).jitter > 0
+    A[row, row] = -1.0
+    with pytest.raises(ValueError, match="cannot be factorised"):
+        factorised(lambda: A.copy())
+
+
+@pytest.mark.parametrize("least", [1.0, -1e-3])
+def test_a_joint_covariance_is_judged_by_blocks_as_in_one_piece(least, monkeypatch):
+    """Whether it has a factor, and so whether its negative eigenvalues are taken away."""
+    n = 3 * BLOCK + 1
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
+    C = (vectors * np.append(np.ones(n - 1), least)) @ vectors.T
+    args = np.zeros((n, n)), np.full(n, 1e-9)
+    by_blocks = safe_covariance(args[0], C.copy(), args[1])
+    monkeypatch.setattr(linalg, "WHOLE", 8 * n)
+    np.testing.assert_array_equal(by_blocks, safe_covariance(args[0], C.copy(), args[1]))
+    assert np.linalg.eigvalsh(by_blocks)[0] > 0
+    if least > 0:
+        np.testing.assert_allclose(by_blocks, C, atol=1e-8)
