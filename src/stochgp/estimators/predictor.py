@@ -1,12 +1,12 @@
-"""What all regressors share: everything that follows from a posterior."""
+"""What estimators share: everything that follows from a posterior."""
 
 import logging
 import os
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from sklearn.base import BaseEstimator, RegressorMixin
+from jaxtyping import Float, Shaped
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
@@ -249,3 +249,25 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         what = f"{len(q)} quantiles at {len(X)} rows"
         self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
         return self._fitted.distribution(X).quantile(q)
+
+
+class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
+    """What a classifier says of labels, from its `Fitted`, whose distribution is `Categorical`."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """P(y = c) of each row and class, in the order of `classes_`, averaged over the posterior of the latent functions."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """The logarithms of the probabilities, accurate where these are small."""
+        check_is_fitted(self)
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
+        found: Any = self._fitted.distribution(X)
+        return found.log_probabilities
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
+        """The most probable class of each row."""
+        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]

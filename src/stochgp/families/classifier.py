@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
 from stochgp.context import FitContext
@@ -24,6 +21,7 @@ from stochgp.distributions import Categorical
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.diagnostics import Scores
 from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
 from stochgp.families.default_learners import classifier_learner
 from stochgp.families.variational import (
@@ -35,14 +33,13 @@ from stochgp.families.variational import (
     variational_posterior,
 )
 from stochgp.likelihoods import Bernoulli, Softmax
-from stochgp.posteriors import Request
 from stochgp.tables.targets import ClassTargets
 
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
 
 @dataclass(eq=False, repr=False)
-class SparseGPClassifier(ClassifierMixin, GPEstimator):
+class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     """Gaussian process classification from a few inducing points, by mini-batches on the evidence lower bound.
 
     Two classes: a latent function f and P(y = second class | f) = Φ(f). More: a latent function for each, of one kernel and on one set of
@@ -129,26 +126,6 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     def elbo_(self) -> float:
         """A lower bound of the log probability of the training labels, per row."""
         return bound_of(self)
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """P(y = c) of each row and class, in the order of `classes_`, averaged over q(f)."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """The logarithms of the probabilities, accurate where these are small."""
-        check_is_fitted(self)
-        X = self._read(X)
-        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
-        return self._log_probabilities(X)
-
-    def _log_probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N C"]:
-        found = self._fitted.distribution(X)
-        return typing.cast(Categorical, found).log_probabilities
-
-    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
-        """The most probable class of each row."""
-        found = self.predict_log_proba(X)
-        return self.classes_[np.argmax(found, axis=1)]
 
     def _read_data(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
@@ -18,6 +17,7 @@ from stochgp.data.file_rows import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
 from stochgp.data.target_rows import read_labels, refuse_one_class
+from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -35,7 +35,6 @@ from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.mixed import Pool, mixed_classes
 from stochgp.pools.refit import learned_again
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
-from stochgp.posteriors.base import Request
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
@@ -45,7 +44,7 @@ SHORTER = 4
 
 
 @dataclass(eq=False, repr=False)
-class GPClassifier(ClassifierMixin, PoolEstimator):
+class GPClassifier(PosteriorClassifier, PoolEstimator):
     """Gaussian process classification for any table: classifiers with a smooth, a rough and a linear kernel, mixed according to how they predict held-out rows.
 
     With 100 to 5,000 rows a fifth is held out, up to 1,000 one fifth after the other; else as by `GPRegressor`. With fewer than 100 rows the smooth kernel is alone.
@@ -83,22 +82,6 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
     """
 
     __no_type_check__: ClassVar[bool] = True
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """P(y = c) of each row and class, in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """The logarithms of the probabilities, accurate where these are small."""
-        check_is_fitted(self)
-        X = self._read(X)
-        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
-        found: Any = self._fitted.distribution(X)
-        return found.log_probabilities
-
-    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
-        """The most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
 
     @property
     def _fitted(self) -> Pool:
