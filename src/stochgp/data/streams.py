@@ -151,10 +151,8 @@ class HostRows(AbstractSource):
         self.targets = Standardiser.identity(()) if targets is None else targets
 
     def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
-        X, y = (
-            self.inputs.transform(self.X[indices], self.dtype),
-            self.targets.transform(self.y[indices], self.dtype),
-        )
+        X = self.inputs.transform(self.X[indices], self.dtype)
+        y = self.targets.transform(self.y[indices], self.dtype)
         count = np.ones(len(indices)) if self.weight is None else self.weight[indices]
         return _rows_on_host((X, y, count.astype(self.dtype)))
 

@@ -129,10 +129,8 @@ def survey(
     rows. Raises TableError, with file and row, for what cannot be used.
     """
     blocks, encoder, bad, known = encoder_of(blocks, target, missing, targets)
-    rows, taken = (
-        FileRows(blocks, encoder, target, known),
-        Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED),
-    )
+    rows = FileRows(blocks, encoder, target, known)
+    taken = Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED)
     inputs: Summary | None = None
     of_targets: Summary | None = None
     size = 0

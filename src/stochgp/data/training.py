@@ -94,10 +94,8 @@ class TrainingData:
         if standardize and not is_whole:
             of_y = found.targets.standardiser()
             center = of_y.mean[0] if mean is None else np.float64(mean)
-            inputs, targets = (
-                found.inputs.standardiser(),
-                Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
-            )
+            inputs = found.inputs.standardiser()
+            targets = Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
         targets = Standardiser.identity(()) if unscaled else targets
         everything = None
         if not is_whole:
@@ -139,10 +137,8 @@ class TrainingData:
         """
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
-        least, most = (
-            max(float(limits.tiny), float(wide.tiny) ** 0.5),
-            min(float(limits.max), float(wide.max) ** 0.5),
-        )
+        least = max(float(limits.tiny), float(wide.tiny) ** 0.5)
+        most = min(float(limits.max), float(wide.max) ** 0.5)
         if not least < found / RANGE < found * RANGE < most:
             raise ValueError(
                 f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances: "

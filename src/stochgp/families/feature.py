@@ -310,10 +310,8 @@ class FeatureGPRegressor(FamilyRegressor):
         context: FitContext,
     ) -> Dispersion | None:
         """The distribution of errors: by the rows that learning held out; for linear features with constant noise by rows that are left out exactly."""
-        asked, held_out = (
-            asked.as_chosen(self._chosen_likelihood),
-            getattr(learned.evidence, "held_out", None),
-        )
+        asked = asked.as_chosen(self._chosen_likelihood)
+        held_out = getattr(learned.evidence, "held_out", None)
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
             return error_distribution(asked, posterior, learned.gp, data, context)
         if held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT:

@@ -182,10 +182,8 @@ def _without_held_out_rows(
     first: FitResult, gp: FeatureGP, learner: AbstractLearner, n_rows: int
 ) -> AbstractLearner:
     """The learner with as many steps as `first` took, at its rate, that holds no rows out."""
-    B, evaluator = (
-        first.plan.batch_size,
-        dataclasses.replace(evaluator_of(learner, gp), validation_fraction=0.0),
-    )
+    B = first.plan.batch_size
+    evaluator = dataclasses.replace(evaluator_of(learner, gp), validation_fraction=0.0)
     options: dict[str, Any] = {"batch_size": B, "epochs": max(1, round(first.n_iter / max(1, n_rows // B)))}
     if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)

@@ -178,10 +178,8 @@ class KernelGPRegressor(FamilyRegressor):
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data, context), None
             if learner is not None:
-                kept, least = (
-                    seconds_for_posterior(data, self),
-                    MIN_SECONDS if self.learner == "auto" else 0.0,
-                )
+                kept = seconds_for_posterior(data, self)
+                least = MIN_SECONDS if self.learner == "auto" else 0.0
                 learned, source, learner = learn(
                     learner, gp, data, context, keep_seconds=kept, min_seconds=least
                 )

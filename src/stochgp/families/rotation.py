@@ -196,10 +196,8 @@ class _Rounds:
         learner = self.learner
         if not isinstance(learner, AbstractConditionals):
             learner = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
-        trial, checkpoint = (
-            learner.near_optimum(self.source.size),
-            self.context.checkpoint_of(f"rotation{number}"),
-        )
+        trial = learner.near_optimum(self.source.size)
+        checkpoint = self.context.checkpoint_of(f"rotation{number}")
         return fit(trial, gp, self.source, key=self.context.learn_key, checkpoint=checkpoint)
 
     def scores(self, gp: KernelGP) -> Scores:

@@ -306,10 +306,8 @@ class SVDGP(AbstractGrowing):
         moving = lambda moved: moved
         if self.mirror_rate is not None:
             precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
-            weight, gamma = (
-                state.n_rows / batch.y.shape[0] * precision,
-                at_step(self.mirror_rate, state.descent.step),
-            )
+            weight = state.n_rows / batch.y.shape[0] * precision
+            gamma = at_step(self.mirror_rate, state.descent.step)
             root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter)[2]
             gp, old = _at_root(gp, root), q.beta
             new: Any = gp.approximation
