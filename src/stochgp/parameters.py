@@ -217,6 +217,16 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
     return value if dtype is None else jnp.asarray(value, dtype=dtype)
 
 
+def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
+    """∂value/∂raw in float64, with at least one axis; None for a parameter that does not train."""
+    if isinstance(parameter, Frozen):
+        return None
+    value = np.atleast_1d(np.asarray(parameter, np.float64))
+    if isinstance(parameter, Bounded):
+        return (value - parameter.lower) * (parameter.upper - value) / (parameter.upper - parameter.lower)
+    return value - parameter.lower if isinstance(parameter, Positive) else None
+
+
 def trainable_mask(tree: PyTree) -> PyTree:
     """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others."""
 

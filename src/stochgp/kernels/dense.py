@@ -1,9 +1,11 @@
-"""Blocks of K, and gradients of sums over them, in the memory of the host: for direct solves.
+"""Blocks of K, and derivatives of sums over them, in the memory of the host.
 
-Everything is computed in tiles of 256 × 256 rows by two programs, which know nothing of how many rows there are: sets of any size share them.
+RBF and Matérn kernels, sums of them, and those behind a frozen linear map are evaluated with NumPy: nothing is compiled. Other kernels use JAX programs for
+tiles of 256 × 256 rows, so that sets of any size share them.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,37 +14,179 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from stochgp.kernels.base import AbstractKernel
-from stochgp.numerics.arrays import filled_up
+from stochgp.kernels.base import AbstractKernel, Sum
+from stochgp.kernels.stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52
+from stochgp.kernels.warped import Warped
+from stochgp.networks import Dense
+from stochgp.numerics.arrays import filled_up, unpacked_alike
 from stochgp.numerics.linalg import NEGLIGIBLE
-from stochgp.parameters import Frozen, partition, value_of
+from stochgp.parameters import Frozen, partition, slope_of, value_of
 
 TILE = 256  # rows: intermediate values of a tile stay in a core's cache
+COLUMNS = 1024  # of a panel of NumPy
+UNIT = 4.0  # distances of so many roundings of the norms are 0, as in `distances.squared_distances`
 
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]
+Slopes = np.ndarray | None
+
+
+class Term(NamedTuple):
+    """variance · f(‖(x − z) W/ℓ‖²), f the profile of an RBF or Matérn kernel; W = None is the identity."""
+
+    kernel: AbstractStationary
+    W: Float[np.ndarray, "D A"] | None
+    trains: bool
+
+    @property
+    def lengthscale(self) -> Float[np.ndarray, "*A"]:
+        return np.asarray(self.kernel.lengthscale, np.float64)
+
+    @property
+    def variance(self) -> float:
+        return float(self.kernel.variance)
+
+    @property
+    def slopes(self) -> tuple[Slopes, Slopes]:
+        """(∂ log ℓ, ∂ log variance) by the unconstrained parameters; None for what does not train."""
+        if not self.trains:
+            return None, None
+        by_length, by_variance = slope_of(self.kernel.lengthscale), slope_of(self.kernel.variance)
+        return (
+            None if by_length is None else by_length / self.lengthscale,
+            None if by_variance is None else by_variance / self.variance,
+        )
+
+    def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
+        """Rows in units of the lengthscales."""
+        dims = self.kernel.active_dims
+        if self.W is not None:
+            X = X @ self.W.astype(X.dtype)
+        return (X if dims is None else X[..., list(dims)]) / self.lengthscale.astype(X.dtype)
+
+    def packed(self, by_length: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
+        """Derivatives by what trains, [..., P], from those by the logarithms of the lengthscales [..., A] and of the variance [..., 1]."""
+        length, variance = self.slopes
+        if length is not None and length.size == 1:
+            by_length = by_length.sum(axis=-1, keepdims=True)
+        parts = (by_length, length), (by_variance, variance)
+        return [found * slope for found, slope in parts if slope is not None]
+
+
+def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
+    """The kernel as a sum of terms; None for a kernel that NumPy does not evaluate."""
+    trains, kernel = trains and not isinstance(kernel, Frozen), value_of(kernel)
+    if isinstance(kernel, Sum):
+        left, right = terms_of(kernel.left, trains), terms_of(kernel.right, trains)
+        return None if left is None or right is None else left + right
+    if isinstance(kernel, Warped):
+        network, inner = value_of(kernel.network), terms_of(kernel.kernel, trains)
+        if inner is None or not (isinstance(kernel.network, Frozen) and isinstance(network, Dense)):
+            return None
+        W = np.asarray(network.weight, np.float64)
+        return [term._replace(W=W if term.W is None else W @ term.W) for term in inner]
+    is_known = type(kernel) in PROFILES and all(map(_is_known, (kernel.lengthscale, kernel.variance)))
+    return [Term(kernel, None, trains)] if is_known else None
+
+
+def _is_known(parameter: Any) -> bool:
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(parameter))
+
+
+def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
+    s *= -0.5
+    f = np.exp(s, out=s)
+    return f, -0.5 * f if slope else f
+
+
+def _matern12(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
+    a = np.sqrt(s, out=s)
+    f = np.exp(-a)
+    return f, np.divide(f, -2 * a, out=np.zeros_like(f), where=a > 0) if slope else f
+
+
+def _matern32(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
+    s *= 3
+    a = np.sqrt(s, out=s)
+    e = np.exp(-a)
+    a += 1
+    a *= e
+    return a, -1.5 * e if slope else a
+
+
+def _matern52(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
+    s *= 5
+    a = np.sqrt(s)
+    e = np.exp(-a)
+    a += 1
+    a *= e
+    s *= e
+    s *= 1 / 3
+    s += a
+    return s, a * (-5 / 6) if slope else s
+
+
+# (f, f') of s, whose memory they may use; f alone unless slopes are wanted. At distance 0 the kink of Matérn 1/2 has the slope 0.
+PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _matern52}
+
+
+def profile(term: Term, s: np.ndarray, slope: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """(f(s), f'(s)) in the dtype of s, in its memory; the second is to be used only with `slope`."""
+    return PROFILES[type(term.kernel)](s, slope)
+
+
+def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
+    """‖z_i − z_j‖² of rows near the origin; 0 on the diagonal."""
+    norms = np.einsum("...ij,...ij->...i", Z, Z)
+    s = Z @ np.swapaxes(Z, -1, -2)
+    s *= -2
+    s += norms[..., :, None]
+    s += norms[..., None, :]
+    np.maximum(s, 0, out=s)
+    diagonal = np.arange(Z.shape[-2])
+    s[..., diagonal, diagonal] = 0
+    return s
 
 
 def block(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], centre: Any = None
 ) -> Float[np.ndarray, "N M"]:
     """k(X, Z) in the dtype of X. `centre` [D] is where distances are measured from: None = the mean of Z."""
-    centre = np.mean(Z, axis=0, dtype=np.float64).astype(X.dtype) if centre is None else centre
+    centre = np.mean(Z, axis=0, dtype=np.float64).astype(X.dtype) if centre is None else np.asarray(centre)
     K = np.empty((len(X), len(Z)), X.dtype)
-    for i, x in _tiles(X):
-        for j, z in _tiles(Z):
-            height, width = K[i : i + TILE, j : j + TILE].shape
-            K[i : i + TILE, j : j + TILE] = np.asarray(_tile(kernel, x, z, centre))[:height, :width]
+    if (terms := terms_of(kernel)) is None:
+        for i, x in _tiles(X):
+            for j, z in _tiles(Z):
+                height, width = K[i : i + TILE, j : j + TILE].shape
+                K[i : i + TILE, j : j + TILE] = np.asarray(_tile(kernel, x, z, centre))[:height, :width]
+        return K
+    for number, term in enumerate(terms):
+        for i, j, s in _panels(term, X, Z, centre, X.dtype):
+            f = profile(term, s)[0]
+            f *= f.dtype.type(term.variance)
+            K[i, j] = f if number == 0 else K[i, j] + f
     return K
 
 
 def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N"]:
-    """k(X, X) on and right of its diagonal, evaluated in the dtype of X and stored in `dtype`.
+    """k(X, X) on and right of its diagonal, in `dtype`.
 
-    What is left of the tiles on the diagonal is not filled. In float32, negligible entries are 0.
+    The entries left of the panels on the diagonal are not filled. In float32, negligible entries are 0.
     """
     N, centre, dtype = len(X), np.mean(X, axis=0), np.dtype(dtype)
     K, least = np.empty((N, N), dtype), 0.0
+    if (terms := terms_of(kernel)) is not None:
+        least = NEGLIGIBLE * sum(term.variance for term in terms) if dtype == np.float32 else 0.0
+        for number, term in enumerate(terms):
+            for i, j, s in _panels(term, X, X, centre, dtype, above=True):
+                f = profile(term, s)[0]
+                f *= dtype.type(term.variance)
+                if number:
+                    f += K[i, j]
+                if least and number == len(terms) - 1:
+                    f[f < least] = 0
+                K[i, j] = f
+        return K
     tiles = list(_tiles(X))
     for i, x in tiles:
         for j, z in tiles[i // TILE :]:
@@ -55,12 +199,15 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
 
 
 def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
-    """The gradient of Σ_ij G_ij k(x_i, x_j) by what trains in `kernel` (None elsewhere), in the dtype of X.
+    """The gradient of Σ_ij G_ij k(x_i, x_j) by what trains in `kernel` (None elsewhere).
 
-    G is symmetric; what is left of its diagonal is not read.
+    G is symmetric; the entries left of its diagonal are not read. Sums over rows are in float64.
     """
     theta, rest = partition(kernel)
     centre = np.mean(X, axis=0)
+    if (terms := terms_of(kernel)) is not None:
+        parts = [part for term in terms for part in _gradient(term, X, G, centre)]
+        return unpacked_alike(np.concatenate([np.zeros(0), *parts]), theta)
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), theta)
     tiles = list(_tiles(X))
     for i, x in tiles:
@@ -73,17 +220,73 @@ def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
     return total
 
 
+def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.ndarray) -> list[np.ndarray]:
+    Z = term.scaled(np.asarray(X, np.float64) - centre)
+    total, by_length = 0.0, np.zeros(Z.shape[1])
+    for i, j, s in _panels(term, X, X, centre, G.dtype, above=True):
+        f, slope = profile(term, s, slope=True)
+        g = 2 * G[i, j]
+        if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
+            rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
+            g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
+        total += float(np.vdot(g, f))
+        slope = slope * g
+        rows, columns = slope.sum(axis=1, dtype=np.float64), slope.sum(axis=0, dtype=np.float64)
+        across = np.einsum("id,id->d", Z[i], slope @ Z[j].astype(slope.dtype))
+        by_length += rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
+    variance = term.variance
+    return term.packed(-2 * variance * by_length, np.array([variance * total]))
+
+
 def slopes(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
 ) -> Float[np.ndarray, "N D"]:
     """∂/∂x Σ_j α_j k(x, z_j) at each row of X, in its dtype: the slopes of a posterior mean. A kink of k at distance 0 counts as flat."""
     centre, found = np.mean(Z, axis=0), np.zeros(X.shape, X.dtype)
+    if (terms := terms_of(kernel)) is not None:
+        for term in terms:
+            by_scaled = np.zeros((len(X), term.scaled(X[:1]).shape[1]), X.dtype)
+            U, V = term.scaled(X - centre), term.scaled(Z - centre)
+            for i, j, s in _panels(term, X, Z, centre, X.dtype):
+                slope = profile(term, s, slope=True)[1] * alpha[None, j]
+                by_scaled[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
+            by_scaled *= 2 * term.variance / term.lengthscale.astype(X.dtype)
+            _add_to_inputs(term, by_scaled, found)
+        return found
     for i, x in _tiles(X):
         for j, z in _tiles(Z):
             weights = np.zeros(TILE, X.dtype)
             weights[: len(alpha) - j] = alpha[j : j + TILE]
             found[i : i + TILE] += np.asarray(_slope(kernel, x, z, centre, weights))[: len(X) - i]
     return found
+
+
+def _add_to_inputs(term: Term, by_scaled: np.ndarray, found: np.ndarray) -> None:
+    """Add derivatives by what the stationary kernel sees to those by the inputs."""
+    dims = term.kernel.active_dims
+    width = found.shape[1] if term.W is None else term.W.shape[1]
+    seen = np.zeros((len(found), width), found.dtype)
+    seen[:, slice(None) if dims is None else list(dims)] = by_scaled
+    found += seen if term.W is None else seen @ term.W.astype(found.dtype).T
+
+
+def _panels(
+    term: Term, X: np.ndarray, Z: np.ndarray, centre: np.ndarray, dtype: DTypeLike, above: bool = False
+) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """(rows, columns, squared scaled distances in `dtype`, computed in float64) of each panel; `above`: those that reach right of the diagonal."""
+    wide = lambda rows: term.scaled(np.asarray(rows, np.float64) - centre)
+    U = wide(X)
+    V = U if Z is X else wide(Z)
+    u, v = (np.einsum("ij,ij->i", rows, rows) for rows in (U, V))
+    for i in range(0, len(U), TILE):
+        for j in range(i if above else 0, len(V), COLUMNS):
+            rows, columns = slice(i, min(i + TILE, len(U))), slice(j, min(j + COLUMNS, len(V)))
+            s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
+            s *= -2
+            s += norms
+            norms *= UNIT * np.finfo(np.float64).eps
+            s[s <= norms] = 0
+            yield rows, columns, s.astype(dtype, copy=False)
 
 
 def _tiles(X: Matrix) -> Any:
