@@ -1,4 +1,8 @@
-"""Conditional log densities of rows given their neighbours, the terms of leave-one-out and Vecchia likelihoods."""
+"""Conditional log densities of rows given their neighbours, the terms of leave-one-out and Vecchia likelihoods.
+
+Matrices of neighbourhoods are made and solved with NumPy, on a thread for each core. Kernels and noise models that NumPy does not know give their matrices, and
+derivatives of bilinear forms of these, by JAX.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,21 +10,25 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
+from stochgp.compiled import in_threads
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.likelihoods.noise import SMALLEST_COUNT
+from stochgp.kernels import dense
+from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
-from stochgp.numerics.linalg import safe_cholesky
-from stochgp.numerics.precision import einsum
-from stochgp.parameters import partition, value_of
+from stochgp.numerics.linalg import JITTERS
+from stochgp.parameters import partition, slope_of, value_of
 
-BLOCK, SCORED_TOGETHER = 128, 512  # neighbourhoods of one program, and rows that they score, at most
-WIDE_BELOW = 1e-5  # noise variance over the mean diagonal of A, from which down float32 is not enough
+PAIRS = 1 << 18  # entries of matrices that a thread works on at a time
+BLOCK = 32  # neighbourhoods of a program of JAX
+WIDE_BELOW = 1e-4  # noise variance over the mean of k(x, x), from which down float32 is not enough
 HALF_LOG_2PI = 0.9189385332046727
+
+Rows3 = Float[np.ndarray, "B m D"]
+Rows2 = Float[np.ndarray, "B m"]
 
 
 class Conditional(NamedTuple):
@@ -62,131 +70,94 @@ def unknown(P: int) -> Curvature:
     return Curvature(nan, np.zeros(P), one, one, np.float64(1), nought, one, nought, np.int64(0))
 
 
-def blocks_of(n_scored: int) -> int:
-    """Neighbourhoods of one program of `curvature`."""
-    return min(BLOCK, max(1, SCORED_TOGETHER // n_scored))
-
-
-def system(
-    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"]
-) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    """(A = k(X, X) + Σ, y) of a neighbourhood, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0."""
+def systems(gp: Any, rows: Batch, dtype: Any) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
+    """(A = k(X, X) + Σ, y) of neighbourhoods, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0."""
+    X, y, count = rows
     there = count > 0
-    A = gp.covariance(X, _or_one(count))
-    connected = (there[:, None] & there[None, :]) | jnp.eye(len(y), dtype=bool)
-    return jnp.where(connected, A, jnp.zeros_like(A)), jnp.where(there, y, jnp.zeros_like(y))
+    A = covariances(gp, X, np.where(there, count, 1.0), dtype)
+    if not there.all():
+        connected = there[:, :, None] & there[:, None, :]
+        connected |= np.eye(X.shape[1], dtype=bool)
+        A, y = np.where(connected, A, A.dtype.type(0)), np.where(there, y, 0)
+    return A, y.astype(A.dtype)
 
 
-def observed(
-    gp: Any, X: Float[Array, "R D"], count: Float[Array, " R"], joint: bool
-) -> tuple[Float[Array, " R"], Float[Array, " R"]]:
-    """(σ²s − σ²s/ρ, σ²s) of each row: the excess of one observation over the mean of ρ, and its least variance. 0 in a joint density, of these means."""
-    if joint:
-        return jnp.zeros_like(count), jnp.zeros_like(count)
-    one = gp.noise.variance(X, jnp.ones_like(count))
-    return one - gp.noise.variance(X, _or_one(count)), one
+def covariances(gp: Any, X: Rows3, count: Rows2, dtype: Any) -> Float[np.ndarray, "B m m"]:
+    """k(X, X) + diag(σ²s/ρ) of each set of rows, in `dtype`."""
+    terms = _host_terms(gp)
+    if terms is None:
+        return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
+    A, centred = None, X - X[:, -1:]
+    for term in terms:
+        K, _ = dense.profile(term, dense.squares(term.scaled(centred).astype(dtype)))
+        K *= K.dtype.type(term.variance)
+        A = K if A is None else A + K
+    diagonal = np.arange(X.shape[1])
+    A[:, diagonal, diagonal] += (float(gp.noise.level) / count).astype(dtype)
+    return A
 
 
 def left_out(
-    A: Float[Array, "m m"], y: Float[Array, " m"], more: Float[Array, " R"], least: Float[Array, " R"]
-) -> tuple[Conditional, Float[Array, " m"], Float[Array, "R m"], Float[Array, " R"]]:
+    A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, "B R"], least: Float[np.ndarray, "B R"]
+) -> tuple[Conditional, Rows2, Float[np.ndarray, "B m R"], Float[np.ndarray, "B R"]]:
     """(`Conditional` of each of the last R rows given all others, u, h, u of these rows). With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
 
         e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
         ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
 
-    one factor for all of them, and no derivative of it. h_i is 1 at row i.
+    one factorisation for all of them, and no derivative of it. h_i is 1 at row i.
     """
-    R, m = more.shape[0], y.shape[0]
-    L, jitter = safe_cholesky(A)
-    corner = solve_triangular(L[m - R :, m - R :], jnp.eye(R, dtype=A.dtype), lower=True)  # of L⁻¹
-    w = solve_triangular(L, y, lower=True)[:, None]
-    right = jnp.concatenate([w, jnp.concatenate([jnp.zeros((m - R, R), A.dtype), corner])], axis=1)
-    solved = solve_triangular(L, right, lower=True, trans=1).T
-    variance = 1 / jnp.sum(jnp.square(corner), axis=0)
-    V, own = jnp.maximum(variance + more, least), solved[0, m - R :]
-    z = own * variance / jnp.sqrt(V)
-    loss = 0.5 * jnp.log(V) + HALF_LOG_2PI + 0.5 * jnp.square(z)
-    found = Conditional(loss, z, V, jnp.broadcast_to(jitter, (R,)))
-    return found, solved[0], solved[1:] * variance[:, None], own
+    B, m, R = *y.shape, more.shape[1]
+    scored = np.arange(R)
+    right = np.zeros((B, m, R + 1), A.dtype)
+    right[:, :, 0] = y
+    right[:, m - R + scored, 1 + scored] = 1
+    solved, jitter = _solved(A, right, R)
+    u, Q = solved[:, :, 0], solved[:, :, 1:]
+    variance = 1 / Q[:, m - R + scored, scored]
+    V, own = np.maximum(variance + more, least), u[:, m - R :]
+    z = own * variance / np.sqrt(V)
+    loss = 0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z)
+    found = Conditional(loss, z, V, np.broadcast_to(jitter[:, None], (B, R)))
+    return found, u, Q * variance[:, None, :], own
 
 
-def _of_rows(gp: Any, X: Array, y: Array, count: Array, joint: bool, n_scored: int) -> tuple:
-    """`left_out` of the last rows of a neighbourhood, as constants."""
-    A, y = system(gp, X, y, count)
-    return jax.lax.stop_gradient(left_out(A, y, *observed(gp, X[-n_scored:], count[-n_scored:], joint)))
+def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float[np.ndarray, " B"]]:
+    """(A⁻¹ `right`, the jitter of each), with the first of `JITTERS` times the mean diagonal for which the scored Q_ii are positive."""
+    m, jitter = A.shape[1], np.zeros(len(A), A.dtype)
+    scored, todo, solved = np.arange(R), np.arange(len(A)), np.empty_like(right)
+    for share in JITTERS[A.itemsize]:
+        scale = A[todo][:, np.arange(m), np.arange(m)].mean(axis=1) * A.dtype.type(share)
+        jitter[todo] = scale
+        try:
+            found = np.linalg.solve(A[todo] + scale[:, None, None] * np.eye(m, dtype=A.dtype), right[todo])
+        except np.linalg.LinAlgError:  # one of them is singular
+            continue
+        solved[todo] = found
+        Q = found[:, m - R + scored, 1 + scored]
+        todo = todo[~((Q > 0) & np.isfinite(Q)).all(axis=1)]
+        if len(todo) == 0:
+            return solved, jitter
+    solved[todo] = np.nan
+    return solved, jitter
 
 
-def _or_one(count: Float[Array, " m"]) -> Float[Array, " m"]:
-    return jnp.where(count > 0, count, jnp.ones_like(count))
+def evaluate(
+    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_scored: int = 1
+) -> Conditional:
+    """`Conditional` [C, R] of the last rows of each neighbourhood, each as one observation; −1 is no neighbour. In float64 if `wide`.
 
-
-def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float[Array, " B"]:
-    """½[(ρ − 1) log(2πσ² s) + log ρ]: the part of ρ equal rows in a joint density beside the conditional of one of variance σ² s/ρ."""
-    log_noise, rho = _log_noise(gp, X), jnp.maximum(count, SMALLEST_COUNT)
-    return 0.5 * (rho - 1) * log_noise + (rho - 1) * HALF_LOG_2PI + 0.5 * jnp.log(rho)
-
-
-def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
-    """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
-    if joint:
-        return source.count / source.size
-    return source.weight_of(scored[scored != NONE]) / scored.size
-
-
-def weights_of(rows: Batch, joint: bool, n_scored: int) -> Float[Array, "B R"]:
-    """The weights of the scored rows: ρ; 1 in a joint density, in which `repeats` are the other ρ − 1."""
-    _, rho = _scored(rows, n_scored)
-    return jnp.ones_like(rho) if joint else rho
-
-
-def _scored(rows: Batch, n_scored: int) -> tuple[Float[Array, "B R D"], Float[Array, "B R"]]:
-    """(Inputs, ρ) of the rows that each neighbourhood scores."""
-    return rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
-
-
-def batch_gradient(
-    trainable: AbstractGP,
-    rest: AbstractGP,
-    rows: Batch,
-    joint: bool = False,
-    per_row: Any = 1.0,
-    n_scored: int = 1,
-) -> tuple[Conditional, AbstractGP]:
-    """(`Conditional` of the last `n_scored` rows of each stacked neighbourhood [B, m], given the others of it; ∇ of their mean loss).
-
-    The losses are multiplied by `weights_of` the rows, and divided by `per_row`, the `weight_per_row` of all of them. `joint` adds `repeats`.
-    One matrix of derivatives by A is pulled back for a neighbourhood; `curvature` needs two for each row, and takes them by `forms`.
+    With one scored row, the centre, it is [C].
     """
-    share = weights_of(rows, joint, n_scored).astype(rows.y.dtype) / jnp.asarray(per_row, rows.y.dtype)
 
-    def parts(theta: AbstractGP) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
-        gp = eqx.combine(theta, rest)
-        A, y = jax.vmap(lambda *part: system(gp, *part))(*rows)
-        more, least = jax.vmap(lambda X, rho: observed(gp, X, rho, joint))(*_scored(rows, n_scored))
-        return (A, more, _more_of_repeats(gp, rows, n_scored, joint)), (y, least)
+    def one(part: Int[np.ndarray, "B m"]) -> Conditional:
+        rows = neighbourhoods(source, part)
+        A, y = systems(gp, rows, _dtype(wide))
+        return left_out(A, y, *_observed(gp, rows, n_scored, False))[0]
 
-    (A, more, repeated), pull, (y, least) = jax.vjp(parts, trainable, has_aux=True)
-    found, u, H, own = jax.vmap(left_out)(A, y, more, least)
-    weight = share / share.size
-    by_V = 0.5 * weight * (1 - jnp.square(found.z)) / found.variance
-    by_e = weight * found.z / jnp.sqrt(found.variance)
-    by_A = einsum("bri,br,brj->bij", H, by_V + by_e * own, H)
-    across = einsum("bi,br,brj->bij", u, by_e, H)
-    (gradient,) = pull((by_A - 0.5 * (across + jnp.swapaxes(across, 1, 2)), by_V, weight))
-    return found._replace(loss=(found.loss + repeated) * share), gradient
-
-
-def _more_of_repeats(gp: Any, rows: Batch, n_scored: int, joint: bool) -> Float[Array, "B R"]:
-    X, count = _scored(rows, n_scored)
-    return jax.vmap(lambda *part: repeats(gp, *part))(X, count) if joint else jnp.zeros_like(count)
-
-
-def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
-    """`Conditional` of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
-    parts = in_blocks(_conditionals, (gp,), source, near, wide)
-    found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
-    return Conditional(*found)
+    parts = in_threads(one, _parts(near))
+    found: Any = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+    return Conditional(*(part[:, 0] if n_scored == 1 else part for part in found))
 
 
 def curvature(
@@ -198,17 +169,15 @@ def curvature(
     cells: Int[np.ndarray, " C"] | None = None,
     n_scored: int = 1,
 ) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint` as in `batch_gradient`.
+    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint`: of a joint density.
 
     `cells` are numbers from 0 on, one for each neighbourhood; None = each by itself.
     """
-    theta, rest = partition(gp)
-    args = (theta, rest, len(packed(theta)), joint, n_scored)
-    parts = in_blocks(_sums, args, source, near, wide, blocks_of(n_scored))
+    parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), _parts(near))
     *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
     means: Any = (sum(part) / len(near) for part in parts)
     loss, gradient, hessian, scores, squares = means
-    weights, losses, gradients = (np.concatenate(part)[: len(near)] for part in (weights, losses, gradients))
+    weights, losses, gradients = (np.concatenate(part) for part in (weights, losses, gradients))
     d, per_weight = weight_per_row(source, near[:, -n_scored:], joint), 1 / np.mean(weights)
     away = losses - weights * (loss * per_weight)
     sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
@@ -229,121 +198,194 @@ def _sums_by_cell(
     return found
 
 
-def is_small(gp: Any, rows: Batch) -> bool:
-    """Return True if the noise of some row is so small beside the prior variance that neighbourhoods need float64."""
-    signal, noise = (np.asarray(part) for part in _scales(gp, rows.X, rows.weight))
-    return bool(noise.min() < WIDE_BELOW * signal.mean())
-
-
-def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "... m"], wide: bool) -> Batch:
-    """The rows of each neighbourhood; −1, no neighbour, has count 0, and so no influence."""
-    if wide:
-        flat = source.on_host(np.maximum(near, 0).ravel())
-        rows = Batch(*(np.reshape(part, (*near.shape, *part.shape[1:])) for part in flat))  # pyright: ignore[reportArgumentType]
-    else:
-        rows = source.take(np.maximum(near, 0))
-    missing = near == NONE
-    return rows._replace(weight=_without(rows.weight, missing)) if missing.any() else rows
-
-
-def in_blocks(
-    program: Any, args: tuple, source: AbstractSource, near: np.ndarray, wide: bool, size: int = BLOCK
-) -> list[tuple]:
-    """The program's results for blocks of so many neighbourhoods, in order; the last is filled up."""
-
-    def of_block(start: int) -> tuple:
-        part = near[start : start + size]
-        there = np.arange(size) < len(part)
-        found = program(*args, neighbourhoods(source, filled_up(part, size), wide), there)
-        return tuple(np.asarray(value, np.float64) for value in found)
-
-    return [of_block(start) for start in range(0, len(near), size)]
-
-
-@eqx.filter_jit
-def _conditionals(gp: Any, rows: Batch, there: Any) -> tuple[Array, ...]:
-    found = jax.vmap(lambda X, y, count: _of_rows(gp, X, y, count, False, 1)[0])(*rows)
-    return tuple(value[:, 0] for value in found)
-
-
-@eqx.filter_jit
 def _sums(
-    theta: Any, rest: Any, width: int, joint: bool, n_scored: int, rows: Batch, there: Any
-) -> tuple[Array, ...]:
-    """Sums of the parts of `Curvature` over the neighbourhoods that are there, of means over their scored rows; then weight, loss and gradient of each."""
-    gp, dtype = eqx.combine(theta, rest), rows.y.dtype
-
-    def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        known, u, h, own = _of_rows(gp, X, y, count, joint, n_scored)
-
-        def slopes(h: Array, x: Array, rho: Array, V: Array, own: Array) -> tuple[Array, Array]:
-            """(∇ log V, ∇e/√V), by the derivatives of (uᵀAh, hᵀAh, `more`): u and h are 0 where rows are not there."""
-
-            def forms(t: Any) -> tuple[Array, ...]:
-                gp = eqx.combine(t, rest)
-                return *gp.forms(X, _or_one(count), u, h), observed(gp, x[None], rho[None], joint)[0][0]
-
-            _, pull = jax.vjp(forms, theta)
-            by_V, by_e, zero = 1 / V, 1 / jnp.sqrt(V), jnp.zeros_like(V)
-            J_V = _flat(pull((zero, by_V, by_V))[0], width, dtype)
-            return J_V, _flat(pull((-by_e, by_e * own, zero))[0], width, dtype)
-
-        return known, *jax.vmap(slopes)(h, X[-n_scored:], count[-n_scored:], known.variance, own)
-
-    found, *J = jax.vmap(one)(*rows)
-    there = jnp.asarray(there, jnp.float64)
-    weight = there[:, None] * weights_of(rows, joint, n_scored).astype(jnp.float64) / n_scored
-    J_V, J_e, z = (values.astype(jnp.float64) for values in (*J, found.z))
-    loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[..., None] * J_V + z[..., None] * J_e
+    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
+) -> tuple:
+    """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows; then weight, loss and gradient of each."""
+    rows = neighbourhoods(source, near)
+    A, y = systems(gp, rows, _dtype(wide))
+    known, u, h, own = left_out(A, y, *_observed(gp, rows, R, joint))
+    by_A, across, by_more, by_noise = _slopes(gp, rows, h, u[:, :, None] - own[:, None, :] * h, joint)
+    z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
+    rho = rows.weight[:, -R:]
+    weight = (np.ones_like(rho) if joint else rho) / R
+    J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
+    gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
     H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
-    if joint:
-        loss = loss + _more_of_repeats(gp, rows, n_scored, joint)
-        J_s, extra = _of_repeats(theta, rest, width, rows, n_scored)
-        gradients = gradients + 0.5 * extra[..., None] * J_s
+    if joint:  # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
+        least = np.maximum(rho, SMALLEST_COUNT)
+        log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
+        loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
+        gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
         # A row that stands for less than one has less curvature than that of its conditional; H keeps it, to stay positive.
-        H = H + 0.5 * _weighted_products(J_s, weight * jnp.maximum(extra, 0))
-    gradients = jnp.sum(gradients * weight[..., None], axis=1)
-    total = lambda values: jnp.sum(weight * values.astype(jnp.float64))
+        H = H + 0.5 * _weighted_products(by_noise, weight * np.maximum(rho - 1, 0))
+    gradients = np.sum(gradients * weight[..., None], axis=1)
     return (
-        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)),
-        jnp.sum(jnp.where(found.jitter[:, 0] > 0, there, 0)), jnp.sum(weight, axis=1),
-        jnp.sum(weight * loss.astype(jnp.float64), axis=1), gradients,
+        np.sum(weight * loss), np.sum(gradients, axis=0), H, gradients.T @ gradients, np.sum(weight * np.square(z)),
+        np.sum(known.jitter[:, 0] > 0), np.sum(weight, axis=1), np.sum(weight * loss, axis=1), gradients,
     )  # fmt: skip
 
 
-def _weighted_products(J: Float[Array, "B R P"], weight: Float[Array, "B R"]) -> Float[Array, "P P"]:
+def _weighted_products(J: Float[np.ndarray, "B R P"], weight: Float[np.ndarray, "B R"]) -> np.ndarray:
     """Σ w J Jᵀ."""
     J = J.reshape(-1, J.shape[2])
     return (J * weight.reshape(-1, 1)).T @ J
 
 
-def _of_repeats(theta: Any, rest: Any, width: int, rows: Batch, n_scored: int) -> tuple[Array, Array]:
-    """(∇ log(σ² s) [B, R, P], ρ − 1 [B, R]) of the scored rows, in float64."""
+def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> tuple[np.ndarray, ...]:
+    """Derivatives [B, R, P] in float64 by what trains: (h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i, ∂log(σ² s_i)) of the scored rows i; 0 in a joint density for ∂more."""
+    X, _, count = rows
+    count = np.where(count > 0, count, 1.0)
+    terms, R = _host_terms(gp), h.shape[2]
+    if terms is None:
+        theta, rest = partition(gp)
+        args = (theta, rest, len(packed(theta)))
+        parts = _padded(_form_slopes, args, X.astype(h.dtype), count.astype(h.dtype), h, p)
+        own, across, more, noise = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+        return own, across, (0 if joint else 1) * more, noise
+    found, centred = [], X - X[:, -1:]
+    for term in terms:
+        found.extend(zip(*_slopes_of_term(term, centred, h, p), strict=True))
+    by_level = slope_of(gp.noise.level)
+    if by_level is not None:
+        each = h / count[:, :, None].astype(h.dtype)
+        sums = (np.einsum("bmr,bmr->br", each, other, dtype=np.float64)[..., None] for other in (h, p))
+        found.append(tuple(by_level * total for total in sums))
+    own, across = (np.concatenate(part, axis=2) for part in zip(*found, strict=True))
+    more, noise = np.zeros_like(own), np.zeros_like(own)
+    if by_level is not None:
+        noise[..., -1] = by_level / float(gp.noise.level)
+        more[..., -1] = 0 if joint else by_level * (1 - 1 / count[:, -R:])
+    return own, across, more, noise
 
-    def slope(x: Array) -> Array:
-        by_theta = jax.grad(lambda t: _log_noise(eqx.combine(t, rest), x[None])[0])(theta)
-        return _flat(by_theta, width, rows.y.dtype)
 
-    X, rho = _scored(rows, n_scored)
-    return jax.vmap(jax.vmap(slope))(X).astype(jnp.float64), rho.astype(jnp.float64) - 1
+def _slopes_of_term(term: dense.Term, X: Rows3, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
+    """(hᵀ∂K h, pᵀ∂K h) [B, R, ·] by what trains in this term, as lists. With G = f'(s), z the scaled rows and × entry by entry
+
+        Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
+    """
+    B, m, R = h.shape
+    Z = term.scaled(X).astype(h.dtype)
+    A = Z.shape[2]
+    F, G = dense.profile(term, dense.squares(Z), slope=True)
+    F *= F.dtype.type(term.variance)
+    Fh = F @ h
+    right = (h[:, :, :, None] * Z[:, :, None, :]).reshape(B, m, R * A)
+    product = G @ np.concatenate([h, p, right], axis=2)
+    Gh, Gp, GhZ = product[:, :, :R], product[:, :, R : 2 * R], product[:, :, 2 * R :].reshape(B, m, R, A)
+    Z2, parts = np.square(Z), []
+    for a, Ga in ((h, Gh), (p, Gp)):
+        sums = np.einsum("bmr,bma->bra", a * Gh + h * Ga, Z2, dtype=np.float64, optimize=True)
+        sums -= 2 * np.einsum("bmra,bma->bra", a[..., None] * GhZ, Z, dtype=np.float64, optimize=True)
+        by_variance = np.einsum("bmr,bmr->br", a, Fh, dtype=np.float64)[..., None]
+        parts.append(term.packed(-2 * term.variance * sums, by_variance))
+    return parts
 
 
-def _log_noise(gp: Any, X: Float[Array, "B D"]) -> Float[Array, " B"]:
-    """log σ² s(x): of a row of count 1."""
-    return jnp.log(gp.noise.variance(X, jnp.ones(X.shape[0], X.dtype)))
+def _observed(gp: Any, rows: Batch, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(σ²s − σ²s/ρ, σ²s) [B, R] of the scored rows: the excess of one observation over the mean of ρ, and its least variance. 0 in a joint density, of these means."""
+    X, count = rows.X[:, -R:], rows.weight[:, -R:]
+    if joint:
+        return np.zeros_like(count), np.zeros_like(count)
+    one = _noise(gp, X, np.ones_like(count))
+    return one - one / np.where(count > 0, count, 1.0), one
 
 
-def _flat(tree: Any, width: int, dtype: Any) -> Array:
-    leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)]
-    return jnp.concatenate(leaves).astype(dtype) if leaves else jnp.zeros(width, dtype)
+def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
+    """σ² s/ρ of each row."""
+    if isinstance(gp.noise, ConstantNoise):
+        return float(gp.noise.level) / count
+    return np.concatenate(_padded(_noise_variances, (gp,), X, count))
+
+
+def _host_terms(gp: Any) -> list[dense.Term] | None:
+    """The terms of the kernel if NumPy evaluates all of the model; else None."""
+    return dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
+
+
+def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
+    """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
+    if joint:
+        return source.count / source.size
+    return source.weight_of(scored[scored != NONE]) / scored.size
+
+
+def is_small(gp: Any, rows: Batch) -> bool:
+    """Return True if the noise of some row is so small beside the prior variance that neighbourhoods need float64."""
+    X, count = np.asarray(rows.X, np.float64), np.asarray(rows.weight, np.float64)
+    terms = _host_terms(gp)
+    if terms is None:
+        signal = float(np.asarray(_mean_variance(gp.kernel, X)))
+    else:
+        signal = sum(term.variance for term in terms)
+    noise = _noise(gp, X[None], np.maximum(count, SMALLEST_COUNT)[None])
+    return bool(noise.min() < WIDE_BELOW * signal)
+
+
+def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batch:
+    """The rows of each neighbourhood in float64; −1, no neighbour, has count 0, and so no influence."""
+    flat = source.on_host(np.maximum(near, 0).ravel())
+    X, y, count = (np.asarray(part).reshape(*near.shape, *np.shape(part)[1:]) for part in flat)
+    return Batch(X, y, np.where(near == NONE, 0.0, count))
+
+
+def _parts(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
+    size = max(1, PAIRS // near.shape[1] ** 2)
+    return [near[i : i + size] for i in range(0, len(near), size)]
+
+
+def _dtype(wide: bool) -> type:
+    return np.float64 if wide else np.float32
+
+
+def _padded(program: Any, args: tuple, *rows: np.ndarray) -> list[Any]:
+    """The program's results for blocks of so many neighbourhoods, in order; the last block is filled up."""
+
+    def of_block(start: int) -> Any:
+        parts = [part[start : start + BLOCK] for part in rows]
+        found = program(*args, *(filled_up(part, BLOCK) for part in parts))
+        return jax.tree.map(lambda values: np.asarray(values)[: len(parts[0])], found)
+
+    with jax.enable_x64(True):
+        return [of_block(start) for start in range(0, len(rows[0]), BLOCK)]
 
 
 @eqx.filter_jit
-def _scales(gp: Any, X: Any, count: Any) -> tuple[Array, Array]:
-    """(k(x, x), σ² s/ρ) of each row."""
-    return value_of(gp.kernel).diag(X), gp.noise.variance(X, count)
+def _covariances(gp: Any, X: Array, count: Array) -> Float[Array, "B m m"]:
+    return jax.vmap(gp.covariance)(X, count)
 
 
-@jax.jit
-def _without(count: Any, missing: Any) -> Array:
-    return jnp.where(missing, 0, count)
+@eqx.filter_jit
+def _noise_variances(gp: Any, X: Array, count: Array) -> Float[Array, "B m"]:
+    return jax.vmap(gp.noise.variance)(jnp.asarray(X), jnp.asarray(count))
+
+
+@eqx.filter_jit
+def _mean_variance(kernel: Any, X: Array) -> Array:
+    return jnp.mean(value_of(kernel).diag(jnp.asarray(X)))
+
+
+@eqx.filter_jit
+def _form_slopes(
+    theta: Any, rest: Any, width: int, X: Array, count: Array, h: Array, p: Array
+) -> tuple[Array, ...]:
+    """The derivatives of `_slopes`."""
+
+    def one(X: Array, count: Array, h: Array, p: Array) -> tuple[Array, ...]:
+        R = h.shape[1]
+
+        def forms(t: Any) -> tuple[Array, ...]:
+            gp = eqx.combine(t, rest)
+            Ah, own = gp.covariance(X, count) @ h, X[-R:]
+            each = gp.noise.variance(own, jnp.ones(R, X.dtype))
+            more = each - gp.noise.variance(own, count[-R:])
+            return jnp.sum(h * Ah, axis=0), jnp.sum(p * Ah, axis=0), more, jnp.log(each)
+
+        return tuple(_flat(by_theta, (R, width), X.dtype) for by_theta in jax.jacrev(forms)(theta))
+
+    return jax.vmap(one)(X, count, h, p)
+
+
+def _flat(tree: Any, shape: tuple[int, int], dtype: Any) -> Array:
+    leaves = [jnp.reshape(leaf, (shape[0], -1)).astype(dtype) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(leaves, axis=1) if leaves else jnp.zeros(shape, dtype)
