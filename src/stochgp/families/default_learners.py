@@ -22,8 +22,6 @@ from stochgp.learners import (
     Uniform,
     Vecchia,
 )
-from stochgp.learners.conditionals import N_CENTRES
-from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning import Chain
 from stochgp.names import lookup
 
@@ -37,7 +35,8 @@ REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a sub
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
 WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
-FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, spread=SPREAD)
+GROUPED_CENTRES = 4_096  # rows in groups, each with neighbours of its own
 LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
 HURRIED = 15.0  # seconds left below which a learner that searches neighbours among so many rows is not chosen
 
@@ -166,7 +165,7 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     if grouped and not hurried:
-        found = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
+        found = LeaveOneOut(n_centres=GROUPED_CENTRES)
         why = "new rows are of new groups: each row is predicted from the nearest of other groups"
     elif n_rows <= FULL_BATCH_ROWS:
         found = FULL_BATCH
@@ -175,9 +174,9 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
-        found = dataclasses.replace(ROW_BY_ROW if n_rows <= N_CENTRES else LeaveOneOut(), spread=SPREAD)
-        m, C = found.n_neighbours + found.n_scored - 1, min(found.n_centres, n_rows)
-        why = f"beyond {FULL_BATCH_ROWS:,} rows the density of {C:,} rows, each left out and predicted from {m} rows near to it"
+        found = LeaveOneOut()
+        m = found.n_neighbours + found.n_scored - 1
+        why = f"more than {FULL_BATCH_ROWS:,} rows: the density of left-out rows, each predicted from {m} rows near to it"
     return (dataclasses.replace(found, **options) if options else found), why
 
 

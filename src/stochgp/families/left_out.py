@@ -59,9 +59,9 @@ class JudgingRows:
         weight = np.asarray(source.on_host(rows).weight, np.float64)
         return cls(source, X, rows, clusters(X[rows], group), weight)
 
-    def predicted(self, gp: Any) -> Conditional:
-        """By this model."""
-        return predicted_by_others(gp, self.source, self.X, self.rows)
+    def scores(self, gp: Any) -> Scores:
+        """log p of each row given its neighbours."""
+        return -np.asarray(predicted_by_others(gp, self.source, self.X, self.rows).loss, np.float64)
 
     def preferred(self, old: Scores, new: Scores, name: str) -> Preference:
         """Whether the log densities `new`, of the rival of that name, are to be preferred to `old`."""
@@ -74,7 +74,7 @@ def predicted_by_others(
     """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`host_inputs`)."""
     with jax.enable_x64(True):
         near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
-        return evaluate(gp, source, near, is_small(gp, source.take(rows[:SOME])))
+        return evaluate(gp, source, near, is_small(gp, source.on_host(rows[:SOME])))
 
 
 def beside_others(

@@ -2,13 +2,13 @@
 
 from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD
+from .conditionals import LeaveOneOut, Vecchia
 from .decoupled import IVSGPR, SVDGP
 from .descent import InverseRoot, PowerLaw, constant, cosine, muon
 from .evaluators import AbstractEvaluator, ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
 from .iterative import Iterative
-from .leave_one_out import LeaveOneOut, Vecchia
 from .minimax import Minimax
 from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD

@@ -1,63 +1,57 @@
-"""What leave-one-out and Vecchia share: hyperparameters from conditional densities of rows given few neighbours."""
+"""Leave-one-out and Vecchia likelihoods: hyperparameters from conditional densities of rows given few neighbours."""
 
 import abc
 import dataclasses
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
-from stochgp.learners import descent as optim
+from stochgp.data.streams import AbstractSource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine, slowed
+from stochgp.learners.descent import Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
 from stochgp.learners.standard_errors import StandardErrors, cells_of, godambe
 from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
-from stochgp.neighbours import NONE, neighbours_bytes, shared
+from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
 from stochgp.objectives import conditionals as densities
 from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
 
-N_NEIGHBOURS, N_CENTRES = 48, 16_384
-BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together
-RATE = 0.1  # of Adam, on logarithms
-ROUNDS = 12
-MOST_PASSES = 16  # of a round, which has as many as centres are fewer than N_CENTRES
-SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
-SCORINGS = 4  # steps of a trial that begins near its optimum
-# Scored rows of trials, and neighbourhoods of them, the larger of both; steps at most on all from where one ends.
-TRIAL_ROWS, TRIAL_NEIGHBOURHOODS, CLOSINGS = 4096, 1024, 8
-MOST_SCORED = 50  # parameters: with more there are only mini-batches
+N_NEIGHBOURS, N_CENTRES = 48, 8_192
+N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
+WARM_ROWS = 1_000  # whose exact likelihood gives the start
+MAX_STEPS, SEARCHES = 30, 2
+TRIAL_ROWS, TRIAL_STEPS, MAX_REFITTING = 4_096, 2, 8  # scored rows and steps of a trial; steps from its end on
+MAX_PARAMETERS = 1_000  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
-LEAST_RATIO = 1e-3  # of a step's gain to what the quadratic promises
-FIRST_DAMPING = 1.0  # from 0.01 on three real sets refused the first two to four steps
+LEAST_RATIO = 1e-3  # of a step's gain to the gain that the quadratic promises
+FIRST_DAMPING = 0.03
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
-NEGLIGIBLE = 1e-4  # nats a datum that scoring still promises; 5e-4 lost 0.011 nats on protein and kin40k
-NEAR = 1e-3  # nats a datum that a last step, which no pass follows, may promise
+SEARCHED_AT = 3e-3  # nats per datum that a step promises when neighbours are searched again
+NEGLIGIBLE = 5e-4  # nats per datum that a step promises when learning ends
+NEAR = 1e-3  # nats per datum that a last step, which no evaluation follows, may promise
 MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
-SETTLED = 0.05  # share of the neighbours that a search changed, below which they stay
 
 
 class Prepared(NamedTuple):
-    """The rows as the steps use them, and the first θ."""
+    """The rows as the steps use them, and θ."""
 
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
-    start: Float[np.ndarray, " P"]
+    start: Float[np.ndarray, " P"]  # around which the prior is
+    warm: Float[np.ndarray, " P"]  # where the steps begin
     cells: Int[np.ndarray, " B"]
     n_data: float  # that the mean over the scored rows is worth beside a prior
     n_scored: int  # rows that a neighbourhood scores, the last ones
@@ -68,106 +62,91 @@ class ConditionalState(eqx.Module):
 
     gp: AbstractGP
     near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, and then the centre
-    descent: Descent  # of the mini-batches
-    at: Curvature  # of the loss with its prior, at `gp`: known once neighbours stay
+    at: Curvature  # of the loss with its prior, at `gp`
     damping: np.float64
-    harder: np.float64  # what the next refused step multiplies the damping by
+    harder: np.float64  # the factor of the damping after the next refused step
     changed: np.float64  # share of the neighbours that the last search changed
-    kept: np.float64  # the gain of the last scoring step over what was promised
+    kept: np.float64  # the gain of the last step over the promised gain
+    n_searches: np.int64
 
 
 class AbstractConditionals(AbstractLearner):
-    """Descent on L(θ), the mean over C rows of −log p(y_i | y_c(i)), each with its weight ρ_i.
+    """Damped Fisher scoring on L(θ), the mean over C rows of −log p(y_i | y_c(i)), each with its weight ρ_i.
 
     A neighbourhood is a centre, drawn at random, and the rows that the leaf finds for it. It scores `n_scored` of them, the centre and those nearest to it, each given
     all others: one factor serves all (`left_out`). With `joint` n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
 
-    A step is a pass over the neighbourhoods; a round has one pass over 16,384 scored rows, or more over fewer. The first `searches` rounds are mini-batches for the optimiser,
-    with a search of neighbours before each in the metric learned so far, until a search changes fewer than a twentieth of them. From then on a pass is a
-    scoring step (Guinness 2021) on all, with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped if the loss does not fall as H promises. Kernels with more than 50
-    parameters, such as networks, have mini-batches only.
+    The start is the optimum of the exact likelihood of `warm_rows` rows. A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
+    (Guinness 2021), λ larger if the loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step
+    promises less than 0.003 nats.
     """
 
     joint: eqx.AbstractClassVar[bool]
     n_scored: eqx.AbstractVar[int]
 
-    batch_size: None = None
+    batch_size: ClassVar[None] = None
+    learning_rate: ClassVar[None] = None
+    optimizer: ClassVar[None] = None
+    decay: ClassVar[Schedule] = constant
     epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = cosine
     n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
+    warm_rows: int | None = WARM_ROWS
     searches: int = SEARCHES
     evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common()
-        if self.batch_size is not None:
-            how = "a step of this learner is a pass over its centres: leave it None"
-            raise ValueError(f"batch_size is {self.batch_size}; {how}")
-        for name, least in (("n_neighbours", 1), ("n_centres", 1), ("n_scored", 1), ("searches", 0)):
+        self.check_common("warm_rows")
+        for name in ("n_neighbours", "n_centres", "n_scored", "searches"):
             value = getattr(self, name)
-            if isinstance(value, bool) or value != int(value) or value < least:
-                raise ValueError(f"{name} is {value}; it must be a whole number of at least {least}")
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
 
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
         """k rows beside each centre, by the metric of `gp`, the nearest first; −1 for none."""
 
-    def around(self, gp: AbstractGP, prepared: Prepared) -> Int32[np.ndarray, "B m"]:
-        """The rows of each neighbourhood by the metric of `gp`: the nearest last, and then the centre."""
-        near = self.neighbours(gp, prepared, self._size_of(prepared) - 1)
-        return np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
-
     def _size_of(self, prepared: Prepared) -> int:
         return min(self.n_neighbours + prepared.n_scored, len(prepared.order))
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """An evaluation after each round."""
-        C, per_round = self._scored_rows(n_rows), self.passes_per_round(n_rows)
-        passes = ROUNDS * per_round if self.epochs is None else self.epochs
-        return StepPlan(C, 1, passes, min(per_round, passes), 1)
+        """An evaluation after each step."""
+        C = min(self.n_centres, self.n_scored * n_rows)
+        return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
-    def near_optimum(self, n_rows: int) -> Self:
-        """The same for a trial that starts near the optimum: of 4,096 rows, or 1,024 neighbourhoods, one round of mini-batches and at most 4 scoring steps."""
-        most = max(TRIAL_ROWS, TRIAL_NEIGHBOURHOODS * self.n_scored)
-        trial = dataclasses.replace(self, n_centres=min(self.n_centres, most), searches=1)
-        return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
+    def trial(self) -> Self:
+        """The same for a trial that starts near the optimum: 2 steps on 4,096 rows."""
+        few = min(self.n_centres, TRIAL_ROWS)
+        return dataclasses.replace(self, n_centres=few, searches=1, epochs=TRIAL_STEPS, warm_rows=None)
 
-    def closing(self) -> Self:
-        """The same for a start where a trial ended: scoring steps alone."""
-        return dataclasses.replace(self, searches=0, epochs=CLOSINGS)
-
-    def passes_per_round(self, n_rows: int) -> int:
-        """Passes of a round."""
-        return min(max(1, round(N_CENTRES / self._scored_rows(n_rows))), MOST_PASSES)
-
-    def _scored_rows(self, n_rows: int) -> int:
-        """C, at most as many as there are if each row is the centre of a neighbourhood."""
-        return min(self.n_centres, self.n_scored * n_rows)
+    def refitting(self) -> Self:
+        """The same for a start where a trial ended: at most 8 steps."""
+        return dataclasses.replace(self, searches=1, epochs=MAX_REFITTING, warm_rows=None)
 
     def n_scored_of(self, source: AbstractSource) -> int:
         """One if groups have several rows: those of a group are left out together."""
         return 1 if source.in_groups else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
+        """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
-        C = min(self._scored_rows(n_rows), n_rows)  # those of groups score one row each
-        sizes = (
-            (densities.BLOCK, min(self.n_neighbours + 1, n_rows)),
-            (densities.blocks_of(self.n_scored), m),
-        )
-        block = max(8 * n * (12 * size * size + 3 * size * (n_inputs + 2)) for n, size in sizes)
-        near = 3 * 4 * C * m
+        C = min(self.n_centres, n_rows)  # those of groups score one row each
+        block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
+        warm = 3 * 8 * min(self.warm_rows or 0, n_rows) ** 2
         search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
-        return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
+        return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(max(block, warm))
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
-        """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""
+        """An order of the rows, the centres, drawn without replacement, the rows that are searched, and the optimum of `warm_rows` rows.
+
+        Raises ValueError for a model without a kernel and for a kernel of more than 1,000 parameters.
+        """
         kernel_of(self, gp)
+        start = packed(partition(gp)[0])
+        if len(start) > MAX_PARAMETERS:
+            how = "learn a kernel with a network by learner='bsgd'"
+            raise ValueError(f"{type(self).__name__} learns at most {MAX_PARAMETERS} parameters: {how}")
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         n_scored = self.n_scored_of(source)
@@ -178,36 +157,35 @@ class AbstractConditionals(AbstractLearner):
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
         else:
             n_data = effective_number(np.asarray(source.on_host(drawn).weight))
-        return Prepared(order, group, centres, X, packed(partition(gp)[0]), cells, n_data, n_scored)
+        warm = start
+        if self.warm_rows is not None:
+            few = source.on_host(np.sort(order[: self.warm_rows]))
+            warm = optimum_of_few(gp, few, self.spread, (*seed, 1))
+        return Prepared(order, group, centres, X, start, warm, cells, n_data, n_scored)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
-        C, m = len(problem.prepared.centres), self._size_of(problem.prepared)
-        steps = C // _batch(problem) * min(problem.plan.total_steps, self._searched(problem))
-        rate = optim.start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-        descent = optim.begin(partition(gp)[0], self.optimizer, rate, steps)
-        near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
-        return ConditionalState(gp, near, descent, densities.unknown(len(problem.prepared.start)), *numbers)
+        prepared = problem.prepared
+        is_first = np.array_equal(packed(partition(gp)[0]), prepared.start)  # else a run before led here
+        gp = _moved(gp, prepared.warm) if is_first else gp
+        near = np.full((len(prepared.centres), self._size_of(prepared)), NONE, np.int32)
+        numbers = (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
+        return ConditionalState(gp, near, densities.unknown(len(prepared.start)), *numbers, np.int64(0))
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """Takes steps. "loss" is L, with its prior when scored; "distance" T²/P, "gain" the nats per datum that a scoring step still promises."""
+        """Takes steps. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
         numbers: list[Numbers] = []
-        for step in range(first_step, first_step + n_steps):
-            searched = self._searched(problem)
-            begins = step % problem.plan.steps_per_evaluation == 0 and step <= searched
-            if begins and state.changed > SETTLED:
+        for _ in range(n_steps):
+            if state.n_searches == 0 or (state.n_searches < self.searches and _gain(state.at) < SEARCHED_AT):
                 state = self._search(state, problem)
-            if step < searched:
-                state, found = self._by_batches(state, problem, (*seed, step))
-            else:
-                state, found = self.score(state, problem)
+            state, found = self.score(state, problem)
             numbers.append(found)
         means = {name: float(np.mean([found[name] for found in numbers])) for name in numbers[0]}
-        return state, {**means, "changed": float(state.changed)}
+        return state, {**means, "changed": float(state.changed), "searches": float(state.n_searches)}
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """(State after one damped scoring step on all centres, where it led): the same θ where the loss did not fall enough."""
+        """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""
         known = np.isfinite(state.at.loss)
         at = state.at if known else self._curvature(state.gp, problem, state.near)
         x = packed(partition(state.gp)[0])
@@ -226,7 +204,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """θ − H⁻¹∇L if little is left to gain and the last step gained what was promised, else θ.
+        """θ − H⁻¹∇L if little is left to gain and the last step gained its promise, else θ.
 
         With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats: one more step leads there, as near as L is a quadratic.
         """
@@ -234,7 +212,7 @@ class AbstractConditionals(AbstractLearner):
         return _moved(state.gp, packed(partition(state.gp)[0]) + made) if made.any() else state.gp
 
     def _moves(self, state: ConditionalState) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """−H⁻¹∇L as (what the model has moved by, though no pass has evaluated it; what is left undone): one of them is 0."""
+        """−H⁻¹∇L as (the move of the model, though no pass has evaluated it; the move that is left undone): one of them is 0."""
         at, nothing = state.at, np.zeros_like(state.at.gradient)
         if not np.isfinite(at.loss):
             return nothing, nothing
@@ -244,15 +222,15 @@ class AbstractConditionals(AbstractLearner):
         return (move, nothing) if is_made else (nothing, move)
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
-        """Mini-batches at a smaller rate, scoring by more damping."""
-        damping = np.float64(state.damping / factor**2)
-        return dataclasses.replace(state, descent=slowed(state.descent, factor), damping=damping)
+        """The state with more damping."""
+        return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:
-        return entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
+        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
+        return settled and entry["searches"] >= self.searches
 
     def standard_errors(self, state: ConditionalState) -> StandardErrors | None:
-        """√(e² + δ²), once all centres were scored: e of `godambe`, by cells of centres, and δ the move that another scoring step would make, 0 where the model has made it."""
+        """√(e² + δ²): e of `godambe`, by cells of centres, and δ the move that another step would make, 0 if the model has made it."""
         if not np.isfinite(state.at.loss):
             return None
         errors = np.hypot(godambe(state.at.hessian, state.at.spread), self._moves(state)[1])
@@ -260,45 +238,24 @@ class AbstractConditionals(AbstractLearner):
         return StandardErrors(named, float(state.at.error), int(state.at.n_cells) - 1)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
-        what = f"of the mean of {self.n_centres} conditional densities at most"
-        if math.isfinite(entry.get("distance", math.inf)):
-            return "exact", what
-        return "unbiased", f"{what}, from mini-batches"
-
-    def _searched(self, problem: Problem) -> int:
-        """Passes by mini-batches."""
-        few = len(problem.prepared.start) <= MOST_SCORED
-        return self.searches * problem.plan.steps_per_evaluation if few else problem.plan.total_steps
+        return "exact", f"of the mean of {self.n_centres} conditional densities at most"
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
-        """With the neighbours in the metric learned so far."""
-        near = self.around(state.gp, problem.prepared)
-        changed = np.float64(1 - shared(near[:, :-1], state.near[:, :-1]))
-        return dataclasses.replace(state, near=near, changed=changed)
-
-    def _by_batches(
-        self, state: ConditionalState, problem: Problem, seed: Seed
-    ) -> tuple[ConditionalState, Numbers]:
-        """A shuffled pass over the centres."""
-        C, B, gp = len(state.near), _batch(problem), state.gp
-        order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
-        wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
-        n_scored = problem.prepared.n_scored
-        per_row = np.float32(weight_per_row(problem.source, state.near[:, -n_scored:], self.joint))
-        (theta, rest), descent, losses = partition(gp), state.descent, []
-        rate = self.learning_rate if callable(self.learning_rate) else None  # a numeric rate is in the state
-        rules = rate, self.decay, self.optimizer, self.joint, n_scored
-        for part in np.array_split(order, max(1, len(order) // STACKED)):
-            rows = densities.neighbourhoods(problem.source, state.near[part], wide)
-            theta, descent, found = _descend(rules, theta, rest, descent, rows, per_row)
-            losses.append(np.mean(np.asarray(found), axis=0))
-        loss, squares, jittered = np.mean(losses, axis=0)
-        state = dataclasses.replace(state, gp=eqx.combine(theta, rest), descent=descent)
-        return state, _numbers(float(loss), float(squares), float(jittered))
+        """With the neighbours in the metric learned so far: the nearest last, and then the centre."""
+        prepared = problem.prepared
+        near = self.neighbours(state.gp, prepared, self._size_of(prepared) - 1)
+        near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
+        fields = {
+            "near": near,
+            "changed": np.float64(1 - shared(near[:, :-1], state.near[:, :-1])),
+            "at": densities.unknown(len(prepared.start)),
+            "n_searches": np.int64(state.n_searches + 1),
+        }
+        return dataclasses.replace(state, **fields)
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
         """With the prior ‖x − x₀‖²/(2 s² n)."""
-        wide = is_small(gp, problem.source.take(near[:SOME, -1]))
+        wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         others = self.joint, prepared.cells, prepared.n_scored
         found = densities.curvature(gp, problem.source, near, wide, *others)
@@ -314,61 +271,99 @@ class AbstractConditionals(AbstractLearner):
         return 0.0 if self.spread is None else 1 / (self.spread**2 * problem.prepared.n_data)
 
     def _numbers_of(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
+        """Of a step, for the history."""
         C, g = len(problem.prepared.centres), at.gradient
         prior = self._pull(problem) * (C / problem.prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
         distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
-        gain = float(0.5 * g @ shortest_solution(at.hessian, g))
-        return _numbers(float(at.loss), float(at.squares), float(at.jittered), distance, gain, float(better))
+        return {
+            "loss": float(at.loss), "squares": float(at.squares), "jittered": float(at.jittered), "distance": distance,
+            "gain": _gain(at), "accepted": float(better),
+        }  # fmt: skip
+
+
+class LeaveOneOut(AbstractConditionals):
+    """Leave-one-out density: each row is predicted from rows near to it, all others taken into account.
+
+        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
+
+    A neighbourhood, a centre and the m rows nearest to it, scores the centre and the R − 1 rows nearest to it, each given all others (block leave-one-out):
+    one factor scores all of them. With R = 1 each row is predicted from its m nearest rows.
+
+    It is no joint density, but the true θ minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
+    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. It is too optimistic if test rows are farther from the
+    training rows than these from each other (repeated measurements, later days), unless the rows come with their groups.
+
+    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
+    a standard error of the optimum. Or another step promises less than 0.0005 nats a row; or all steps were taken and the loss had settled, by
+    less than 0.01 nats a row: see `ByLoss`.
+
+    Parameters
+    ----------
+    epochs : int or None
+        Scoring steps at most; None = 30.
+    n_neighbours, n_centres, n_scored : int
+        m + 1 − R, the rows of a neighbourhood that are given to all that it scores; C, the number of scored rows, by C/R neighbourhoods whose centres are drawn once
+        without replacement, all rows if there are fewer; R, 1 if groups have several rows.
+    spread : float or None
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
+        decides what the rows leave open. None = no prior.
+    warm_rows : int or None
+        Rows whose exact likelihood gives the start of the steps; None = the parameters given.
+    searches : int
+        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
+    evaluator : AbstractEvaluator or None
+        As of `AbstractLearner`.
+    """
+
+    joint: ClassVar[bool] = False
+
+    n_neighbours: int = BESIDE_SCORED
+    n_scored: int = N_SCORED
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        search = Neighbours(prepared.X, kernel_of(self, gp), SLACK)
+        return search.others(prepared.centres, k, prepared.group)
+
+
+class Vecchia(AbstractConditionals):
+    """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
+
+        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
+
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated without bias. Early
+    rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. `converged` as there.
+
+    Parameters
+    ----------
+    epochs, n_neighbours, n_centres, spread, warm_rows, searches, evaluator
+        As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
+    """
+
+    joint: ClassVar[bool] = True
+    n_scored: ClassVar[int] = 1
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        positions = np.empty_like(prepared.order)
+        positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
+        return earlier_rows(kernel_of(self, gp), prepared.X, prepared.order, positions[prepared.centres], k)
 
 
 def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
-    """That of the model, which finds the neighbours. Raises ValueError for a model without one."""
+    """The kernel of the model, which finds the neighbours. Raises ValueError for a model without one."""
     if gp.has_moments:
         name, model = type(learner).__name__, type(gp).__name__
         raise ValueError(f"{name} finds neighbours by a kernel, and {model} has none")
     return gp.kernel
 
 
-def _batch(problem: Problem) -> int:
-    """Neighbourhoods of a mini-batch."""
-    return min(max(1, BATCH // problem.prepared.n_scored), len(problem.prepared.centres))
+def _gain(at: Curvature) -> float:
+    """The nats per datum that a step promises; inf if L is not known."""
+    if not math.isfinite(at.loss):
+        return math.inf
+    return float(0.5 * at.gradient @ shortest_solution(at.hessian, at.gradient))
 
 
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
     theta, rest = partition(gp)
     return eqx.combine(unpacked_alike(x, theta), rest)
-
-
-def _numbers(
-    loss: float,
-    squares: float,
-    jittered: float,
-    distance: float = math.inf,
-    gain: float = math.inf,
-    accepted: float = 1.0,
-) -> Numbers:
-    """Of a pass, for the history; by mini-batches neither distance nor gain are known."""
-    return {
-        "loss": loss, "squares": squares, "jittered": jittered, "distance": distance, "gain": gain, "accepted": accepted
-    }  # fmt: skip
-
-
-@eqx.filter_jit
-def _descend(
-    rules: tuple, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any
-) -> tuple[Any, Descent, Any]:
-    """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
-    rate, decay, optimizer, joint, n_scored = rules
-
-    def body(carry: Any, batch: Batch) -> tuple[Any, Any]:
-        theta, descent = carry
-        found, gradient = densities.batch_gradient(theta, rest, batch, joint, per_row, n_scored)
-        size = optim.step_size(descent, rate, decay)
-        share = densities.weights_of(batch, joint, n_scored) / per_row
-        seen = (found.loss, share * jnp.square(found.z), found.jitter > 0)
-        numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
-        return optim.move(theta, gradient, descent, optimizer, size), numbers
-
-    (theta, descent), numbers = jax.lax.scan(body, (theta, descent), batches)
-    return theta, descent, numbers

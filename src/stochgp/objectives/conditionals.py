@@ -152,10 +152,10 @@ def evaluate(
 
     def one(part: Int[np.ndarray, "B m"]) -> Conditional:
         rows = neighbourhoods(source, part)
-        A, y = systems(gp, rows, _dtype(wide))
+        A, y = systems(gp, rows, dtype_of(wide))
         return left_out(A, y, *_observed(gp, rows, n_scored, False))[0]
 
-    parts = in_threads(one, _parts(near))
+    parts = in_threads(one, parts_of(near))
     found: Any = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
     return Conditional(*(part[:, 0] if n_scored == 1 else part for part in found))
 
@@ -173,7 +173,7 @@ def curvature(
 
     `cells` are numbers from 0 on, one for each neighbourhood; None = each by itself.
     """
-    parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), _parts(near))
+    parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
     means: Any = (sum(part) / len(near) for part in parts)
     loss, gradient, hessian, scores, squares = means
@@ -203,7 +203,7 @@ def _sums(
 ) -> tuple:
     """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows; then weight, loss and gradient of each."""
     rows = neighbourhoods(source, near)
-    A, y = systems(gp, rows, _dtype(wide))
+    A, y = systems(gp, rows, dtype_of(wide))
     known, u, h, own = left_out(A, y, *_observed(gp, rows, R, joint))
     by_A, across, by_more, by_noise = _slopes(gp, rows, h, u[:, :, None] - own[:, None, :] * h, joint)
     z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
@@ -329,12 +329,12 @@ def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batc
     return Batch(X, y, np.where(near == NONE, 0.0, count))
 
 
-def _parts(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
+def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
     size = max(1, PAIRS // near.shape[1] ** 2)
     return [near[i : i + size] for i in range(0, len(near), size)]
 
 
-def _dtype(wide: bool) -> type:
+def dtype_of(wide: bool) -> type:
     return np.float64 if wide else np.float32
 
 
