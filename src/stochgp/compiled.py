@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
@@ -134,14 +134,32 @@ def _instructions() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
+@functools.cache
+def _blas() -> Any:
+    """The BLAS libraries of the process."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> Any:
+    """A context in which BLAS and LAPACK use one thread: for small matrices, on which further threads wait longer than they work."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` of every item, in their order, on a thread for each core; on an accelerator on this thread alone.
+    """`work` of every item, in their order, on a thread for each core, with one thread of BLAS each.
 
     For pieces that keep one core busy and make the same numbers on any thread. The first is done before the others, so that programs are compiled once.
     An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
     """
+    with one_blas_thread():
+        return _in_threads(work, items)
+
+
+def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     done, rest = [work(item) for item in items[:1]], items[1:]
-    n_threads = min(cores(), len(rest)) if jax.default_backend() == "cpu" else 1
+    n_threads = min(cores(), len(rest))
     if n_threads <= 1:
         return done + [work(item) for item in rest]
     wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # a setting of this thread

@@ -4,7 +4,8 @@ RBF and Matérn kernels, sums of them, and those behind a frozen linear map are 
 tiles of 256 × 256 rows, so that sets of any size share them.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,6 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from stochgp.compiled import in_threads
 from stochgp.kernels.base import AbstractKernel, Sum
 from stochgp.kernels.stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52
 from stochgp.kernels.warped import Warped
@@ -29,6 +31,7 @@ UNIT = 4.0  # distances of so many roundings of the norms are 0, as in `distance
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]
 Slopes = np.ndarray | None
+Panel = Callable[[], tuple[slice, slice, np.ndarray]]
 
 
 class Term(NamedTuple):
@@ -160,12 +163,27 @@ def block(
                 height, width = K[i : i + TILE, j : j + TILE].shape
                 K[i : i + TILE, j : j + TILE] = np.asarray(_tile(kernel, x, z, centre))[:height, :width]
         return K
+    _fill(K, terms, X, Z, centre)
+    return K
+
+
+def _fill(
+    K: np.ndarray, terms: list[Term], X: np.ndarray, Z: np.ndarray, centre: np.ndarray, above: bool = False, least: float = 0.0
+) -> None:
+    """Write k(X, Z) into K, with 0 for entries below `least`; `above`: only panels that reach right of the diagonal."""
     for number, term in enumerate(terms):
-        for i, j, s in _panels(term, X, Z, centre, X.dtype):
+
+        def write(panel: Panel, number: int = number, term: Term = term) -> None:
+            i, j, s = panel()
             f = profile(term, s)[0]
             f *= f.dtype.type(term.variance)
-            K[i, j] = f if number == 0 else K[i, j] + f
-    return K
+            if number:
+                f += K[i, j]
+            if least and number == len(terms) - 1:
+                f[f < least] = 0
+            K[i, j] = f
+
+        in_threads(write, _panels(term, X, Z, centre, K.dtype, above))
 
 
 def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N"]:
@@ -177,15 +195,7 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
     K, least = np.empty((N, N), dtype), 0.0
     if (terms := terms_of(kernel)) is not None:
         least = NEGLIGIBLE * sum(term.variance for term in terms) if dtype == np.float32 else 0.0
-        for number, term in enumerate(terms):
-            for i, j, s in _panels(term, X, X, centre, dtype, above=True):
-                f = profile(term, s)[0]
-                f *= dtype.type(term.variance)
-                if number:
-                    f += K[i, j]
-                if least and number == len(terms) - 1:
-                    f[f < least] = 0
-                K[i, j] = f
+        _fill(K, terms, X, X, centre, above=True, least=least)
         return K
     tiles = list(_tiles(X))
     for i, x in tiles:
@@ -222,20 +232,22 @@ def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
 
 def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.ndarray) -> list[np.ndarray]:
     Z = term.scaled(np.asarray(X, np.float64) - centre)
-    total, by_length = 0.0, np.zeros(Z.shape[1])
-    for i, j, s in _panels(term, X, X, centre, G.dtype, above=True):
+
+    def sums(panel: Panel) -> tuple[float, np.ndarray]:
+        i, j, s = panel()
         f, slope = profile(term, s, slope=True)
         g = 2 * G[i, j]
         if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
             rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
             g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
-        total += float(np.vdot(g, f))
         slope = slope * g
         rows, columns = slope.sum(axis=1, dtype=np.float64), slope.sum(axis=0, dtype=np.float64)
         across = np.einsum("id,id->d", Z[i], slope @ Z[j].astype(slope.dtype))
-        by_length += rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
-    variance = term.variance
-    return term.packed(-2 * variance * by_length, np.array([variance * total]))
+        return float(np.vdot(g, f)), rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
+
+    found = in_threads(sums, _panels(term, X, X, centre, G.dtype, above=True))
+    total, by_length = sum(f for f, _ in found), np.sum([by for _, by in found], axis=0)
+    return term.packed(-2 * term.variance * by_length, np.array([term.variance * total]))
 
 
 def slopes(
@@ -247,7 +259,8 @@ def slopes(
         for term in terms:
             by_scaled = np.zeros((len(X), term.scaled(X[:1]).shape[1]), X.dtype)
             U, V = term.scaled(X - centre), term.scaled(Z - centre)
-            for i, j, s in _panels(term, X, Z, centre, X.dtype):
+            for panel in _panels(term, X, Z, centre, X.dtype):
+                i, j, s = panel()
                 slope = profile(term, s, slope=True)[1] * alpha[None, j]
                 by_scaled[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
             by_scaled *= 2 * term.variance / term.lengthscale.astype(X.dtype)
@@ -272,21 +285,26 @@ def _add_to_inputs(term: Term, by_scaled: np.ndarray, found: np.ndarray) -> None
 
 def _panels(
     term: Term, X: np.ndarray, Z: np.ndarray, centre: np.ndarray, dtype: DTypeLike, above: bool = False
-) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """(rows, columns, squared scaled distances in `dtype`, computed in float64) of each panel; `above`: those that reach right of the diagonal."""
+) -> list[Panel]:
+    """Functions that give (rows, columns, squared scaled distances in `dtype`, computed in float64); `above`: of panels that reach right of the diagonal."""
     wide = lambda rows: term.scaled(np.asarray(rows, np.float64) - centre)
     U = wide(X)
     V = U if Z is X else wide(Z)
     u, v = (np.einsum("ij,ij->i", rows, rows) for rows in (U, V))
-    for i in range(0, len(U), TILE):
-        for j in range(i if above else 0, len(V), COLUMNS):
-            rows, columns = slice(i, min(i + TILE, len(U))), slice(j, min(j + COLUMNS, len(V)))
-            s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
-            s *= -2
-            s += norms
-            norms *= UNIT * np.finfo(np.float64).eps
-            s[s <= norms] = 0
-            yield rows, columns, s.astype(dtype, copy=False)
+
+    def panel(i: int, j: int) -> tuple[slice, slice, np.ndarray]:
+        rows, columns = slice(i, min(i + TILE, len(U))), slice(j, min(j + COLUMNS, len(V)))
+        s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
+        s *= -2
+        s += norms
+        norms *= UNIT * np.finfo(np.float64).eps
+        s[s <= norms] = 0
+        return rows, columns, s.astype(dtype, copy=False)
+
+    starts = range(0, len(U), TILE)
+    return [
+        functools.partial(panel, i, j) for i in starts for j in range(i if above else 0, len(V), COLUMNS)
+    ]
 
 
 def _tiles(X: Matrix) -> Any:

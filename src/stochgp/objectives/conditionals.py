@@ -260,9 +260,9 @@ def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> 
 
 
 def _slopes_of_term(term: dense.Term, X: Rows3, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
-    """(hᵀ∂K h, pᵀ∂K h) [B, R, ·] by what trains in this term, as lists. With G = f'(s), z the scaled rows and × entry by entry
+    """(hᵀ∂K h, pᵀ∂K h) [B, R, ·] by what trains in this term, as lists. With G = f'(s), z the scaled rows and × entry by entry:
 
-        Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
+    Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
     """
     B, m, R = h.shape
     Z = term.scaled(X).astype(h.dtype)
@@ -330,11 +330,13 @@ def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batc
 
 
 def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
+    """The neighbourhoods in parts that a thread works on."""
     size = max(1, PAIRS // near.shape[1] ** 2)
     return [near[i : i + size] for i in range(0, len(near), size)]
 
 
 def dtype_of(wide: bool) -> type:
+    """float64 if `wide`, else float32."""
     return np.float64 if wide else np.float32
 
 
