@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Int32
 
 from stochgp import deadline
 from stochgp.deadline import Pace
+from stochgp.kernels import dense
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
@@ -134,7 +135,10 @@ class Neighbours:
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
         """In float64, computed part by part and written where they stay; the inputs of a kernel that has none."""
         found: list[np.ndarray] = []
-        parts = range(0, len(X), PLACED_ROWS) if self.kernel is not None and not self._compares else []
+        if (terms := None if self.kernel is None else dense.terms_of(self.kernel)) is not None:
+            found = [term.scaled(np.asarray(X, np.float64)) for term in terms]
+        has_program = self.kernel is not None and not self._compares and terms is None
+        parts = range(0, len(X), PLACED_ROWS) if has_program else []
         with jax.enable_x64(True):
             for start in parts:
                 part = np.asarray(X[start : start + PLACED_ROWS], np.float64)

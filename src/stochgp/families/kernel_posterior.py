@@ -16,12 +16,12 @@ from stochgp.families.default_learners import LOCAL_ROWS
 from stochgp.families.hyperparameters import integrated
 from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import plan_solve, solved
+from stochgp.kernels.dense import mean_variance
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.neighbours import EXACT_ROWS
 from stochgp.objectives.conditionals import Conditional
-from stochgp.objectives.kernel import mean_variance
-from stochgp.parameters import frozen, value_of
+from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK, local_search_bytes
 from stochgp.results import RESULTS, Solution
@@ -133,7 +133,7 @@ def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[Ke
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
     usual, least_usual = np.quantile(variance, (0.5, NOISE_QUANTILE))
     some = data.X[:: max(1, len(data.y) // NOISE_ROWS)][:NOISE_ROWS]
-    signal = float(mean_variance(value_of(gp.kernel), some))
+    signal = mean_variance(gp.kernel, some)
     rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
     least = float(max(NOISE_SHARE * usual, NOISE_ROUNDINGS * rounding - least_usual))
     if learned >= least:

@@ -30,7 +30,10 @@ MAX_ROUNDS = 5
 # Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 MIN_CORRELATED = 0.01
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255  # rows of each where slopes are taken, and beside its centre
-IN_GROUPS = 2048, 1  # neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups
+IN_GROUPS = (
+    2048,
+    1,
+)  # neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups
 SCORED = 4096  # other rows, by which two rotations are compared
 MAX_REFITTING = 8  # steps of the exact likelihood after a rotation
 SEED = 1
@@ -54,35 +57,9 @@ def rotate_inputs(
     if refusal := _refusal(setting, is_named, first, learner, source, context.budget):
         context.record("rotation", 0, refusal)
         return first
-    drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
-    n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
-    judges = JudgingRows.of(source, np.sort(drawn[n : n + SCORED]))
-    best, n_rounds, reasons = first, 0, list[str]()
+    reasons = list[str]()
     try:
-        before = scores = judges.scores(first.gp)
-        for number in range(1, MAX_ROUNDS + 1):
-            if deadline.left() < 2 * first.seconds + OVERHEAD:
-                reasons.append("no time was left for another round")
-                break
-            M = _outer_products(best.gp, source, judges, np.sort(drawn[:n]))
-            if _correlated(M) < MIN_CORRELATED:
-                reasons.append("slopes along the directions are uncorrelated")
-                break
-            trial = _trial(_rotated(best.gp, M), number, learner, source, context)
-            if trial.result not in DONE:
-                best = best._replace(result=unless_ended(best, trial))
-                break
-            preferred = judges.preferred(scores, new := judges.scores(trial.gp), f"round {number}")
-            reasons.append(preferred.why)
-            if preferred.name is None:
-                break
-            best, n_rounds, scores = trial, number, new
-        if n_rounds and best.result in DONE:
-            best = _refitted(first, best.gp, learner, source, report, context)
-            preferred = judges.preferred(before, judges.scores(best.gp), "all of it")
-            reasons.append(preferred.why)
-        if best.result not in DONE or (n_rounds and preferred.name is None):
-            best, n_rounds = first._replace(result=unless_ended(first, best)), 0
+        best, n_rounds = _rotated_run(first, learner, source, report, context, reasons)
     except KeyboardInterrupt:
         best, n_rounds = first._replace(result=RESULTS.interrupted, converged=False), 0
         reasons.append("Ctrl-C ended the rounds")
@@ -93,6 +70,47 @@ def rotate_inputs(
         "rotation", n_rounds, f"lengthscales are along {axes}, by left-out rows: {'; '.join(reasons)}"
     )
     return best
+
+
+def _rotated_run(
+    first: FitResult,
+    learner: AbstractLearner,
+    source: AbstractSource,
+    report: Report,
+    context: FitContext,
+    reasons: list[str],
+) -> tuple[FitResult, int]:
+    """(The run with the last rotation that left-out rows prefer, the number of rotations); `first` and 0 if there is none. Adds to `reasons`."""
+    drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
+    n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
+    judges, sloping = JudgingRows.of(source, np.sort(drawn[n : n + SCORED])), np.sort(drawn[:n])
+    gp, n_rounds = first.gp, 0
+    before = scores = judges.scores(gp)
+    while n_rounds < MAX_ROUNDS:
+        if deadline.left() < 2 * first.seconds + OVERHEAD:
+            reasons.append("no time was left for another round")
+            break
+        M = _outer_products(gp, source, judges, sloping)
+        if _correlated(M) < MIN_CORRELATED:
+            reasons.append("slopes along the directions are uncorrelated")
+            break
+        trial = _trial(_rotated(gp, M), n_rounds + 1, learner, source, context)
+        if trial.result not in DONE:
+            return first._replace(result=unless_ended(first, trial)), 0
+        new = judges.scores(trial.gp)
+        preferred = judges.preferred(scores, new, f"round {n_rounds + 1}")
+        reasons.append(preferred.why)
+        if preferred.name is None:
+            break
+        gp, scores, n_rounds = trial.gp, new, n_rounds + 1
+    if n_rounds == 0:
+        return first, 0
+    last = _refitted(first, gp, learner, source, report, context)
+    if last.result not in DONE:
+        return first._replace(result=unless_ended(first, last)), 0
+    preferred = judges.preferred(before, judges.scores(last.gp), "all of it")
+    reasons.append(preferred.why)
+    return (first, 0) if preferred.name is None else (last, n_rounds)
 
 
 def _refusal(

@@ -17,10 +17,11 @@ from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.kernels import AbstractKernel
+from stochgp.kernels.dense import mean_variance
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
-from stochgp.objectives.kernel import SOME_ROWS, mean_variance
+from stochgp.objectives.kernel import SOME_ROWS
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
@@ -225,7 +226,7 @@ def plan_solve(
         (N, D), itemsize = X.shape, X.dtype.itemsize
         size = SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize)
     else:
-        ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
+        ratio = noise / mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS])
         size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
     release()
     chosen = choose_solver(

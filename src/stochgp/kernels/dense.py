@@ -168,7 +168,13 @@ def block(
 
 
 def _fill(
-    K: np.ndarray, terms: list[Term], X: np.ndarray, Z: np.ndarray, centre: np.ndarray, above: bool = False, least: float = 0.0
+    K: np.ndarray,
+    terms: list[Term],
+    X: np.ndarray,
+    Z: np.ndarray,
+    centre: np.ndarray,
+    above: bool = False,
+    least: float = 0.0,
 ) -> None:
     """Write k(X, Z) into K, with 0 for entries below `least`; `above`: only panels that reach right of the diagonal."""
     for number, term in enumerate(terms):
@@ -302,15 +308,24 @@ def _panels(
         return rows, columns, s.astype(dtype, copy=False)
 
     starts = range(0, len(U), TILE)
-    return [
-        functools.partial(panel, i, j) for i in starts for j in range(i if above else 0, len(V), COLUMNS)
-    ]
+    return [functools.partial(panel, i, j) for i in starts for j in range(i if above else 0, len(V), COLUMNS)]
+
+
+def mean_variance(kernel: Kernel, X: Matrix) -> float:
+    """The mean of k(x, x)."""
+    terms = terms_of(kernel)
+    return float(_mean_variance(kernel, X)) if terms is None else sum(term.variance for term in terms)
 
 
 def _tiles(X: Matrix) -> Any:
     """(first row, rows filled up to TILE by repeating the last one) of each tile."""
     for start in range(0, len(X), TILE):
         yield start, filled_up(X[start : start + TILE], TILE)
+
+
+@eqx.filter_jit
+def _mean_variance(kernel: Any, X: Any) -> Array:
+    return jnp.mean(value_of(kernel).diag(jnp.asarray(X)))
 
 
 @eqx.filter_jit

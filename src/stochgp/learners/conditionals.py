@@ -28,7 +28,11 @@ N_NEIGHBOURS, N_CENTRES = 48, 8_192
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 WARM_ROWS = 1_000  # whose exact likelihood gives the start
 MAX_STEPS, SEARCHES = 30, 2
-TRIAL_ROWS, TRIAL_STEPS, MAX_REFITTING = 4_096, 2, 8  # scored rows and steps of a trial; steps from its end on
+TRIAL_ROWS, TRIAL_STEPS, MAX_REFITTING = (
+    4_096,
+    2,
+    8,
+)  # scored rows and steps of a trial; steps from its end on
 MAX_PARAMETERS = 1_000  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm

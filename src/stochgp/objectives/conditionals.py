@@ -20,7 +20,7 @@ from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.linalg import JITTERS
-from stochgp.parameters import partition, slope_of, value_of
+from stochgp.parameters import partition, slope_of
 
 PAIRS = 1 << 18  # entries of matrices that a thread works on at a time
 BLOCK = 32  # neighbourhoods of a program of JAX
@@ -212,7 +212,9 @@ def _sums(
     J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
     H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
-    if joint:  # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
+    if (
+        joint
+    ):  # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
         least = np.maximum(rho, SMALLEST_COUNT)
         log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
         loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
@@ -241,7 +243,9 @@ def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> 
         theta, rest = partition(gp)
         args = (theta, rest, len(packed(theta)))
         parts = _padded(_form_slopes, args, X.astype(h.dtype), count.astype(h.dtype), h, p)
-        own, across, more, noise = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+        own, across, more, noise = (
+            np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True)
+        )
         return own, across, (0 if joint else 1) * more, noise
     found, centred = [], X - X[:, -1:]
     for term in terms:
@@ -313,13 +317,8 @@ def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint
 def is_small(gp: Any, rows: Batch) -> bool:
     """Return True if the noise of some row is so small beside the prior variance that neighbourhoods need float64."""
     X, count = np.asarray(rows.X, np.float64), np.asarray(rows.weight, np.float64)
-    terms = _host_terms(gp)
-    if terms is None:
-        signal = float(np.asarray(_mean_variance(gp.kernel, X)))
-    else:
-        signal = sum(term.variance for term in terms)
     noise = _noise(gp, X[None], np.maximum(count, SMALLEST_COUNT)[None])
-    return bool(noise.min() < WIDE_BELOW * signal)
+    return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, X))
 
 
 def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batch:
@@ -360,11 +359,6 @@ def _covariances(gp: Any, X: Array, count: Array) -> Float[Array, "B m m"]:
 @eqx.filter_jit
 def _noise_variances(gp: Any, X: Array, count: Array) -> Float[Array, "B m"]:
     return jax.vmap(gp.noise.variance)(jnp.asarray(X), jnp.asarray(count))
-
-
-@eqx.filter_jit
-def _mean_variance(kernel: Any, X: Array) -> Array:
-    return jnp.mean(value_of(kernel).diag(jnp.asarray(X)))
 
 
 @eqx.filter_jit

@@ -9,14 +9,12 @@ which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(x
 
 import contextlib
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from stochgp.compiled import one_blas_thread
 from stochgp.data.rows import Rows
@@ -93,18 +91,12 @@ def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Fac
         dtype = "float64"
     if dtype is not None:
         return factorised(gp.kernel, at.X, noise, dtype)
-    signal = float(mean_variance(gp.kernel, at.X[:: max(1, len(at.y) // SOME_ROWS)][:SOME_ROWS]))
+    signal = dense.mean_variance(gp.kernel, at.X[:: max(1, len(at.y) // SOME_ROWS)][:SOME_ROWS])
     if float(noise.min()) > SMALLEST_RATIO * signal:
         factor = factorised(gp.kernel, at.X, noise, "float32")
         if factor.jitter == 0:
             return factor
     return factorised(gp.kernel, at.X, noise, "float64")
-
-
-@eqx.filter_jit
-def mean_variance(kernel: Any, X: Any) -> Array:
-    """The mean of k(x, x)."""
-    return jnp.mean(kernel.diag(X))
 
 
 def nlml(gp: KernelGP, rows: Batch, *, dtype: str = "float64") -> float:

@@ -23,7 +23,9 @@ def outer_products(
     """
     terms = dense.terms_of(gp.kernel)
     if terms is None or len(terms) != 1:
-        raise ValueError(f"outer products are of an RBF or Matérn kernel, not of a {type(gp.kernel).__name__}")
+        raise ValueError(
+            f"outer products are of an RBF or Matérn kernel, not of a {type(gp.kernel).__name__}"
+        )
     (term,) = terms
 
     def sums(part: Int[np.ndarray, "B m"]) -> tuple[Float[np.ndarray, "A A"], float]:
