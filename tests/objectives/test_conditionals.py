@@ -11,7 +11,6 @@ from stochgp.models import KernelGP
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import (
-
     WIDE_BELOW,
     Conditional,
     curvature,
@@ -281,7 +280,9 @@ HOST_KERNELS = {
         Matern32(bounded(0.9, 0.1, 3.0, dtype=jnp.float64), frozen(np.float64(0.8)), active_dims=(1,))
         + Matern52(frozen(np.array([0.5, 2.0])), positive(0.4, lower=0.1, dtype=jnp.float64))
     ),
-    "rotated": lambda: Warped(Matern32(positive([0.7, 1.4], dtype=jnp.float64), positive(1.3, dtype=jnp.float64)), ROTATION),
+    "rotated": lambda: Warped(
+        Matern32(positive([0.7, 1.4], dtype=jnp.float64), positive(1.3, dtype=jnp.float64)), ROTATION
+    ),
 }
 
 
@@ -453,8 +454,9 @@ def test_noise_is_small_where_float32_is_not_enough():
     X, y, count = make_data()
     rows = DeviceRows(X, y, count, dtype=jnp.float64).take(np.arange(N))
     bound = WIDE_BELOW * 1.3 * count.max()
-    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0), rows)
-    assert is_small(make_gp(noise=0.99 * bound, slope=0.0), rows)
+    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0, dtype=jnp.float32), rows)
+    assert is_small(make_gp(noise=0.99 * bound, slope=0.0, dtype=jnp.float32), rows)
+    assert is_small(make_gp(), rows)  # parameters in float64
 
 
 def test_blocks_are_added_up():

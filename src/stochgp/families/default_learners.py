@@ -36,7 +36,9 @@ DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
 WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
 FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, spread=SPREAD)
-GROUPED_CENTRES = 4_096  # rows in groups, each with neighbours of its own
+# Each row from its nearest. With 8,000 rows blocks of 8 rows lost 7 % of the CRPS on protein and 5 % on pol.
+ROW_BY_ROW = LeaveOneOut(n_neighbours=48, n_scored=1)
+MAX_ROW_BY_ROW = 16_384
 LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
 HURRIED = 15.0  # seconds left below which a learner that searches neighbours among so many rows is not chosen
 
@@ -165,7 +167,7 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     if grouped and not hurried:
-        found = LeaveOneOut(n_centres=GROUPED_CENTRES)
+        found = ROW_BY_ROW
         why = "new rows are of new groups: each row is predicted from the nearest of other groups"
     elif n_rows <= FULL_BATCH_ROWS:
         found = FULL_BATCH
@@ -174,7 +176,7 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
-        found = LeaveOneOut()
+        found = ROW_BY_ROW if n_rows <= MAX_ROW_BY_ROW else LeaveOneOut()
         m = found.n_neighbours + found.n_scored - 1
         why = f"more than {FULL_BATCH_ROWS:,} rows: the density of left-out rows, each predicted from {m} rows near to it"
     return (dataclasses.replace(found, **options) if options else found), why

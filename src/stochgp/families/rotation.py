@@ -10,10 +10,11 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.streams import AbstractSource
+from stochgp.families.default_learners import ROW_BY_ROW
 from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, beside_others
 from stochgp.kernels import dense
 from stochgp.kernels.rotated import Metric
-from stochgp.learners import FullBatch, LeaveOneOut
+from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE, continued, fit, unless_ended
@@ -80,13 +81,17 @@ def _rotated_run(
     context: FitContext,
     reasons: list[str],
 ) -> tuple[FitResult, int]:
-    """(The run with the last rotation that left-out rows prefer, the number of rotations); `first` and 0 if there is none. Adds to `reasons`."""
+    """(The run with the last rotation that left-out rows prefer, the number of rotations); `first` and 0 if there is none. Adds to `reasons`.
+
+    A round whose gain is positive but not clear is followed by another, which is compared with the last rotation that was kept.
+    """
     drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
     n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
     judges, sloping = JudgingRows.of(source, np.sort(drawn[n : n + SCORED])), np.sort(drawn[:n])
-    gp, n_rounds = first.gp, 0
+    kept = gp = first.gp
+    n_rounds, doubted = 0, False
     before = scores = judges.scores(gp)
-    while n_rounds < MAX_ROUNDS:
+    for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < 2 * first.seconds + OVERHEAD:
             reasons.append("no time was left for another round")
             break
@@ -94,18 +99,21 @@ def _rotated_run(
         if _correlated(M) < MIN_CORRELATED:
             reasons.append("slopes along the directions are uncorrelated")
             break
-        trial = _trial(_rotated(gp, M), n_rounds + 1, learner, source, context)
+        trial = _trial(_rotated(gp, M), number, learner, source, context)
         if trial.result not in DONE:
             return first._replace(result=unless_ended(first, trial)), 0
-        new = judges.scores(trial.gp)
-        preferred = judges.preferred(scores, new, f"round {n_rounds + 1}")
+        gp, name = trial.gp, f"round {number}"
+        preferred = judges.preferred(scores, new := judges.scores(gp), name)
         reasons.append(preferred.why)
-        if preferred.name is None:
+        if preferred.name is not None:
+            kept, scores, n_rounds, doubted = gp, new, number, False
+        elif doubted or name not in preferred.gains or preferred.gains[name].mean <= 0:
             break
-        gp, scores, n_rounds = trial.gp, new, n_rounds + 1
+        else:
+            doubted = True
     if n_rounds == 0:
         return first, 0
-    last = _refitted(first, gp, learner, source, report, context)
+    last = _refitted(first, kept, learner, source, report, context)
     if last.result not in DONE:
         return first._replace(result=unless_ended(first, last)), 0
     preferred = judges.preferred(before, judges.scores(last.gp), "all of it")
@@ -156,7 +164,7 @@ def _trial(
     gp: KernelGP, number: int, learner: AbstractLearner, source: AbstractSource, context: FitContext
 ) -> FitResult:
     """A short run from `gp`, whose kernel is that which another ended with."""
-    trial = (learner if isinstance(learner, AbstractConditionals) else LeaveOneOut()).trial()
+    trial = (learner if isinstance(learner, AbstractConditionals) else ROW_BY_ROW).trial()
     checkpoint = context.checkpoint_of(f"rotation{number}")
     return fit(trial, gp, source, key=context.learn_key, checkpoint=checkpoint)
 
