@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52, Warped, dense
 from stochgp.likelihoods.noise import AbstractNoise

@@ -82,7 +82,7 @@ class AbstractConditionals(AbstractLearner):
 
     The start is the optimum of the exact likelihood of `warm_rows` rows. A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
     (Guinness 2021), λ larger if the loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step
-    promises less than 0.003 nats. Before the last search a quarter of the neighbourhoods is scored.
+    promises less than 0.003 nats, or after half of the steps. Before the last search a quarter of the neighbourhoods is scored.
     """
 
     joint: eqx.AbstractClassVar[bool]
@@ -180,8 +180,9 @@ class AbstractConditionals(AbstractLearner):
     ) -> tuple[ConditionalState, Numbers]:
         """Takes steps. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
         numbers: list[Numbers] = []
-        for _ in range(n_steps):
-            if state.n_searches == 0 or (state.n_searches < self.searches and _gain(state.at) < SEARCHED_AT):
+        for step in range(first_step, first_step + n_steps):
+            is_due = _gain(state.at) < SEARCHED_AT or 2 * step >= problem.plan.total_steps
+            if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
                 state = self._search(state, problem)
             state, found = self.score(state, problem)
             numbers.append(found)
