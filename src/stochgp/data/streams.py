@@ -26,9 +26,9 @@ class Batch(NamedTuple):
     Leading axes may be added: a stack of K batches is Batch([K, B, D], [K, B], [K, B]).
     """
 
-    X: Float[Array, "... N D"]
-    y: Float[Array, "... N"]
-    weight: Float[Array, "... N"]
+    X: Float[Any, "... N D"]
+    y: Float[Any, "... N"]
+    weight: Float[Any, "... N"]
 
 
 class AbstractPasses(abc.ABC):

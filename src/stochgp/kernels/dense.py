@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -93,7 +94,7 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
 
 
 def _is_known(parameter: Any) -> bool:
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(parameter))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parameter))
 
 
 def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -172,8 +172,9 @@ class AbstractConditionals(AbstractLearner):
         is_first = np.array_equal(packed(partition(gp)[0]), prepared.start)  # else a run before led here
         gp = _moved(gp, prepared.warm) if is_first else gp
         near = np.full((len(prepared.centres), self._size_of(prepared)), NONE, np.int32)
-        numbers = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
-        return ConditionalState(gp, near, densities.unknown(len(prepared.start)), *numbers, np.int64(0))
+        damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
+        at = densities.unknown(len(prepared.start))
+        return ConditionalState(gp, near, at, damping, harder, changed, kept, np.int64(0))
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed

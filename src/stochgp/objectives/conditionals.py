@@ -95,7 +95,8 @@ def covariances(
     terms = _host_terms(gp)
     if terms is None:
         return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
-    A, centred = None, X - X[:, -1:]
+    A: Any = None
+    centred = X - X[:, -1:]
     for term in terms:
         Z = term.scaled(centred).astype(dtype)
         K, slope = dense.profile(term, dense.squares(Z), slope=parts is not None)

@@ -39,4 +39,4 @@ def outer_products(
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
     found: list[Any] = in_threads(sums, parts_of(near))
-    return sum(M for M, _ in found) / sum(weight for _, weight in found)
+    return np.sum([M for M, _ in found], axis=0) / sum(weight for _, weight in found)
