@@ -22,21 +22,22 @@ from stochgp.learning.run import Report
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import PAIRS, is_small
-from stochgp.objectives.outer_products import outer_products
+from stochgp.objectives.outer_products import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
+from stochgp.solvers.sizes import SMALL
 
 AUTO = "auto"  # `rotate_inputs=`: True if the kernel is given by name
 MIN_ROWS = 1000  # half of which judge, and D² numbers are learned
 MAX_ROUNDS = 5
 # Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 MIN_CORRELATED = 0.01
-NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255  # rows of each where slopes are taken, and beside its centre
+NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255  # rows of each where slopes are taken, and beside its centre
 IN_GROUPS = (
     2048,
     1,
 )  # neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups
 SCORED = 4096  # other rows, by which two rotations are compared
-MAX_REFITTING = 8  # steps of the exact likelihood after a rotation
+MAX_REFITTING = 5  # steps of the exact likelihood after a rotation
 SEED = 1
 
 
@@ -153,7 +154,9 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: AbstractSource, judges: JudgingRows, rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """M of these rows and of those nearest to them."""
+    """M of these rows: of the mean given all rows, if they are few, else given the rows nearest to each."""
+    if source.size <= SMALL and not source.in_groups:
+        return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, judges.X, rows, NEIGHBOURS)
     near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
