@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52, Warped, dense
 from stochgp.likelihoods.noise import AbstractNoise
@@ -11,7 +12,6 @@ from stochgp.models import KernelGP
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import (
-
     WIDE_BELOW,
     Conditional,
     curvature,
@@ -281,7 +281,9 @@ HOST_KERNELS = {
         Matern32(bounded(0.9, 0.1, 3.0, dtype=jnp.float64), frozen(np.float64(0.8)), active_dims=(1,))
         + Matern52(frozen(np.array([0.5, 2.0])), positive(0.4, lower=0.1, dtype=jnp.float64))
     ),
-    "rotated": lambda: Warped(Matern32(positive([0.7, 1.4], dtype=jnp.float64), positive(1.3, dtype=jnp.float64)), ROTATION),
+    "rotated": lambda: Warped(
+        Matern32(positive([0.7, 1.4], dtype=jnp.float64), positive(1.3, dtype=jnp.float64)), ROTATION
+    ),
 }
 
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
-from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.deadline import TimeIsUpError

@@ -112,7 +112,9 @@ class ExactKernelPosterior(AbstractKernelPosterior):
             need += itemsize * N**2
         if request.covariance:
             return need + covariance_bytes(N, n)
-        return need + (64 * n + 8 * 6 * min(n, BLOCK) * N if self.is_exact and n else self.near_bytes(request))
+        return need + (
+            64 * n + 8 * 6 * min(n, BLOCK) * N if self.is_exact and n else self.near_bytes(request)
+        )
 
     def nlml(self) -> float:
         """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.

@@ -18,7 +18,6 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
-from stochgp.neighbours import SLACK
 from stochgp.numerics.arrays import by_blocks
 from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
@@ -157,7 +156,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         """The moments from near rows."""
         gp, X = KernelGP(self.system.kernel, self.system.noise), np.asarray(self.system.X)
         y = np.zeros(len(X)) if self.y is None else self.y
-        return NearRows(gp, X, y, self.system.weight, SLACK)
+        return NearRows(gp, X, y, self.system.weight, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
         """On the host, unless there is an accelerator or X is being traced; of many training rows in the dtype of matrices of near rows."""

@@ -15,7 +15,7 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
-from stochgp.neighbours import NONE, Neighbours, neighbours_bytes
+from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import PAIRS, conditional_moments, dtype_of, is_small, parts_of
@@ -35,14 +35,14 @@ class NearRows:
     """Moments of f at points, given the training rows nearest to each: O(n³) a point from n rows, in batches on all cores.
 
     A kernel that is one RBF or Matérn term compares inputs divided by √lengthscale, halfway between the inputs' own scales and the kernel's. Other kernels find
-    the rows of highest correlation. Matrices are in float32 unless the noise is tiny (`is_small`).
+    the rows of highest correlation.
 
     Parameters
     ----------
     gp, X, y, weight : KernelGP, array [N, D], [N] and [N]
         k, σ² and s, the training rows and their ρ.
-    slack : float or None
-        Of the search (`Neighbours`).
+    quick : bool
+        For variances alone: the search may miss some of the nearest rows, and matrices are in float32 unless the noise is tiny (`is_small`).
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class NearRows:
         X: Float[np.ndarray, "N D"],
         y: Float[np.ndarray, " N"],
         weight: Float[np.ndarray, " N"],
-        slack: float | None = None,
+        quick: bool = False,
     ):
         with jax.enable_x64(True):
             self.gp: KernelGP = on_host(cast(gp, np.float64))
             some: Any = X[:SOME], y[:SOME], weight[:SOME]
-            self.dtype = dtype_of(is_small(self.gp, Batch(*some)))
-        self.X, self.y, self.weight, self.slack = X, y, weight, slack
+            self.dtype = dtype_of(not quick or is_small(self.gp, Batch(*some)))
+        self.X, self.y, self.weight, self.slack = X, y, weight, SLACK if quick else None
         terms = dense.terms_of(self.gp.kernel)
         self._term = terms[0] if terms is not None and len(terms) == 1 else None
 
