@@ -1,7 +1,7 @@
 """X16 (Lin et al. 2024, Table 1): posteriors with the published Matérn-3/2 hyperparameters, by each solver as it comes.
 
-90/10 splits, unit-variance targets; NLPD includes the noise. Cholesky has exact variances, the others those of 64 samples with 2,000
-prior features each. Seconds are of `fit`, compilation included, on the cores that the run may use. `published` cells run stochastic dual descent with the
+90/10 splits, unit-variance targets; NLPD includes the noise. Variances come from near rows. The iterative solvers also solve for 64 samples with 2,000
+prior features each, as in the paper. Seconds are of `fit`, compilation included, on the cores that the run may use. `published` cells run stochastic dual descent with the
 paper's settings (βN = 50, B = 512, ρ = 0.9, r = 100/T) for the mean alone and record the way there. `svgp` is `SparseGPRegressor` as it comes,
 512 inducing points that are learned, at the same hyperparameters. What the sets that are not at hand
 would need is in `page`.

@@ -98,14 +98,14 @@ def predict(found: FitResult, split: Split, trial: int) -> dict:
     """Scores of local prediction; `calibrated` is the NLPD with the factor fitted on training rows that were left out."""
     begun = time.perf_counter()
     near = posterior(found, split)
-    local = near.predict(split.X_test)
+    mean, variance = near.mean_and_variance(split.X_test)
     seconds = time.perf_counter() - begun
-    calibrated = near.calibrated(CALIBRATION_ROWS, trial)
-    std = np.sqrt(local.variance + near.noise_variance)
+    calibrated, _ = near.calibrated(CALIBRATION_ROWS, trial)
+    std = np.sqrt(variance + near.noise_variance)
     wider = calibrated.scale**0.5 * std
     return {
-        **_scores(split, local.mean, std),
-        "nlpd_calibrated": metrics.nlpd(split.y_test, local.mean, wider),
+        **_scores(split, mean, std),
+        "nlpd_calibrated": metrics.nlpd(split.y_test, mean, wider),
         "scale": calibrated.scale,
         "predict_seconds": seconds,
         "predict_rows": len(split.y_test),

@@ -150,7 +150,7 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
     posterior, own = model._fitted.posterior, group[:500][np.lexsort((y[:500], X[:500, 1], X[:500, 0]))]
     with jax.enable_x64(True):
         if isinstance(posterior, LocalPosterior):
-            np.testing.assert_allclose(posterior.calibrated(500, 0, own).scale, posterior.scale, rtol=1e-6)
+            np.testing.assert_allclose(posterior.calibrated(500, 0, own)[0].scale, posterior.scale, rtol=1e-6)
             return
         c, again = model.fit_report_["variance_scale"], calibrated(posterior, own)[1]
     np.testing.assert_allclose(again, 1 + (1 - 1 / c) / 101, rtol=1e-5)

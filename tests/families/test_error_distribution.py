@@ -1,7 +1,6 @@
 """likelihood= of kernel and sparse GPs: what is chosen, and that intervals, files, plans and limits keep to it."""
 
 import functools
-import math
 from types import SimpleNamespace
 
 import jax
@@ -23,7 +22,6 @@ from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, co
 from stochgp.models import KernelGP
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
-from stochgp.posteriors import LocalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
 N = 600
@@ -33,9 +31,7 @@ SPARSE = {"approximation": "sgpr", "n_inducing": 60}
 families = pytest.mark.parametrize("family", ["kernel", "sparse"])
 
 # A posterior that does not know its rows without themselves.
-UNKNOWING = SimpleNamespace(
-    errors_of_left_out=lambda *_: None, most_left_out=math.inf, leaves_groups_out=False
-)
+UNKNOWING = SimpleNamespace(errors_of_left_out=lambda *_: None, leaves_groups_out=False)
 
 
 def make(family="kernel", **settings):
@@ -152,25 +148,6 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
     assert (found.group is not None) == grouped
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_errors_of_a_local_posterior_are_those_of_one_without_these_rows(grouped):
-    """From its own neighbours, near in its own distance: those nearest by the kernel are others, and here nearly repeat the row."""
-    X, y = plain(60)
-    X = np.concatenate([X, X + [0.0, 1.0]])
-    y, each = np.tile(y, 2), np.arange(120)
-    group = each // 2 if grouped else each
-    gp = KernelGP(RBF([0.1, 1000.0], 1.3), 1e-4)
-    data = TrainingData.of(Rows(X, y, None, group if grouped else None), False, None, "float64")
-    made = LocalPosterior(gp, data.X, data.y, data.weight, 5, scale=2.0)
-    found = choosing._left_out(made, gp, data)
-    rows = some_rows(120, 120)
-    for i, z in zip(rows[:40], found.z[:40], strict=True):
-        rest = group != group[i]
-        new = LocalPosterior(gp, data.X[rest], data.y[rest], data.weight[rest], 5, scale=2.0)
-        mean, variance = new.mean_and_variance(data.X[i : i + 1])
-        assert_allclose(z, (data.y[i] - mean) / np.sqrt(variance + 2e-4), rtol=1e-6)
-
-
 def test_few_groups_choose_nothing():
     X, y = rows(N)
     few = make().fit(X, y, groups=np.arange(N) % 5)
@@ -198,7 +175,7 @@ def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
     assert_array_equal(found.weight, weight[at])
     assert_array_equal(found.group, group[at])
     assert_allclose(np.average(found.squares, weights=weight[at]), 1, rtol=1e-12)
-    assert_allclose(scaled.z, found.z, rtol=1e-9)
+    assert_allclose(scaled.z, found.z, rtol=1e-3)  # matrices in float32
 
 
 def test_a_student_t_is_fitted_as_asked():

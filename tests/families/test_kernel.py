@@ -130,8 +130,8 @@ def test_single_precision_is_close_where_it_is_chosen(monkeypatch):
 def test_a_row_is_predicted_alike_in_any_company(fitted):
     mean, std = fitted.predict(np.tile(X, (9, 1)), return_std=True)  # 540 rows: two blocks
     alone = [fitted.predict(row[None], return_std=True) for row in X[:5]]
-    assert_array_equal(mean[:5], [m[0] for m, _ in alone])
-    assert_array_equal(std[-60:], std[:60])
+    assert_allclose(mean[:5], [m[0] for m, _ in alone], rtol=1e-10)
+    assert_allclose(std[-60:], std[:60], rtol=1e-10)
 
 
 # Stochastic dual descent
@@ -169,17 +169,12 @@ def test_conjugate_gradients_are_as_close_as_their_residual_says():
     assert np.all(np.abs(model.predict(X_NEW) - exact.mean) < bound)
 
 
-def test_variances_from_samples_are_within_their_stated_error(descended):
-    """√(2/S) for one row; the mean over rows of correlations ρ has the variance (2/S) mean(ρ²)."""
+def test_variances_from_near_rows_are_nearly_exact(descended):
+    """Near rows are nearly all, or all that say something."""
     exact = dense(X, y)
     std = descended.predict(X_NEW, return_std=True)[1]
-    ratios, stated = std**2 / np.diag(exact.covariance), (2 / 256) ** 0.5
-    assert np.all(np.abs(ratios - 1) < 4 * stated)
-    alone = np.sqrt(np.diag(exact.covariance))
-    correlations = exact.covariance / np.outer(alone, alone)
-    assert abs(np.mean(ratios) - 1) < 4 * stated * np.sqrt(np.mean(correlations**2))
-    plan = descended.plan_["variance"]
-    assert plan["choice"] == "samples" and f"{stated:.3g}" in plan["why"]
+    assert_allclose(std**2, np.diag(exact.covariance), rtol=0.02)
+    assert descended.plan_["variance"]["choice"] == "near rows"
     prior = VARIANCE * y.std() ** 2
     assert np.all(descended.predict(1e3 * X, return_std=True)[1] ** 2 <= prior * (1 + 1e-5))
     assert np.all(std > 0)
@@ -195,14 +190,6 @@ def test_covariances_of_an_iterative_solver_are_never_below_the_exact_ones(desce
     residuals = descended._fitted.posterior.tolerance * np.linalg.norm(matern32(rows, new), axis=0)
     most = y.std() * residuals / np.sqrt(NOISE)  # the least eigenvalue of A is at least the noise variance
     assert np.all(np.abs(more) <= np.outer(most, most) + rounding)
-
-
-def test_without_samples_only_means_and_covariances_are_known():
-    model = given(solver="sdd", n_samples=0).fit(X, y)
-    assert model.plan_["variance"]["choice"] == "none"
-    assert np.isfinite(model.predict(X_NEW)).all()
-    with pytest.raises(ValueError, match="samples"):
-        model.predict(X_NEW, return_std=True)
 
 
 # Files

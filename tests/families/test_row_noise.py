@@ -100,7 +100,7 @@ def test_local_prediction_from_all_rows_is_exact():
 
 def test_the_scale_of_local_variances_is_that_of_errors_standardised_row_by_row():
     """c = (1 + n Σρz²/Σρ)/(1 + n), n = (Σρ)²/Σρ², with all rows as neighbours, z of one observation, of variance 1/Q_ii − σ²s/ρ + σ²s; and noise c σ² s(x)."""
-    local = LocalPosterior(make_gp(), X, y, COUNT, N).calibrated(N, 0)
+    local = LocalPosterior(make_gp(), X, y, COUNT, N).calibrated(N, 0)[0]
     K, noise = dense()
     Q = np.linalg.inv(K + np.diag(noise))
     squares = (Q @ y / np.diag(Q)) ** 2 / (1 / np.diag(Q) - noise + COUNT * noise)

@@ -18,7 +18,7 @@ from stochgp.posteriors import (
     calibration,
     sample_targets,
 )
-from stochgp.posteriors.sampled import FEWEST_SAMPLES, NoiseDraws
+from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky
 
@@ -52,12 +52,15 @@ def dense(count=ONES):
 
 def exact(count=ONES):
     _, alpha = dense(count)
-    return ExactKernelPosterior(system(count), jnp.asarray(alpha[:, None]), float(y @ alpha), Cholesky())
+    return ExactKernelPosterior(system(count), jnp.asarray(alpha[:, None]), float(y @ alpha), Cholesky(), y)
 
 
 def sampled(n_samples, count=ONES):
     """With weights solved for exactly."""
     held, (Q, alpha) = system(count), dense(count)
+    if n_samples == 0:
+        parts = jnp.asarray(alpha[:, None]), float(y @ alpha), None, None, CG(), 1e-10
+        return SampledKernelPosterior(held, *parts, y=y)
     prior = prior_functions(held.kernel, 2, n_samples, key=jax.random.key(0), dtype=jnp.float64)
     b = np.asarray(sample_targets(held.operator, prior, held.X, key=jax.random.key(1)))
     parts = (jnp.asarray(alpha[:, None]), float(y @ alpha), prior, jnp.asarray(Q @ b), CG(), 1e-10)
@@ -100,52 +103,19 @@ def test_a_factor_gives_what_rows_predicted_by_the_others_say(count):
 
 
 @pytest.mark.parametrize("count", [ONES, WEIGHTS])
-def test_samples_agree_within_their_errors(count):
-    """The estimates of variances are unbiased, with relative standard deviations of at most 2/√(S − 4); those of the rows share their samples."""
-    S, wanted = 400, scale(count)
-    assert abs(calibration.calibrated(sampled(S, count))[1] - wanted) < 3 * wanted * 2 / (S - 4) ** 0.5
-
-
-@pytest.mark.parametrize("S", [8, 16])
-def test_variances_from_few_samples_are_unbiased(S):
-    """Over 150 sets of samples, relative to 1/Q_ii − σ_i², the variance of f, of weighted rows, to 1/Q_ii of others: 1 to 4 standard errors.
-
-    An estimate with S in the place of S − 2 would be 33 or 14 % too large.
-    """
-    Q, _ = dense(WEIGHTS)
-    own, root = NOISE / WEIGHTS, np.linalg.cholesky(np.linalg.inv(dense()[0]) - NOISE * np.eye(N))
-    blank, ratios = sampled(S, WEIGHTS), []
-    for seed in range(150):
-        key = jax.random.key(seed)
-        drawn = np.asarray(jax.random.normal(key, (N, S), jnp.float64))
-        b = root @ np.random.default_rng(seed).normal(size=(N, S)) + np.sqrt(own)[:, None] * drawn
-        made = dataclasses.replace(blank, sample_weights=jnp.asarray(Q @ b), draws=NoiseDraws((N,), (key,)))
-        V, exact_V = made.left_out_variances, 1 / np.diag(Q)
-        off = np.where(WEIGHTS == 1, 0, own)
-        assert (off <= V).all()
-        ratios.append([np.mean(((V - off) / (exact_V - off))[w == WEIGHTS]) for w in (0.1, 1.0, 10.0)])
-    mean, error = np.mean(ratios, axis=0), np.std(ratios, axis=0) / 150**0.5
-    assert (np.abs(mean - 1) < 4 * error).all()
-    assert (error < 0.06).all()
+def test_near_rows_agree(count):
+    """48 of 59 tell nearly what all do; matrices are in float32."""
+    assert_allclose(calibration.calibrated(sampled(0, count))[1], scale(count), rtol=2e-3)
 
 
 @pytest.mark.parametrize("count", [ONES, WEIGHTS])
 @pytest.mark.parametrize("name", GROUPS)
-def test_whole_groups_are_left_out(name, count, monkeypatch):
-    """By blocks of the inverse, of a few groups at a time; and from samples by all rows of other groups, which are fewer than are looked for."""
-    monkeypatch.setattr(calibration, "COLUMNS", 12)
+def test_whole_groups_are_left_out(name, count):
+    """From all rows of other groups, which are fewer than are looked for."""
     wanted = scale(count, GROUPS[name])
-    assert_allclose(calibration.calibrated(exact(count), GROUPS[name])[1], wanted, rtol=1e-8)
-    assert_allclose(calibration.calibrated(sampled(3, count), GROUPS[name])[1], wanted, rtol=1e-6)
+    for posterior in (exact(count), sampled(3, count)):
+        assert_allclose(calibration.calibrated(posterior, GROUPS[name])[1], wanted, rtol=1e-4)
     assert abs(wanted / scale(count) - 1) > 0.005
-
-
-def test_a_large_factor_leaves_groups_out_by_neighbours(monkeypatch):
-    """No block is as large as a group."""
-    monkeypatch.setattr(calibration, "SMALL", N - 1)
-    posterior, group = dataclasses.replace(exact(), y=y), GROUPS["of 1 to 20"]
-    assert_allclose(calibration.calibrated(posterior, group)[1], scale(ONES, group), rtol=1e-6)
-    assert calibration.calibrated(exact(), group)[1] == 1.0  # without its targets
 
 
 @pytest.mark.parametrize("make", [exact, lambda: sampled(16)])
@@ -156,7 +126,7 @@ def test_the_mean_stays_and_every_variance_is_scaled(make):
     covariance, explained = before.covariance(Z), before.explained
     after = calibration.scaled(before, c)
     assert_allclose(after.mean_and_variance(Z)[0], mean, rtol=1e-9)
-    assert_allclose(after.mean_and_variance(Z)[1], c * variance, rtol=1e-9)
+    assert_allclose(after.mean_and_variance(Z)[1], c * variance, rtol=1e-5)
     assert_allclose(after.covariance(Z), c * covariance, rtol=1e-6, atol=1e-8)
     assert float(after.noise.level) == pytest.approx(c * NOISE)
     assert after.explained == pytest.approx(explained / c)
@@ -176,9 +146,10 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     off = dataclasses.replace(sampled(16), weights=jnp.asarray((alpha + delta)[:, None]))
     r = -A @ delta
     assert_allclose(off.residual, r, atol=1e-10)
-    V, rows = 14 / np.sum(np.asarray(off.sample_weights) ** 2, axis=1), np.arange(0, N, 7)
-    errors = (alpha + delta)[rows] * V[rows] + r[rows]
-    assert_allclose(off.errors_without(rows), errors / V[rows] ** 0.5, rtol=1e-9)
+    rows = np.arange(0, N, 7)
+    V = off.left_out_variances(rows)
+    assert_allclose(V, 1 / np.diag(Q)[rows], rtol=2e-3)
+    assert_allclose(off.left_out(rows)[0], (alpha + delta)[rows] * V + r[rows], rtol=1e-9)
     wanted = alpha / np.diag(Q) - (A - NOISE * np.eye(N)) @ delta
     known = (alpha + delta) / np.diag(Q) + r
     assert_allclose(wanted - known, (1 / np.diag(Q) - NOISE) * (Q @ r), atol=1e-9)
@@ -189,21 +160,9 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     assert_allclose(scaled.residual, r)
 
 
-def test_deviations_know_what_the_solver_left():
-    """f_s − mean = f₀ₛ − Ku_s at the training rows, whatever the u_s are."""
-    posterior, delta = sampled(8, WEIGHTS), 0.02 * np.random.default_rng(0).normal(size=(N, 9))
-    A = np.asarray(posterior.system.operator.dense())
-    u = np.asarray(posterior.sample_weights) + delta[:, 1:]
-    off = dataclasses.replace(posterior, sample_weights=jnp.asarray(u), left=jnp.asarray(-A @ delta))
-    d = np.asarray(posterior.prior(posterior.system.X)) - (A - np.diag(NOISE / WEIGHTS)) @ u
-    assert_allclose(off.squared_deviations, np.mean(d**2, axis=1), rtol=1e-8)
-
-
-def test_few_samples_say_nothing():
-    posterior = sampled(FEWEST_SAMPLES - 1)
+def test_a_posterior_without_targets_is_not_scaled():
+    posterior = dataclasses.replace(exact(), y=None)
     assert calibration.calibrated(posterior) == (posterior, 1.0)
-    none = dataclasses.replace(posterior, prior=None, sample_weights=None)
-    assert calibration.calibrated(none)[1] == 1.0
 
 
 @pytest.mark.parametrize(

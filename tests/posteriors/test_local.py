@@ -15,6 +15,7 @@ from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
+from stochgp.objectives import conditionals
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage.files import load_tree, save_tree
@@ -107,7 +108,7 @@ def _scale(X, y, weight, group, near=lambda i, rest: rest):
 GROUPS = np.repeat(np.arange(6), [1, 20, 9, 16, 4, 10])
 
 
-def test_calibration_leaves_groups_out():
+def test_calibration_leaves_groups_out(monkeypatch):
     """By all rows of other groups, and by the 5 nearest of them, in inputs over √lengthscale; neighbours in one group are too few in two."""
     X, y, weight = _data()
     place = X / np.sqrt([0.7, 1.5])
@@ -116,19 +117,20 @@ def test_calibration_leaves_groups_out():
         return rest[np.argsort(np.sum((place[rest] - place[i]) ** 2, axis=1))[:5]]
 
     for n, near in ((10**6, lambda i, rest: rest), (5, nearest)):
-        found = LocalPosterior(GP, X, y, weight, n).calibrated(60, 0, GROUPS)
+        found = LocalPosterior(GP, X, y, weight, n).calibrated(60, 0, GROUPS)[0]
         np.testing.assert_allclose(found.scale, _scale(X, y, weight, GROUPS, near), rtol=1e-4)
-    fewest, _ = LocalPosterior(GP, X, y, weight, 40).with_fewest(60, 0, (5,), np.inf, GROUPS)
+    monkeypatch.setattr(local, "LOST", np.inf)
+    fewest, _ = LocalPosterior(GP, X, y, weight, 40).calibrated(60, 0, GROUPS, (5,))
     np.testing.assert_allclose(fewest.scale, found.scale, rtol=1e-6)
     two = (GROUPS == 1).astype(int)
-    whole = LocalPosterior(GP, X, y, weight, 50).calibrated(60, 0, two)
+    whole = LocalPosterior(GP, X, y, weight, 50).calibrated(60, 0, two)[0]
     np.testing.assert_allclose(whole.scale, _scale(X, y, weight, two), rtol=1e-4)
 
 
 def test_calibration_leaves_each_row_out():
     """Each by the posterior of all rows but it."""
     X, y, weight = _data()
-    found = LocalPosterior(GP, X, y, weight, 10**6).calibrated(60, 0)
+    found, _ = LocalPosterior(GP, X, y, weight, 10**6).calibrated(60, 0)
     np.testing.assert_allclose(found.scale, _scale(X, y, weight, np.arange(60)), rtol=1e-4)
     Z = _data(5, seed=1)[0]
     plain = LocalPosterior(GP, X, y, weight, 10**6).mean_and_variance(Z)
@@ -136,7 +138,7 @@ def test_calibration_leaves_each_row_out():
     np.testing.assert_array_equal(scaled[0], plain[0])
     np.testing.assert_allclose(scaled[1], found.scale * plain[1])
     np.testing.assert_allclose(found.noise_variance, found.scale * 0.02, rtol=1e-6)
-    assert found.calibrated(60, 0).scale == found.scale
+    assert found.calibrated(60, 0)[0].scale == found.scale
 
 
 def test_calibration_mends_a_wrong_noise():
@@ -145,21 +147,21 @@ def test_calibration_mends_a_wrong_noise():
     rho = data[2][random_rows(300, 200, (1, 2))]
     n = np.sum(rho) ** 2 / np.sum(rho**2)
     wrong = KernelGP(RBF([0.7, 1.5], 4 * 1.3), 0.08)
-    right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2)).scale for gp in (GP, wrong))
+    right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2))[0].scale for gp in (GP, wrong))
     np.testing.assert_allclose(found, right / 4 + 0.75 / (1 + n), rtol=1e-5)
 
 
-def test_the_fewest_neighbours_that_lose_little():
+def test_the_fewest_neighbours_that_lose_little(monkeypatch):
     """Each number with its own c; the losses by dense algebra; what is returned is what calibration with that number gives."""
     data = _data(80)
     posterior = LocalPosterior(GP, *data, 40)
 
     def loss(n):
-        alone = LocalPosterior(GP, *data, n).calibrated(50, 3)
+        alone, _ = LocalPosterior(GP, *data, n).calibrated(50, 3)
         rows = random_rows(80, 50, 3)
-        found = alone.left_out(rows)
-        V, weight = found.variance + alone.scale * 0.02, data[2][rows].astype(np.float64)
-        return np.average(np.log(V) + (data[1][rows] - found.mean) ** 2 / V, weights=weight) / 2, alone
+        mean, variance, _ = alone.near.left_out(rows, n)
+        V, weight = alone.scale * (variance + 0.02), data[2][rows].astype(np.float64)
+        return np.average(np.log(V) + (data[1][rows] - mean) ** 2 / V, weights=weight) / 2, alone
 
     exact = {n: loss(n)[0] - loss(40)[0] for n in (3, 12, 20)}
     assert exact[3] > exact[12] > 1e-6
@@ -168,27 +170,25 @@ def test_the_fewest_neighbours_that_lose_little():
         (exact[12] + 1e-6, 12, [3, 12]),
         (-np.inf, 40, [3, 12, 20]),
     ):
-        found, lost = posterior.with_fewest(50, 3, counts=(3, 12, 20, 40), most_lost=most)
+        monkeypatch.setattr(local, "LOST", most)
+        found, lost = posterior.calibrated(50, 3, None, (3, 12, 20, 40))
         assert found.n_neighbours == chosen and list(lost) == tried
         np.testing.assert_allclose(list(lost.values()), [exact[n] for n in tried], atol=1e-6)
         np.testing.assert_allclose(found.scale, loss(chosen)[1].scale, rtol=1e-6)
         Z = _data(5, seed=1)[0]
-        np.testing.assert_allclose(found.predict(Z).variance, loss(chosen)[1].predict(Z).variance, rtol=1e-6)
+        np.testing.assert_allclose(
+            found.mean_and_variance(Z)[1], loss(chosen)[1].mean_and_variance(Z)[1], rtol=1e-6
+        )
 
 
 def test_parts_change_nothing_and_keep_the_deadline(monkeypatch):
     Z = _data(50, seed=2)[0]
-    whole = _posterior().predict(Z)
-    monkeypatch.setattr(local, "QUERY_ROWS", 16)
-    parts = LocalPosterior(GP, *_data(), 12).predict(Z)
-    np.testing.assert_array_equal(parts.mean, whole.mean)
-    np.testing.assert_array_equal(parts.variance, whole.variance)
+    whole = _posterior().mean_and_variance(Z)
+    monkeypatch.setattr(conditionals, "PAIRS", 12**2 * 16)
+    parts = LocalPosterior(GP, *_data(), 12).mean_and_variance(Z)
+    np.testing.assert_array_equal(parts, whole)
     with within(-1.0), pytest.raises(TimeIsUpError):
-        LocalPosterior(GP, *_data(), 12).predict(Z)
-
-
-def test_recall_is_1_where_the_search_is_exact():
-    assert _posterior().recall() == 1.0
+        LocalPosterior(GP, *_data(), 12).mean(Z)
 
 
 DIFFICULT = {
@@ -203,28 +203,26 @@ DIFFICULT = {
 def test_difficult_rows_are_finite(name):
     X, y = (part.astype(np.float32) for part in DIFFICULT[name])
     noiseless = KernelGP(RBF([0.7, 1.5]), 2e-6)
-    posterior = LocalPosterior(noiseless, X, y, np.ones(len(y), np.float32), 12).calibrated(20, 0)
-    found = posterior.predict(np.concatenate([X[:1], X[:1] + 9]))
-    assert np.all(np.isfinite(found.mean))
-    assert np.all((found.variance >= 0) & np.isfinite(found.variance))
+    posterior = LocalPosterior(noiseless, X, y, np.ones(len(y), np.float32), 12).calibrated(20, 0)[0]
+    mean, variance = posterior.mean_and_variance(np.concatenate([X[:1], X[:1] + 9]))
+    assert np.all(np.isfinite(mean))
+    assert np.all((variance >= 0) & np.isfinite(variance))
     assert posterior.scale > 0
-    assert found.jitter == 0
 
 
-def test_jitter_is_recorded():
-    """Without noise, equal rows make a singular matrix; in float64 next to nothing makes it regular."""
+def test_equal_rows_without_noise_are_finite():
+    """They make a singular matrix; a jitter makes it regular."""
     X = np.ones((6, 2), np.float32)
     gp = KernelGP(RBF([0.7, 1.5]), 2e-6)
-    found = LocalPosterior(gp, X, X[:, 0], np.full(6, 1e12, np.float32), 6).predict(X[:1])
-    assert found.jitter == 1e-12
-    assert np.isfinite(found.mean)
+    mean, variance = LocalPosterior(gp, X, X[:, 0], np.full(6, 1e12, np.float32), 6).mean_and_variance(X[:1])
+    assert np.isfinite(mean) and variance > 0
 
 
 def test_it_survives_a_file(tmp_path):
     save_tree(tmp_path / "posterior", _posterior(), {})
     found, _ = load_tree(tmp_path / "posterior")
     Z = _data(3, seed=1)[0]
-    np.testing.assert_array_equal(found.predict(Z).variance, _posterior().predict(Z).variance)
+    np.testing.assert_array_equal(found.mean_and_variance(Z), _posterior().mean_and_variance(Z))
 
 
 def test_refusals():
@@ -240,12 +238,3 @@ def test_a_tree_that_is_there_is_not_counted_again():
     before = posterior.need_bytes(asked)
     posterior.mean(_data(3, seed=2)[0])
     assert before - posterior.need_bytes(asked) == 60 * (8 * 2 + 32)  # places, and the tree's own
-
-
-def test_fewer_rows_are_left_out_if_neighbours_are_more():
-    """With up to 256 neighbours at least 8,192; with more as many as the same numbers allow."""
-    most = {n: LocalPosterior(GP, *_data(), n).most_left_out for n in (64, 128, 256, 512, 10**5)}
-    assert most[256] == 8192
-    assert most[64] > most[128] > most[256]
-    assert most[512] * 512**2 == most[256] * 256**2
-    assert most[10**5] >= 0

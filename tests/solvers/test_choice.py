@@ -5,7 +5,6 @@ STOCHGP_PLANS=50 carries out that many random plans, each in a process of its ow
 
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -179,16 +178,11 @@ def test_named_and_given_solvers_are_obeyed():
 
 def test_small_sets_are_solved_directly_and_in_float64():
     chosen = choose_solver(problem_of(1_000), room(1e9))
-    assert (chosen.solver, chosen.dtype, chosen.variance, chosen.n_samples) == (
-        Cholesky(),
-        "float64",
-        "exact",
-        0,
-    )
+    assert (chosen.solver, chosen.dtype, chosen.n_samples) == (Cholesky(), "float64", 0)
     assert choose_solver(problem_of(13_500), room(4e9), solver="cholesky").dtype == "float32"
     noiseless = problem_of(13_500, noise_ratio=1e-6)
     assert choose_solver(noiseless, room(4e9), solver="cholesky").dtype == "float64"
-    assert choose_solver(noiseless, room(1.2e9)).variance == "samples"  # float32 would fit, but is not enough
+    assert choose_solver(noiseless, room(1.2e9)).solver != Cholesky()  # float32 would fit, but is not enough
 
 
 def test_rows_are_kept_if_there_is_memory():
@@ -198,13 +192,6 @@ def test_rows_are_kept_if_there_is_memory():
     assert 0 < kept[1] < 13_500
     assert kept[2] >= 13_500  # with the padding
     assert kept[1] % 512 == 0
-
-
-def test_variances_from_samples_carry_their_error():
-    chosen = choose_solver(problem_of(41_157, 64), room(1e9))
-    assert chosen.variance == "samples"
-    assert chosen.variance_error == pytest.approx(math.sqrt(2 / 64))
-    assert choose_solver(problem_of(41_157, 0), room(1e9)).variance == "none"
 
 
 def test_a_factorisation_is_extrapolated_with_the_cube_of_the_rows(monkeypatch):

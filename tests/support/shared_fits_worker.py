@@ -80,6 +80,7 @@ def kept() -> dict:
     for name, settings in {
         "sdd": {"solver": "sdd"},
         "cholesky": {},
+        "local": {"prediction": "local"},
         "learned": {"learner": "loo", "noise_variance": None},
     }.items():
         alone, given = solved(**settings), solved(**settings, devices=4)
@@ -91,30 +92,6 @@ def kept() -> dict:
             "rest": sorted(alone.plan_) == sorted(given.plan_) and "devices" not in alone.plan_,
         }
     return found
-
-
-def local() -> dict:
-    """Of local predictions on 1, 2 and 4 devices: how far they are from those without, relative, and what the plan says."""
-    wanted = (alone := solved(prediction="local")).predict(NEW, return_std=True)
-    far, told = [], []
-    for G in (1, 2, 4):
-        model = solved(prediction="local", devices=all_steps(G))
-        pairs = zip(model.predict(NEW, return_std=True), wanted, strict=True)
-        far.append(max(float(np.max(np.abs(one - other) / np.abs(other))) for one, other in pairs))
-        told.append(model.plan_["devices"])
-    kept = solved(prediction="local", devices=4)
-    told.append(kept.plan_["devices"])
-    same = all(map(np.array_equal, kept.predict(NEW, return_std=True), wanted))
-    one = model.update(NEW[:3], np.zeros(3)).predict(NEW)
-    other = alone.update(NEW[:3], np.zeros(3)).predict(NEW)
-    updated = float(np.max(np.abs(one - other) / np.abs(other)))
-    return {
-        "far": far,
-        "told": told,
-        "same": same,
-        "updated": updated,
-        "after": model._fitted.posterior.devices.count,
-    }
 
 
 def counts() -> list[int]:
@@ -185,7 +162,7 @@ def refused() -> dict:
     return {"said": ""}
 
 
-ASKED = {one.__name__: one for one in (kernel, kept, local, bounds, sparse, refused)}
+ASKED = {one.__name__: one for one in (kernel, kept, bounds, sparse, refused)}
 
 
 def main(names: str, port: str = "", processes: str = "1", process: str = "0") -> None:

@@ -34,7 +34,7 @@ class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
     Mean and covariance of f are those of `predict` (`estimators.joint_predictions`). With an iterative solver the covariance is estimated from
-    `n_samples` function samples, with a relative standard error of at most √(2/S); otherwise it is exact.
+    `n_samples` function samples, or 64, with a relative standard error of √(2/S); otherwise it is exact.
 
     Raises TypeError unless the estimator is a regressor, ValueError for a posterior without covariances, encoded inputs, and targets that are
     transformed or counts.

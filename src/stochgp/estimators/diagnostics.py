@@ -92,12 +92,7 @@ def caution_after_fit(
     rows = rows.counted()
     rows = rows.some(random_rows(len(rows), ROWS))
     need = fitted.posterior.need_bytes(Request(len(rows.y)))
-    if (
-        not fitted.posterior.has_variance
-        or not _is_telling(rows)
-        or deadline.left() < SECONDS
-        or need > budget.free()
-    ):
+    if not _is_telling(rows) or deadline.left() < SECONDS or need > budget.free():
         return ""
     return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, "training rows")
 

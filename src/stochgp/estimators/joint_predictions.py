@@ -13,7 +13,8 @@ from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
 class JointPredictions:
     """Mean and covariance of f at sets of points X [B, Q, D], in the units of the inputs and of the targets given to `fit`.
 
-    The mean and the diagonal of the covariance are those of `predict(X, return_std=True)`, the scale that was chosen for variances included:
+    The mean is that of `predict`. The covariance is that of `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the scale that was chosen for
+    variances included:
 
         C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances, constant or by trees, whose slopes are 0 almost everywhere.
 

@@ -44,7 +44,6 @@ from stochgp.families.kernel_posterior import kernel_posterior, require_memory, 
 from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
-from stochgp.families.solving import KernelPosterior
 from stochgp.families.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
@@ -56,11 +55,11 @@ from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.parameters import cast
 from stochgp.posteriors import (
+    AbstractKernelPosterior,
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
     MixturePosterior,
-    SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
 from stochgp.results import RESULTS, Estimate, Solution
@@ -90,7 +89,7 @@ class KernelGPRegressor(FamilyRegressor):
     prediction : "auto", "global" or "local"
         From all rows, or from the nearest ones of each new row.
     n_samples : int
-        Function samples solved with the mean, for variances where exact ones do not fit; 0 = none.
+        Functions that iterative solvers solve for with the mean and `update` keeps up to date; 0 = functions are solved for when they are drawn.
     rotate_inputs : "auto" or bool
         Whether the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
         density (docs/methods/rotation.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
@@ -113,7 +112,7 @@ class KernelGPRegressor(FamilyRegressor):
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
-        Decisions and reasons; `plan_["variance"]` says how standard deviations are computed and their expected relative error.
+        Decisions and reasons; `plan_["variance"]` says how standard deviations are computed.
     fit_report_
         Measured numbers of learning and solving, such as the relative residual of the solve.
     history_, n_iter_, fit_seconds_
@@ -138,7 +137,7 @@ class KernelGPRegressor(FamilyRegressor):
     noise_variance: float | None = None
     solver: Any = "auto"
     prediction: str = "auto"
-    n_samples: int = 64
+    n_samples: int = 0
     rotate_inputs: bool | str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
 
@@ -237,7 +236,7 @@ class KernelGPRegressor(FamilyRegressor):
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
 
-        Hyperparameters, solver, tiles, the functions held for standard deviations, and what standardises inputs and targets stay those of
+        Hyperparameters, solver, tiles, functions held, and what standardises inputs and targets stay those of
         `fit`. So the result is the posterior that a fit of all rows at these hyperparameters would have, to the tolerance of its solve.
         New columns' values are read as `predict` reads them. `n_rows_`, `converged_`, `nlml_` and `fit_report_["residual"]` are of all rows, and
         `history_` gains what the solve met. The time that it takes is bounded by `time_limit`.
@@ -284,7 +283,7 @@ class KernelGPRegressor(FamilyRegressor):
         posterior = self._fitted.posterior
         if isinstance(posterior, LocalPosterior):
             return posterior.gp.kernel
-        return typing.cast(KernelPosterior, posterior).system.kernel
+        return typing.cast(AbstractKernelPosterior, posterior).system.kernel
 
     @property
     def nlml_estimate_(self) -> float:
@@ -302,7 +301,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     def _estimate(self) -> Estimate:
         posterior = self._at_learned if "_fitted" in vars(self) else None
-        if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
+        if not isinstance(posterior, AbstractKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
         if "nlml_estimate" not in vars(posterior):
             self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")

@@ -19,11 +19,10 @@ from stochgp.families.solving import plan_solve, solved
 from stochgp.kernels.dense import mean_variance
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
-from stochgp.neighbours import EXACT_ROWS
 from stochgp.objectives.conditionals import Conditional
 from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK, local_search_bytes
+from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky, SystemSize
 from stochgp.solvers.choice import choose_solver
@@ -32,7 +31,6 @@ from stochgp.solvers.sizes import SMALL
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
 MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
 MAX_RESIDUAL = 0.5  # relative, of a solve that was cut: beyond that local prediction is better
 NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # of `noise_floor`
@@ -104,8 +102,7 @@ def _global_posterior(
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
             gp = raised
-    calibrates = is_learned and (data.n_rows > SMALL or data.rows.group is not None)
-    posterior, solution = solved(gp, data, plan, context, typical_error=typical, calibrates=calibrates)
+    posterior, solution = solved(gp, data, plan, context, typical_error=typical, is_learned=is_learned)
     residual = float(solution.residual_norms[0])
     if residual > MAX_RESIDUAL and data.n_rows > SMALL:
         if solution.result is RESULTS.interrupted:
@@ -148,59 +145,32 @@ def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[Ke
 
 
 def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
-    """From neighbours, calibrated on fewer rows if time is short."""
+    """From neighbours, calibrated on fewer rows if time is short.
+
+    Test rows are many too, and 64 or 128 neighbours cost a twentieth and a quarter of 256: the fewest that lose little are taken.
+    """
     N, D = data.n_rows, data.n_inputs
-    context.budget.require(
-        local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
-        f"local prediction from {N} rows",
-    )
-    local = _shared(LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight), context)
-    rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
+    need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
+    context.budget.require(need, f"local prediction from {N} rows")
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
+    rows, counts = CALIBRATION_ROWS, FEWER
+    if deadline.left() <= LOCAL_SECONDS:
+        rows, counts = FEW_CALIBRATION_ROWS, ()
     try:
         with deadline.granted(LOCAL_SECONDS):
-            local = _calibrated(local, rows, data, context)
+            local, lost = local.calibrated(rows, 0, data.rows.group, counts)
     except TimeIsUpError:
-        rows = 0
+        rows, lost = 0, {}
     context.report["calibration_rows"] = rows  # left out to find the scale of the variances
+    if lost:
+        losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
+        why_number = (
+            f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {NEIGHBOURS}: {losses}"
+        )
+        context.record("neighbours", local.n_neighbours, why_number)
+    if context.devices.mesh is not None:
+        shared = {"count": context.devices.count, "solve": "one device"}
+        context.record("devices", shared, "local prediction is computed on the host")
     context.record("prediction", "local", why)
-    return local
-
-
-def _calibrated(
-    local: LocalPosterior, n_rows: int, data: TrainingData, context: FitContext
-) -> LocalPosterior:
-    """The posterior with variances scaled by `n_rows` left-out rows with their groups, and its number of neighbours.
-
-    Beyond 100,000 rows test rows are many as well: the fewest of 64 and 128 neighbours are taken that lose at most 0.004 nats per left-out row.
-    They cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: with less than 15 s none is tried.
-    """
-    group = data.rows.group
-    if deadline.left() <= COMPARING_SECONDS or len(local.X) <= EXACT_ROWS:
-        return local.calibrated(n_rows, 0, group)
-    found, lost = local.with_fewest(n_rows, 0, group=group)
-    losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
-    why = f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {local.n_neighbours}: {losses}"
-    context.record(
-        "neighbours", found.n_neighbours, f"{why}; a search finds {found.recall():.1%} of the nearest"
-    )
-    return found
-
-
-def _shared(local: LocalPosterior, context: FitContext) -> LocalPosterior:
-    """The posterior with its points divided among devices that work at the same time."""
-    devices = context.devices
-    if devices.mesh is None:
-        return local
-    even = SMALL_BLOCK % devices.count == 0
-    is_shared = even and devices.share_work
-    if is_shared:
-        local, why = local.spread_over(devices), "each has its part of every block of points"
-    elif devices.count == 1:
-        why = "one device"
-    elif even:
-        why = "devices of one processor share its cores, which one device uses as well"
-    else:
-        why = "blocks of points have equal parts for 2, 4, 8 or 16"
-    entry = {"count": devices.count, "points": "spread" if is_shared else "one device"}
-    context.record("devices", entry, why)
+    context.record("variance", "near rows", "those that predictions come from")
     return local

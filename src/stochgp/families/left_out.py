@@ -184,10 +184,10 @@ def _need_bytes(gp: Any, data: TrainingData, held_out: LeftOut | None) -> int:
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     """Random rows.
 
-    From all others where it knows its Q_ii and there are no groups, from their nearest ones where it is local; else from neighbours that stand in
-    for all rows, with z² of mean 1, rows weighing ρ, as calibrated variances have.
+    From all others if the posterior predicts them so and there are no groups, else from neighbours that stand in for all rows, with z² of mean 1, rows weighing
+    ρ, as calibrated variances have.
     """
-    rows = some_rows(data.n_rows, int(min(ROWS, posterior.most_left_out)))
+    rows = some_rows(data.n_rows, ROWS)
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )

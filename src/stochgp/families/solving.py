@@ -12,11 +12,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
-from stochgp.budget import Budget, release
+from stochgp.budget import release
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.kernels import AbstractKernel
 from stochgp.kernels.dense import mean_variance
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -24,18 +23,22 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
-from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
+from stochgp.posteriors import (
+    AbstractKernelPosterior,
+    ExactKernelPosterior,
+    KernelSystem,
+    SampledKernelPosterior,
+)
+from stochgp.posteriors.calibration import CALIBRATION_SECONDS, ROWS, calibrated, with_information
 from stochgp.posteriors.growing import sides
-from stochgp.posteriors.kernel import NoiseDraws
+from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
-from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
 from stochgp.solvers.choice import PRODUCTS, SolvePlan, choose_solver
 from stochgp.solvers.cholesky import factorisation_seconds
-from stochgp.solvers.memory import plannable, workspace_of
+from stochgp.solvers.memory import workspace_of
 from stochgp.solvers.sizes import SMALL
 from stochgp.warning import warn
 
@@ -47,10 +50,6 @@ LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
 SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
-CALIBRATION_SECONDS = 2.5  # that left-out rows with their groups take, compilation included
-
-
-KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
 
 
 def solved(
@@ -60,9 +59,11 @@ def solved(
     context: FitContext,
     *,
     typical_error: float | None = None,
-    calibrates: bool = False,
-) -> tuple[KernelPosterior, Solution]:
-    """The posterior at the hyperparameters of `gp`, and how its system was solved; `calibrates`: with variances scaled by left-out rows.
+    is_learned: bool = False,
+) -> tuple[AbstractKernelPosterior, Solution]:
+    """The posterior at the hyperparameters of `gp`, and how its system was solved.
+
+    If these were learned, but not by the likelihood of all rows, variances are scaled by left-out rows.
 
     `typical_error` is that of left-out rows (`tolerances`).
 
@@ -73,24 +74,30 @@ def solved(
     logger.info("solving by %s: %s", type(plan.solver).__name__, plan.reason)
     posterior, found = _solved(_system(gp, data), plan, data.y, typical_error, context)
     plan.record(context.record)
-    if calibrates:
+    _record_variance(posterior, context)
+    if is_learned and (data.n_rows > SMALL or data.rows.group is not None):
         posterior = _calibrated(posterior, data, context)
     # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
     context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
 
 
-def _calibrated(posterior: KernelPosterior, data: TrainingData, context: FitContext) -> KernelPosterior:
+def _record_variance(posterior: AbstractKernelPosterior, context: FitContext) -> None:
+    if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
+        context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")
+    else:
+        why = f"more than {EXACT_ROWS} rows, or no factor: given {NEAR} rows, whose information counts {posterior.information:.3g}-fold"
+        context.record("variance", "near rows", why)
+
+
+def _calibrated(posterior: Any, data: TrainingData, context: FitContext) -> Any:
     """The posterior, its variances scaled by rows predicted without themselves and their groups, as far as time and memory allow."""
     group, N, D = data.rows.group, data.n_rows, data.n_inputs
-    if group is not None:
-        need = local_search_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
-        if need > context.budget.free():
-            return posterior
+    need = local_search_bytes(posterior.system.kernel, N, D, ROWS, NEIGHBOURS)
+    if need > context.budget.free():
+        return posterior
     try:
         with deadline.granted(CALIBRATION_SECONDS):
-            if group is None and isinstance(posterior, SampledKernelPosterior) and posterior.n_neighbours:
-                posterior = consistent(posterior)
             posterior, scale = calibrated(posterior, group)
     except TimeIsUpError:
         return posterior
@@ -104,7 +111,7 @@ def _solved(
     y: Float[np.ndarray, " N"],
     typical_error: float | None,
     context: FitContext,
-) -> tuple[KernelPosterior, Solution]:
+) -> tuple[AbstractKernelPosterior, Solution]:
     solver, dtype = chosen.solver, chosen.dtype
     kernel, X = cast((system.kernel, system.X), dtype)
     system = KernelSystem(kernel, X, system.weight, system.noise, chosen.tile)
@@ -125,18 +132,19 @@ def _solved(
         value, left = context.devices.local((found.value, found.residual))
         found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
-    posterior = SampledKernelPosterior(
-        system=system,
-        weights=weights,
-        explained=explained_by(y, weights),
-        prior=prior,
-        sample_weights=samples,
-        solver=solver,
-        tolerance=float(tolerance[0]),
-        y=y,
-        draws=None if prior is None else draws,
-        left=found.residual,
-        n_neighbours=chosen.n_neighbours,
+    posterior = with_information(
+        SampledKernelPosterior(
+            system=system,
+            weights=weights,
+            explained=explained_by(y, weights),
+            prior=prior,
+            sample_weights=samples,
+            solver=solver,
+            tolerance=float(tolerance[0]),
+            y=y,
+            draws=None if prior is None else draws,
+            left=found.residual,
+        )
     )
     return posterior, found
 
@@ -146,8 +154,9 @@ def solved_directly(
     solver: AbstractDirectSolver,
     y: Float[np.ndarray, " N"],
     factor: Factor | None = None,
+    information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """The exact posterior; a `factor` of the system saves its factorisation."""
+    """The posterior by a factor; a `factor` of the system saves its factorisation, and τ (`information`) what finds it."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
     if factor is None and system.fits_host(solver):
         found, factor = solver.solve_filled(system.upper, b, tolerance, system.X.dtype)
@@ -158,7 +167,9 @@ def solved_directly(
         system=system, weights=found.value, explained=explained_by(y, found.value), solver=solver, y=y
     )
     vars(posterior)["factor"] = factor  # what its property would compute again
-    return posterior, found
+    if information is None:
+        return with_information(posterior), found
+    return posterior.changed(information=information), found
 
 
 def explained_by(y: Float[np.ndarray, " N"], weights: Any) -> float:
@@ -229,23 +240,13 @@ def plan_solve(
         ratio = noise / mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS])
         size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
     release()
-    chosen = choose_solver(
+    return choose_solver(
         size,
         context.budget,
         solver=solver,
         devices=context.devices,
         workspace=workspace_of(system.kernel),
     )
-    if chosen.variance == "samples":
-        chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, context.budget))
-    return chosen
-
-
-def _neighbours_of(kernel: AbstractKernel, size: SystemSize, budget: Budget) -> int:
-    """Rows that variances from samples begin with: as many as pay, where trees find them and there is memory for them beside solutions and residuals."""
-    held = 2 * size.itemsize * size.n_rows * size.n_columns
-    fits = held + nearest_rows_bytes(kernel, size, NEAREST) <= plannable(budget)
-    return min(NEAREST, size.n_rows) if kernel.has_places and fits else 0
 
 
 def run_solver(

@@ -14,7 +14,6 @@ from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.solving import (
-    KernelPosterior,
     explained_by,
     run_solver,
     solved_directly,
@@ -22,6 +21,7 @@ from stochgp.families.solving import (
 )
 from stochgp.likelihoods import Gaussian
 from stochgp.posteriors import (
+    AbstractKernelPosterior,
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
@@ -84,8 +84,7 @@ def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> Loca
     budget.require(need, f"local prediction from {N} rows")
     parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
-    grown = dataclasses.replace(posterior, X=X, y=y, weight=weight)
-    return grown.spread_over(posterior.devices) if "devices" in vars(posterior) else grown
+    return dataclasses.replace(posterior, X=X, y=y, weight=weight)
 
 
 def _grown_exactly(
@@ -100,7 +99,8 @@ def _grown_exactly(
     budget.require(need, f"solving for {len(y)} rows by {solver.name}")
     small = system.fits_host(solver)
     grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
-    return solved_directly(system, solver, y, grown)
+    information = None if posterior.is_exact else posterior.information
+    return solved_directly(system, solver, y, grown, information)
 
 
 def _grown_by_solving(
@@ -146,7 +146,7 @@ def held_weights(posterior: SampledKernelPosterior) -> Float[np.ndarray, "N C"]:
     return np.concatenate(parts, axis=1)
 
 
-def _targets(posterior: KernelPosterior, new: Rows) -> Float[np.ndarray, " N"]:
+def _targets(posterior: AbstractKernelPosterior, new: Rows) -> Float[np.ndarray, " N"]:
     if posterior.y is None:
         raise ValueError(
             "the model was saved without its targets, by an older version: fit it again for update"

@@ -27,6 +27,7 @@ from stochgp.parameters import Frozen, partition, slope_of, value_of
 
 TILE = 256  # rows: intermediate values of a tile stay in a core's cache
 COLUMNS = 1024  # of a panel of NumPy
+ROWS = 128  # of a panel of `times`
 UNIT = 4.0  # distances of so many roundings of the norms are 0, as in `distances.squared_distances`
 
 Kernel = AbstractKernel | Frozen
@@ -193,6 +194,32 @@ def _fill(
         in_threads(write, _panels(term, X, Z, centre, K.dtype, above))
 
 
+def times(
+    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, " M"], dtype: DTypeLike
+) -> Float[np.ndarray, " N"]:
+    """k(X, Z) v, summed in float64 over entries in `dtype`. A thread holds one panel of the matrix at a time."""
+    v, terms = np.asarray(v, np.float64), terms_of(kernel)
+    if terms is None:
+        parts = [block(kernel, X[i : i + TILE], Z).astype(np.float64) @ v for i in range(0, len(X), TILE)]
+        return np.concatenate([np.zeros(0), *parts])
+    total, centre = np.zeros(len(X)), np.mean(Z, axis=0, dtype=np.float64)
+    width = COLUMNS * max(1, ROWS // max(len(X), 1))
+    for term in terms:
+        U, V = (term.scaled(np.asarray(rows, np.float64) - centre) for rows in (X, Z))
+        u, w = (np.einsum("ij,ij->i", rows, rows)[:, None] for rows in (U, V))
+        left = np.hstack([-2 * U, u, np.ones_like(u)])  # left · right is ‖u − w‖²
+        right = np.hstack([V, np.ones_like(w), w])
+
+        def add(i: int, term: Term = term, left: np.ndarray = left, right: np.ndarray = right) -> None:
+            for j in range(0, len(right), width):
+                s = left[i : i + ROWS] @ right[j : j + width].T
+                f = profile(term, np.maximum(s, 0, out=s).astype(dtype, copy=False))[0]
+                total[i : i + ROWS] += term.variance * (f.astype(np.float64, copy=False) @ v[j : j + width])
+
+        in_threads(add, range(0, len(X), ROWS))
+    return total
+
+
 def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N"]:
     """k(X, X) on and right of its diagonal, in `dtype`.
 
@@ -320,6 +347,14 @@ def _panels(
     return [functools.partial(panel, i, j) for i in starts for j in range(i if above else 0, len(V), COLUMNS)]
 
 
+def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
+    """k(x, x) of each row, in float64."""
+    if (terms := terms_of(kernel)) is not None:
+        return np.full(len(X), sum(term.variance for term in terms))
+    parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
+    return np.concatenate([np.zeros(0), *parts])[: len(X)]
+
+
 def mean_variance(kernel: Kernel, X: Matrix) -> float:
     """The mean of k(x, x)."""
     terms = terms_of(kernel)
@@ -335,6 +370,11 @@ def _tiles(X: Matrix) -> Any:
 @eqx.filter_jit
 def _mean_variance(kernel: Any, X: Any) -> Array:
     return jnp.mean(value_of(kernel).diag(jnp.asarray(X)))
+
+
+@eqx.filter_jit
+def _diagonal(kernel: Any, x: Any) -> Array:
+    return value_of(kernel).diag(x)
 
 
 @eqx.filter_jit

@@ -19,7 +19,7 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
-from stochgp.numerics.linalg import JITTERS
+from stochgp.numerics.linalg import JITTERS, rounding_error
 from stochgp.parameters import partition, slope_of
 
 PAIRS = 1 << 17  # entries of matrices that a thread works on at a time
@@ -134,15 +134,35 @@ def left_out(
     return found, u, Q * variance[:, None, :], own
 
 
+def conditional_moments(
+    gp: Any, near: Batch, x: Float[np.ndarray, "B D"], dtype: Any
+) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
+    """(Mean, variance, prior variance) of f at each x given its own rows `near` [B, m]; a row of count 0 is no neighbour.
+
+    x is the last row of its neighbourhood, with a target of 0. The variance is at least its rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
+    """
+    (X, y, count), last = map(np.asarray, near), ((0, 0), (0, 1))
+    X = np.concatenate([X, np.asarray(x, X.dtype)[:, None]], axis=1)
+    rows: Any = X, np.pad(y, last), np.pad(count, last, constant_values=1.0)
+    A, y = systems(gp, Batch(*rows), dtype)
+    nought, noise = np.zeros((len(x), 1), dtype), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
+    found, _, h, _ = left_out(A, y, nought, nought)
+    V, prior = found.variance[:, 0].astype(np.float64), np.maximum(A[:, -1, -1] - noise, 0)
+    rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), dtype)
+    mean = -found.z[:, 0] * np.sqrt(found.variance[:, 0])
+    return mean.astype(np.float64), np.minimum(np.maximum(V - noise, rounding), prior), prior
+
+
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float[np.ndarray, " B"]]:
     """(A⁻¹ `right`, the jitter of each), with the first of `JITTERS` times the mean diagonal for which the scored Q_ii are positive."""
     m, jitter = A.shape[1], np.zeros(len(A), A.dtype)
     scored, todo, solved = np.arange(R), np.arange(len(A)), np.empty_like(right)
     for share in JITTERS[A.itemsize]:
-        scale = A[todo][:, np.arange(m), np.arange(m)].mean(axis=1) * A.dtype.type(share)
+        scale = A[:, np.arange(m), np.arange(m)].mean(axis=1)[todo] * A.dtype.type(share)
         jitter[todo] = scale
+        damped = A if share == 0 else A[todo] + scale[:, None, None] * np.eye(m, dtype=A.dtype)
         try:
-            found = np.linalg.solve(A[todo] + scale[:, None, None] * np.eye(m, dtype=A.dtype), right[todo])
+            found = np.linalg.solve(damped, right[todo])
         except np.linalg.LinAlgError:  # one of them is singular
             continue
         solved[todo] = found

@@ -3,14 +3,15 @@
 from .base import AbstractFunctions, AbstractPosterior, DispersedFunctions, Request
 from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
-from .kernel import KernelFunctions, KernelSystem, sample_targets
-from .local import LocalPosterior, LocalPrediction
+from .kernel import AbstractKernelPosterior, KernelFunctions, KernelSystem, sample_targets
+from .local import LocalPosterior
 from .mixture import MixtureFunctions, MixturePosterior
 from .sampled import SampledKernelPosterior
 from .variational import VariationalFunctions, VariationalPosterior
 
 __all__ = [
     "AbstractFunctions",
+    "AbstractKernelPosterior",
     "AbstractPosterior",
     "DispersedFunctions",
     "ExactKernelPosterior",
@@ -19,7 +20,6 @@ __all__ = [
     "KernelFunctions",
     "KernelSystem",
     "LocalPosterior",
-    "LocalPrediction",
     "MixtureFunctions",
     "MixturePosterior",
     "Request",

@@ -1,7 +1,6 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
-import math
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -61,8 +60,8 @@ class AbstractPosterior(eqx.Module):
     """f given the data. Means, variances and covariances are of f; what is observed of it is `observations.Observation`.
 
     Call the methods inside of `jax.enable_x64(True)`. They may compile for a number of rows, or compute on the host. `mean` and
-    `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled and
-    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows is alike.
+    `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled.
+    `block_rows` is None if they take any number of rows.
     """
 
     block_rows: eqx.AbstractClassVar[int | None]
@@ -70,19 +69,9 @@ class AbstractPosterior(eqx.Module):
     leaves_groups_out: ClassVar[bool] = False
 
     @property
-    def most_left_out(self) -> float:
-        """Rows whose `errors_of_left_out` take a few seconds."""
-        return math.inf
-
-    @property
     def dtype(self) -> str | None:
         """Of the rows that it must be given; None where it takes those of the model."""
         return None
-
-    @property
-    def has_variance(self) -> bool:
-        """Whether it knows more than means."""
-        return True
 
     @abc.abstractmethod
     def mean(self, X: Rows) -> PerRow:
@@ -165,22 +154,3 @@ def scale_of(
     n = effective_number(np.bincount(number, weight))
     total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
     return (1 + total) / (1 + n)
-
-
-def variance_of_samples(
-    d: Float[Array, "N S"], g: Float[Array, "N S"], largest: Float[Array, " N"]
-) -> Float[Array, " N"]:
-    """var f at each row: v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²], from v = k a/(a + b), twice; k is `largest`, a and b mean squares of d, g.
-
-    Of k = k(z, z) and g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s), mean and error are independent: d_s = f₀ₛ − g_s ~ N(0, v), g_s ~ N(0, k − v). So a and k − b have the
-    mean v; by inverse variances their relative standard error is √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: a's alone where the rows say much of f, 0 where
-    they say nothing. The same holds once any rows M are given: k is then the variance of f given these alone, which is at least v, and g_s what all
-    rows predict less what the rows M predict, k(z, X_M)A_MM⁻¹(f₀ₛ(X_M) + ε_s). Where M are rows that say most of f, t is near 1.
-    """
-    a, b = (jnp.mean(jnp.square(part), axis=1) for part in (d, g))
-    tiny = float(jnp.finfo(a.dtype).tiny)
-    by_g, v = jnp.maximum(largest - b, 0), largest * a / jnp.maximum(a + b, tiny)
-    for _ in range(2):
-        w_a, w_g = jnp.square(largest - v), jnp.square(v)
-        v = jnp.minimum((w_a * a + w_g * by_g) / jnp.maximum(w_a + w_g, tiny), largest)
-    return v

@@ -2,36 +2,38 @@
 
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from stochgp.data.rows import Rows as TrainingRows
 from stochgp.kernels import dense
-from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
-from stochgp.operators import AbstractOperator
-from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
-from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
+from stochgp.posteriors.base import PerRow, Request, Rows
+from stochgp.posteriors.kernel import (
+    BLOCK,
+    EXACT_ROWS,
+    NEAR,
+    AbstractKernelPosterior,
+    KernelSystem,
+    with_information,
+)
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.memory import covariance_bytes
 
 COLUMNS = 500  # of L⁻¹ at a time
 
 
-class ExactKernelPosterior(AbstractPosterior):
+class ExactKernelPosterior(AbstractKernelPosterior):
     """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ:
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
 
-    L is computed when it is first wanted, and is no part of a file.
+    L is computed when it is first wanted, and is no part of a file. Variances are those of cov up to 2,000 rows.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ class ExactKernelPosterior(AbstractPosterior):
         Which factorises A.
     y : array [N], optional
         The targets, for new rows (`posteriors.growing`); None = it takes none in.
+    information : float
+        τ of variances beyond 2,000 rows.
     """
 
     system: KernelSystem
@@ -52,7 +56,7 @@ class ExactKernelPosterior(AbstractPosterior):
     explained: float
     solver: AbstractDirectSolver
     y: Float[np.ndarray, " N"] | None = None
-    block_rows: ClassVar[int | None] = BLOCK
+    information: float = 1.0
 
     @functools.cached_property
     def factor(self) -> Factor:
@@ -63,43 +67,34 @@ class ExactKernelPosterior(AbstractPosterior):
             return self.solver.factorise(self.system.operator)
 
     @property
-    def noise(self) -> AbstractNoise:
-        return self.system.noise
-
-    @property
-    def dtype(self) -> str:
-        return str(self.system.X.dtype)
-
-    def mean(self, X: Rows) -> PerRow:
-        """At known rows of a small system on the host; else in one program."""
-        if self.system.fits_host(self.solver) and not isinstance(X, Tracer):
-            return self.across(X) @ np.asarray(self.weights, np.float64)[:, 0]
-        return mean_of(self.system.operator, self.weights, X)
+    def is_exact(self) -> bool:
+        """Whether variances come from the factor."""
+        return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
+        """The variance of few training rows is that of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
 
         bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.linalg`,
         or its rounding error, in the precision of the factor.
         """
-        if self.system.fits_host(self.solver):
-            across, within = self.across(X), np.asarray(diagonal(self.system.kernel, np.asarray(X)))
-            mean = across @ np.asarray(self.weights, np.float64)[:, 0]
-        else:
-            found = _mean_and_cross(self.system.operator, self.weights, X)
-            mean, across, within = (np.asarray(part) for part in found)
-        half = self.factor.half(across.T)
+        X = np.asarray(X)
+        if not self.is_exact:
+            return self.mean(X), self.variance_near(X)
+        parts = [self._exact_variance(X[i : i + BLOCK]) for i in range(0, len(X), BLOCK)]
+        return self.mean(X), np.concatenate([np.zeros(0), *parts])
+
+    def _exact_variance(self, X: Float[np.ndarray, "B D"]) -> PerRow:
+        prior, half = dense.diagonal(self.system.kernel, X), self.factor.half(self.across(X).T)
         explained = np.sum(np.square(half, dtype=np.float64), axis=0)
         weight, of_noise = self._squares(self.factor.rest(half))
-        rest = within - explained - of_noise - self.factor.jitter * weight
-        rounding = rounding_error(within, weight, self.factor.L.dtype)
-        return mean, safe_variance(of_noise, rest, within, rounding)
+        rest = prior - explained - of_noise - self.factor.jitter * weight
+        return safe_variance(of_noise, rest, prior, rounding_error(prior, weight, self.factor.L.dtype))
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """As the variances: BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
-        across, rest = (np.array(part, np.float64) for part in cross(self.system.operator, X))
-        prior, half = rest.diagonal().copy(), self.factor.half(across)
-        wide = half.astype(np.float64)
+        """As exact variances: BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
+        X = np.asarray(X, np.float64)
+        rest, half = dense.block(self.system.kernel, X, X), self.factor.half(self.across(X).T)
+        prior, wide = rest.diagonal().copy(), half.astype(np.float64)
         rest -= wide.T @ wide
         B = self.factor.rest(half).astype(np.float64)
         rounding = rounding_error(prior, self._squares(B)[0], self.factor.L.dtype)
@@ -109,14 +104,17 @@ class ExactKernelPosterior(AbstractPosterior):
         rest -= of_noise
         return safe_covariance(of_noise, rest, rounding)
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
-        return self.system.draw(self.weights, n_samples, self._solve, key=key)
-
     def need_bytes(self, request: Request) -> int:
-        """With the factor, where predictions must compute it first."""
-        N, itemsize = len(self.system.X), self.system.X.dtype.itemsize
-        factor = itemsize * N**2 if request.n_rows and "factor" not in vars(self) else 0
-        return factor + self.system.need_bytes(request, 0, "exact", self.solver)
+        """With the factor, where predictions must compute it first, or the search of near rows."""
+        (N, _), itemsize, n = self.system.X.shape, self.system.X.dtype.itemsize, request.n_rows
+        need, uses_factor = self.drawing_bytes(request), n and (request.covariance or self.is_exact)
+        if uses_factor and "factor" not in vars(self):
+            need += itemsize * N**2
+        if request.covariance:
+            return need + covariance_bytes(N, n)
+        return need + (
+            64 * n + 8 * 6 * min(n, BLOCK) * N if self.is_exact and n else self.near_bytes(request)
+        )
 
     def nlml(self) -> float:
         """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.
@@ -139,24 +137,24 @@ class ExactKernelPosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """By `errors_without`, of few rows: each takes N² operations."""
-        return self.errors_without(rows) if len(self.weights) <= SMALL else None
-
-    def errors_without(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """z = e_i/√V_i of `left_out`."""
+        """Of few training rows: each takes N² operations."""
+        if not self.is_exact:
+            return None
         e, V = self.left_out(rows)
         return e / np.sqrt(V)
 
-    def left_out(
-        self, rows: Int[np.ndarray, " P"]
-    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(e_i, V_i): the error α_i/Q_ii of the variance 1/Q_ii, Q = A⁻¹, of each row given all others, and the variance of one observation there."""
-        Q = np.empty(len(rows))
-        for start in range(0, len(rows), COLUMNS):
-            half = self.columns(rows[start : start + COLUMNS])
-            Q[start : start + COLUMNS] = np.sum(np.square(half, dtype=np.float64), axis=0)
-        alpha = np.asarray(self.weights, np.float64)[rows, 0]
-        return alpha / Q, self.system.variance_of_one(rows, 1 / Q)
+    def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        """As variances of new rows: by the factor or from near rows."""
+        if self.is_exact:
+            return self.left_out_by_factor(rows)
+        return (
+            with_information(self.near.left_out(rows, NEAR), self.information) + self.system.row_noise[rows]
+        )
+
+    def left_out_by_factor(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        """1/Q_ii by N² operations each."""
+        parts = (self.columns(rows[i : i + COLUMNS]) for i in range(0, len(rows), COLUMNS))
+        return 1 / np.concatenate([np.sum(np.square(L, dtype=np.float64), axis=0) for L in parts])
 
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
         """These columns of L⁻¹."""
@@ -178,10 +176,3 @@ class ExactKernelPosterior(AbstractPosterior):
 
     def _solve(self, b: Any) -> Solution:
         return self.solver.solve(self.system.operator, b, 0.0, self.factor)
-
-
-@eqx.filter_jit
-def _mean_and_cross(operator: AbstractOperator, weights: Array, Z: Rows) -> tuple[PerRow, Array, Array]:
-    Z = jnp.asarray(Z)
-    across = operator.kernel.between(operator.prepare(Z), operator.block(0, operator.size))
-    return mean_of(operator, weights, Z), across, operator.kernel.diag(Z)

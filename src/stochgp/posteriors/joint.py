@@ -2,13 +2,12 @@
 
 Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
 
-    from samples    C = √(v/c)(DᵀD/S)√(v/c), D the deviations of the S functions held, c their mean squares, v the variances (`sampled_variance`)
+    from samples    C = DᵀD/S, D the deviations of S functions from the mean
     from features   C = (Rᵀφ)·(Rᵀφ)
     from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
     of a mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ], m = Σ_s w_s m_s
 
-so that the diagonals are the variances that the posterior itself gives. The slope of C from a factor needs none: with H = A⁻¹k(X, Z) held, C and its
-slope are those of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z) + HᵀAH. The slope of v is that with the nearest rows as they are.
+The slope of C from a factor needs none: with H = A⁻¹k(X, Z) held, C and its slope are those of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z) + HᵀAH.
 """
 
 from collections.abc import Callable
@@ -18,16 +17,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.posteriors.base import AbstractPosterior
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
-from stochgp.posteriors.kernel import times
+from stochgp.posteriors.kernel import KernelFunctions, times
 from stochgp.posteriors.mixture import MixturePosterior
-from stochgp.posteriors.sampled import SampledKernelPosterior, SampleRows, sampled_variance
+from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.posteriors.variational import VariationalPosterior
 
 ROWS = 512  # that are evaluated at a time
@@ -40,7 +39,7 @@ Covariances = Float[np.ndarray, "B Q Q"]
 class JointMoments:
     """The means and covariances of a posterior at sets of rows, in its units and in float64, and their slopes.
 
-    Raises ValueError for a posterior that knows no covariances: local prediction, or a solver without samples.
+    Raises ValueError for a posterior that knows no covariances: local prediction.
     """
 
     def __init__(self, posterior: AbstractPosterior):
@@ -82,12 +81,9 @@ class JointMoments:
         return (_pull(self._of, self._parts, self._own(Z), Z, by_mean, by_covariance),)
 
     def _own(self, Z: Array) -> tuple[Array, ...]:
-        """Constants of each set: the rows nearest to each point, for samples; H and HᵀAH, for a factor."""
+        """Constants of each set: H and HᵀAH, for a factor."""
         points, (B, Q) = np.asarray(Z).reshape(-1, Z.shape[2]), Z.shape[:2]
         match self._posterior:
-            case SampledKernelPosterior() as posterior:
-                near = posterior.nearest(points)
-                return (jnp.asarray(near).reshape(B, Q, near.shape[1]),)
             case ExactKernelPosterior() as posterior:
                 across = posterior.across(points)
                 half = np.asarray(posterior.factor.solve(across.T.copy()), self.dtype).reshape(-1, B, Q)
@@ -111,11 +107,9 @@ def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
             with jax.enable_x64(True):  # the small difference of two large numbers
                 operator = posterior.system.operator.astype(np.float64)
                 return _by_factor, (operator, jnp.asarray(np.asarray(posterior.weights), np.float64))
-        case SampledKernelPosterior(sample_weights=None):
-            raise ValueError("the posterior has no samples to estimate covariances from: fit with n_samples")
-        case SampledKernelPosterior(system=system):
-            parts = (system.operator, posterior.weights, posterior.prior, posterior.sample_weights)
-            return _by_samples, (*parts, posterior.sample_rows)
+        case SampledKernelPosterior():
+            with jax.enable_x64(True):
+                return _by_samples, (posterior.samples, posterior.weights)
         case FeaturePosterior():
             return _by_features, (posterior.features, posterior.weights, posterior.root)
         case VariationalPosterior():
@@ -126,24 +120,12 @@ def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
 
 
 def _by_samples(
-    operator: Any,
-    weights: Array,
-    prior: Any,
-    sample_weights: Array,
-    rows: SampleRows | None,
-    near: Int[Array, "B Q m"],
-    Z: Float[Array, "B Q D"],
+    functions: KernelFunctions, weights: Array, Z: Float[Array, "B Q D"]
 ) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
-    points, sets = Z.reshape(-1, Z.shape[2]), Z.shape[:2]
-    V = operator.pad(jnp.concatenate([jnp.asarray(weights), jnp.asarray(sample_weights)], axis=1))
-    both, S = times(operator, points, V), sample_weights.shape[1]
-    D = prior(points)[:, :S] - both[:, 1:]
-    own = near.reshape(len(points), near.shape[2])
-    variance = sampled_variance(operator.kernel, D, both[:, 1:], rows, points, own)
-    tiny = float(jnp.finfo(Z.dtype).tiny)
-    scaled = jnp.sqrt(variance / jnp.maximum(jnp.mean(jnp.square(D), axis=1), tiny))[:, None] * D
-    scaled = scaled.reshape(*sets, S)
-    return both[:, 0].reshape(sets), einsum("bqs,brs->bqr", scaled, scaled) / S
+    points, sets, operator = Z.reshape(-1, Z.shape[2]), Z.shape[:2], functions.operator
+    mean = times(operator, points, operator.pad(jnp.asarray(weights)))[:, 0]
+    D = (functions(points) - mean[:, None]).reshape(*sets, -1)
+    return mean.reshape(sets), einsum("bqs,brs->bqr", D, D) / D.shape[-1]
 
 
 def _by_features(

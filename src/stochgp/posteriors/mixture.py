@@ -16,7 +16,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import words_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.exact import ExactKernelPosterior
-from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem
+from stochgp.posteriors.kernel import KernelFunctions, KernelSystem
 
 
 class MixturePosterior(AbstractPosterior):
@@ -37,7 +37,7 @@ class MixturePosterior(AbstractPosterior):
     base: ExactKernelPosterior
     parts: tuple[ExactKernelPosterior, ...]
     shares: Float[np.ndarray, " S"]
-    block_rows: ClassVar[int | None] = BLOCK
+    block_rows: ClassVar[int | None] = None
 
     @property
     def system(self) -> KernelSystem:

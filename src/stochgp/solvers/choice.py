@@ -4,7 +4,6 @@ The rule depends on the number of rows, on the memory limit and on the devices, 
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ MAX_GATHERED = 0.1  # of the free memory, for rows and vectors that lie on every
 class SolvePlan(NamedTuple):
     """How (K + Σ) α = b is solved.
 
-    The posterior depends on `solver`, `tile`, `keep_rows`, `n_samples`, `variance`, `dtype` and `n_neighbours`.
+    The posterior depends on `solver`, `tile`, `keep_rows`, `n_samples` and `dtype`.
     It depends on `way` by rounding, and by a preconditioner without neighbours.
     """
 
@@ -45,25 +44,15 @@ class SolvePlan(NamedTuple):
     tile: int  # columns of a tile, for `KernelOperator.of`
     keep_rows: int  # rows of K to keep, for `KernelOperator.of`
     n_samples: int  # function samples solved with the mean
-    variance: str  # "exact" | "samples" | "none"
     dtype: str  # of the solve
     need: int  # bytes on top of what was in use
     reason: str
     way: str | None = None  # key of `PRODUCTS` if devices share products with K
     n_devices: int = 0  # 0 = none were given
-    n_neighbours: int = 0  # nearest rows that variances from samples begin with
-
-    @property
-    def variance_error(self) -> float:
-        """The largest expected relative standard error of a variance."""
-        if self.variance == "exact":
-            return 0.0
-        return math.sqrt(2 / self.n_samples) if self.n_samples else 1.0
 
     def record(self, record: Callable[[str, Any, str], None]) -> None:
         """Record the decisions (`FitContext.record`)."""
         record("solver", name_of(self.solver), self.reason)
-        record("variance", self.variance, _why_variance(self))
         if self.n_devices:
             shared = {"count": self.n_devices, "solve": self.way or "one device"}
             record("devices", shared, _why_devices(self))
@@ -143,7 +132,6 @@ def _plan(
         tile=tile,
         keep_rows=layout.keep_rows,
         n_samples=size.n_samples,
-        variance="exact" if solver.exact_variances else "samples" if size.n_samples else "none",
         dtype="float64" if layout.factor_itemsize == 8 else "float32",
         need=need,
         reason="",
@@ -182,20 +170,11 @@ def _reason(solver: AbstractSolver, size: SystemSize, asked: str | AbstractSolve
     if asked != "auto":
         return AS_ASKED
     if solver.exact_variances:
-        return f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick, and variances are exact"
+        return f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"
     if not isinstance(solver, CG):
         return "the preconditioner of CG does not fit"
     few = size.n_rows <= MAX_CHOLESKY_ROWS
     return "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"
-
-
-def _why_variance(plan: SolvePlan) -> str:
-    match plan.variance:
-        case "exact":
-            return "from the Cholesky factor; expected relative error 0"
-        case "samples":
-            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}"
-    return "no samples were asked for"
 
 
 def _why_devices(plan: SolvePlan) -> str:

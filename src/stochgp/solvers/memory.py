@@ -6,9 +6,8 @@ from typing import Any
 from stochgp.budget import Budget
 from stochgp.kernels import Product, Sum, Warped
 from stochgp.parameters import value_of
-from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.solvers.base import AbstractSolver
-from stochgp.solvers.sizes import MARGIN, Layout, SystemSize, padded, product_bytes
+from stochgp.solvers.sizes import MARGIN, Layout, SystemSize, padded
 
 HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
 KEPT_ROWS = 512  # kept rows come in blocks of so many
@@ -40,20 +39,13 @@ def room_for_rows(solver: AbstractSolver, layout: Layout, size: SystemSize, free
     return P if rows >= P else max(rows // KEPT_ROWS * KEPT_ROWS, 0)
 
 
-ROWS = 512  # of one evaluation
 FEATURES = 2000  # of the prior's draws
 COMPILER_BYTES = 60_000_000  # of compiling one more evaluation
 
 
-def result_bytes(n_test: int, variance: str) -> int:
-    """Mean and standard deviation in float64, and what they are made of."""
-    return 8 * n_test * (4 if variance == "none" else 8)
-
-
-def covariance_bytes(size: SystemSize, n_test: int, layout: Layout, variance: str) -> int:
+def covariance_bytes(n_rows: int, n_test: int) -> int:
     """Four squares of the test rows, and six blocks of test by training rows, in float64."""
-    blocks = 8 * n_test * (4 * n_test + 6 * size.n_rows)
-    return COMPILER_BYTES + int(MARGIN * blocks) + chunk_bytes(size, ROWS, layout, variance)
+    return int(MARGIN * 8 * n_test * (4 * n_test + 6 * n_rows))
 
 
 def sliced_covariance_bytes(
@@ -73,14 +65,3 @@ def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
         return most
     halves = (1 << power for power in range(most.bit_length() - 1, -1, -1))
     return next((n for n in halves if n < most and need(n) <= free), 1)
-
-
-def chunk_bytes(size: SystemSize, rows: int, layout: Layout, variance: str) -> int:
-    """What one chunk of rows takes. `variance` as in `SolvePlan`."""
-    working = product_bytes(size, rows, layout, wide=True) + 4 * rows * size.row_bytes
-    if variance == "exact":
-        working += 3 * size.itemsize * rows * size.n_rows
-    if variance == "samples":
-        features = 3 * min(rows, PRIOR_BLOCK) * FEATURES
-        working += size.itemsize * (features + 4 * rows * size.n_columns)
-    return int(MARGIN * working)

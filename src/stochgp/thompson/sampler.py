@@ -18,7 +18,7 @@ from stochgp.families import KernelGPRegressor
 from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
-from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
+from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
 from stochgp.thompson.maximise import (
@@ -310,9 +310,7 @@ class ThompsonSampler:
         Budget.of(self.memory_limit).require(self._need_bytes(), f"maximising {self.batch_size} functions")
         seed = len(self._y) if self.fresh_functions else 0
         if isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions:
-            held: Any = posterior
-            pad, weights = held.system.operator.pad, held.weights - held.sample_weights
-            return KernelFunctions(held.system.operator, held.prior, pad(weights))
+            return posterior.samples
         return posterior.functions(self.batch_size, key=jax.random.key((self.random_state + seed) % 2**32))
 
     def _need_bytes(self) -> int:
