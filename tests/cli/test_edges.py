@@ -134,7 +134,7 @@ def test_what_the_terminal_cannot_show_is_a_question_mark(monkeypatch):
 
 def test_numbers_of_settings_that_also_take_words(folder, tmp_path, capsys):
     from stochgp import GPRegressor
-    from stochgp.cli.settings import parse_settings
+    from stochgp.cli.commands import parse_settings
 
     assert parse_settings(["point_mass=0.5", "random_state=3"], GPRegressor) == {
         "point_mass": 0.5,

@@ -319,17 +319,6 @@ def test_columns_beside_the_inputs_must_be_there(tmp_path):
         Blocks.of(path, split_by="day")
 
 
-def test_npy_has_numbered_columns(tmp_path):
-    values = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", values)
-    found = survey(
-        Blocks.of(tmp_path / "rows.npy"), "x2", missing="refuse", seed=0, sample=lambda n_inputs: N
-    )
-    np.testing.assert_array_equal(
-        in_order(*pair(found.sample)), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
-    )
-
-
 FAULTS = {
     "a missing value": ("a,y\n" + "1,1\n" * 500 + ",1\n", "column 'a' .* missing .* data row 501"),
     "a missing target": ("a,y\n" + "1,1\n" * 500 + "1,\n", "column 'y' .* data row 501"),

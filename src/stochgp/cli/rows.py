@@ -34,14 +34,14 @@ Place = Callable[[], contextlib.AbstractContextManager]  # adds the place of row
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
-    """Whether DATA is a folder, an .npy file, or a file that may take much of the memory."""
+    """Whether DATA is a folder, or a file that may take much of the memory."""
     path = Path(source)
     if path.is_dir() or not path.is_file():
         return path.is_dir()
     name = path.name.lower()
     suffix = next((suffix for suffix in reversed(TIMES) if name.endswith(suffix)), None)
     if suffix is None:
-        return name.endswith(".npy")
+        return False
     size = TIMES[suffix] * path.stat().st_size
     if suffix == ".parquet":  # equal values take no room in the file
         with contextlib.suppress(*DAMAGE):  # raised again when the file is read
@@ -67,7 +67,7 @@ def divide_table(
 
     `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
     """
-    table = data.read_table(source, estimator.memory_limit)
+    table = data.read_table(source)
     classify = data.holds_classes(table, target, source) if task == "auto" else task == "classes"
     imputes = estimator.missing != "refuse"
     X, y = split_off(table, target, source, classify, allow_missing=imputes)
@@ -131,7 +131,7 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
     Columns of a text file in blocks have the types that they had at the fit.
     """
     if not (is_large(source, estimator.memory_limit) if in_blocks is None else in_blocks):
-        yield data.read_table(source, estimator.memory_limit), functools.partial(naming, source)
+        yield data.read_table(source), functools.partial(naming, source)
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"

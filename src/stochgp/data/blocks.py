@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int, UInt64
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.tables.columns import TableError
 from stochgp.tables.files import (
-    BLOCK_SUFFIXES,
     DAMAGE,
+    SUFFIXES,
     checked_names,
     csv_names,
     damaged,
@@ -88,7 +88,7 @@ class Blocks:
     Parameters
     ----------
     path : Path
-        A .csv, .tsv (both also with .gz), .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of one of these
+        A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these
         types and have the same columns.
     columns : tuple of str, optional
         The ones to read; None = all.
@@ -133,13 +133,13 @@ class Blocks:
     def files(self) -> tuple[Path, ...]:
         """The file, or those of the folder and of folders in it, sorted by their names."""
         if not self.path.is_dir():
-            file_suffix(self.path, BLOCK_SUFFIXES)
+            file_suffix(self.path, SUFFIXES)
             if not self.path.is_file():
                 raise ValueError(f"{self.path}: no such file")
             return (self.path,)
         found = [path for path in self.path.rglob("*") if path.is_file() and path.name[0] not in "._"]
         files = tuple(sorted(found, key=lambda path: path.relative_to(self.path).as_posix()))
-        suffixes = sorted({file_suffix(path, BLOCK_SUFFIXES) for path in files})
+        suffixes = sorted({file_suffix(path, SUFFIXES) for path in files})
         if not files:
             raise ValueError(f"{self.path}: the folder holds no files")
         if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
