@@ -20,7 +20,7 @@ from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import LABELS, ClassTargets
+from stochgp.tables.targets import LABELS, FileTargets
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -204,7 +204,7 @@ def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blo
     numbers = estimator._fitted.encoder.transform(without(X, reports.left_out(estimator)))
     key = hash_keys(table, blocks.split_by) if blocks.split_by else None
     classify = hasattr(estimator, "classes_")
-    codes = ClassTargets(estimator.classes_).numbers(table, target) if classify else y
+    codes = FileTargets("class", levels=estimator.classes_).numbers(table, target) if classify else y
     among = blocks.part.holds(numbers, codes, key) if blocks.part is not None else np.ones(len(y), bool)
     return X.filter(pa.array(among)), y[among]
 

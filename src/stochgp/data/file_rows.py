@@ -15,7 +15,7 @@ from stochgp.data.survey import Survey, survey
 from stochgp.data.training import TrainingData
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
-from stochgp.tables.targets import REAL, AbstractTargets
+from stochgp.tables.targets import REAL, FileTargets
 from stochgp.warning import warn
 
 MOST_ROWS = (
@@ -47,7 +47,7 @@ def read_files(
     context: FitContext,
     *,
     keeps_all: bool,
-    targets: AbstractTargets = REAL,
+    targets: FileTargets = REAL,
 ) -> tuple[TrainingData, Survey]:
     """(A uniform sample of the rows in files, standardised by all of them, and where all are; what was found of them).
 

@@ -19,7 +19,7 @@ from stochgp.tables.readings import (
     numbers_as_dates,
 )
 from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
-from stochgp.tables.targets import REAL, AbstractTargets
+from stochgp.tables.targets import REAL, FileTargets
 from stochgp.tables.times import PARTS, part_of
 from stochgp.warning import warn
 
@@ -40,7 +40,7 @@ class FileRows:
     blocks: Blocks
     encoder: TableEncoder
     target: str
-    targets: AbstractTargets = REAL
+    targets: FileTargets = REAL
 
     def read(self) -> Iterator[tuple[Rows, Block]]:
         """(Rows, with the hash of what each belongs with as its group, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
@@ -121,7 +121,7 @@ def survey(
     missing: str,
     seed: int,
     sample: Callable[[int], int],
-    targets: AbstractTargets = REAL,
+    targets: FileTargets = REAL,
 ) -> Survey:
     """Two passes over the rows: what the columns hold; their numbers' summaries, and a sample of them.
 
@@ -240,8 +240,8 @@ class _Seen:
 
 
 def encoder_of(
-    blocks: Blocks, target: str, missing: str, targets: AbstractTargets = REAL
-) -> tuple[Blocks, TableEncoder, BadRows, AbstractTargets]:
+    blocks: Blocks, target: str, missing: str, targets: FileTargets = REAL
+) -> tuple[Blocks, TableEncoder, BadRows, FileTargets]:
     """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad;
 
     `targets` that have seen all).
@@ -273,8 +273,8 @@ def encoder_of(
 
 
 def _seen(
-    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: AbstractTargets
-) -> tuple[list[_Seen], AbstractTargets]:
+    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: FileTargets
+) -> tuple[list[_Seen], FileTargets]:
     seen: dict[str, _Seen] = {}
     for block in good_blocks(blocks, target, missing, bad):
         targets = targets_seen(block, targets, target)
@@ -289,7 +289,7 @@ def _seen(
     return list(seen.values()), targets
 
 
-def targets_seen(block: Block, targets: AbstractTargets, target: str) -> AbstractTargets:
+def targets_seen(block: Block, targets: FileTargets, target: str) -> FileTargets:
     """`targets` after this block. Raises TableError with the file in it."""
     try:
         return targets.sees(block.table, target)
