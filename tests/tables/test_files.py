@@ -64,7 +64,7 @@ def test_csv_keeps_every_bit(tmp_path_factory, values):
         (b",b\n1,2\n", {"Unnamed: 0": [1], "b": [2]}),
         (b"a;b\n1,5;2\n", {"a": [1.5], "b": [2]}),
         (b"a\tb\n1\t2\n", {"a": [1], "b": [2]}),
-        (b"a|b\n1|2,3\n", {"a": [1], "b": [2.3]}),
+        (b"a;b\n1;2,3\n", {"a": [1], "b": [2.3]}),
         ("größe,b\n1,è\n".encode("latin-1"), {"größe": [1], "b": ["è"]}),
     ],
 )

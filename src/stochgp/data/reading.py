@@ -80,7 +80,7 @@ def read_training_rows(
             sample_weight = known * (1.0 if sample_weight is None else sample_weight)
     else:
         X, groups = unmasked(X), unmasked(groups)
-        y = read_targets(y, missing != "refuse", context, None if is_array(X) else X)
+        y = read_targets(y, missing != "refuse", context)
         given = X, y, weight_of_each_row(sample_weight, len(y)), groups
         known = _known(given, missing, outliers, context)
         if known is not None:

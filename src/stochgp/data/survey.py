@@ -14,8 +14,6 @@ from stochgp.tables.readings import (
     DIGITS,
     FEWEST_DATES,
     day_first_of,
-    decimal_mark,
-    different_of,
     numbers_as_dates,
 )
 from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
@@ -220,7 +218,7 @@ class _Seen:
         self.dates.add(found)
         self.different = np.unique(np.append(self.different, column.values[there]))[:FEWEST_DATES]
 
-    def rule(self, missing: str, mark: str = "", day_first: bool | None = None) -> ColumnRule:
+    def rule(self, missing: str, day_first: bool | None = None) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
         if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
             rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
@@ -229,7 +227,7 @@ class _Seen:
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]
-        rule = rule_of(self.shown, missing != "refuse", mark=mark, day_first=day_first)[0]
+        rule = rule_of(self.shown, missing != "refuse", day_first=day_first)[0]
         if missing == "refuse" or rule.kind == "dropped":
             return rule
         rule = replace(rule, indicator=rule.indicator or self.is_missing)
@@ -262,11 +260,8 @@ def encoder_of(
             blocks = blocks.widened(narrow)
     try:
         shown = [column.shown for column in seen if column.shown is not None]
-        mark = decimal_mark(different_of(column) for column in shown if column.kind == "text")
         day_first = day_first_of(shown)
-        encoder = TableEncoder(
-            tuple(column.rule(missing, mark, day_first) for column in seen), None, True, missing
-        )
+        encoder = TableEncoder(tuple(column.rule(missing, day_first) for column in seen), None, True, missing)
         return blocks, encoder, bad, known
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error

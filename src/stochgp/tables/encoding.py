@@ -27,7 +27,7 @@ from .columns import (
 )
 from .files import notes_of
 from .levels import LevelTargets, codes_of, out_of_fold
-from .readings import day_first_of, decimal_mark_of
+from .readings import day_first_of
 from .rules import MAX_LEVELS, ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
@@ -92,7 +92,7 @@ class TableEncoder:
             if column.kind == "number" and not column.missing.any():
                 targets = LevelTargets.of(column.values, 0)
         imputes, named, day_first = missing != "refuse", not is_array(table), None
-        mark, notes = decimal_mark_of(table), notes_of(table)
+        notes = notes_of(table)
         of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
@@ -103,7 +103,7 @@ class TableEncoder:
                 day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
                 column = column_of(name, raw, imputes, DROP)
-                rule, column = rule_of(column, imputes, targets, named, mark, day_first)
+                rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule.noting(notes.get(name, "")))
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets).noting(notes.get(name, "")))

@@ -7,7 +7,6 @@ Every fault of the file is one line of ValueError that begins with the path.
 import contextlib
 import csv
 import functools
-import itertools
 import json
 import os
 import re
@@ -27,7 +26,6 @@ from stochgp.names import did_you_mean, quoted
 from stochgp.storage.files import replacing
 
 from .columns import MISSING_VALUES, TableError, is_number
-from .readings import DECIMAL, decimal_mark
 
 TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather")
@@ -243,14 +241,14 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns; `types` are of columns by their names without blanks around them."""
     typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
-    with pa_csv.open_csv(file, **_csv_form(file, typed)[0]) as batches:
+    with pa_csv.open_csv(file, **_csv_form(file, typed)) as batches:
         for batch in batches:
             yield pa.Table.from_batches([batch])
 
 
 def csv_names(file: Path) -> list[str]:
     """The names in the first line, as they are."""
-    with pa_csv.open_csv(file, **_csv_form(file)[0]) as batches:
+    with pa_csv.open_csv(file, **_csv_form(file)) as batches:
         try:
             return list(batches.schema.names)
         except UnicodeDecodeError as error:
@@ -259,7 +257,7 @@ def csv_names(file: Path) -> list[str]:
 
 def _read_csv(file: Path) -> pa.Table:
     """All rows. Raises pyarrow's errors, with the row if the reader knows it."""
-    options, decimal = _csv_form(file)
+    options = _csv_form(file)
     read = options["read_options"]
     try:
         found = pa_csv.read_csv(file, **options)
@@ -269,11 +267,11 @@ def _read_csv(file: Path) -> pa.Table:
     if read.encoding == "utf8" and any(pa.types.is_binary(kind) for kind in found.schema.types):
         read.encoding = "latin1"
         found = pa_csv.read_csv(file, **options)
-    return found.replace_schema_metadata({DECIMAL: decimal}) if decimal else found
+    return found
 
 
-def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> tuple[dict[str, Any], str]:
-    """(Options for pyarrow's readers, the decimal mark, "" if unknown), by the first bytes.
+def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
+    """Options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal.
 
     Raises ValueError if the file is empty, in UTF-16, or has no line of names.
     """
@@ -296,17 +294,19 @@ def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> tuple[
             f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
         )
     rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
-    columns = itertools.zip_longest(*rows, fillvalue="")
-    decimal = decimal_mark((pa.array(cells, pa.large_string()).unique() for cells in columns), delimiter)
+    has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     return {
         "read_options": pa_csv.ReadOptions(
             block_size=CSV_BYTES, encoding=encoding, skip_rows=int(bool(says))
         ),
         "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": pa_csv.ConvertOptions(
-            null_values=NULLS, strings_can_be_null=True, column_types=types, decimal_point=decimal or "."
+            null_values=NULLS,
+            strings_can_be_null=True,
+            column_types=types,
+            decimal_point="," if has_comma else ".",
         ),
-    }, decimal
+    }
 
 
 def _decoded(start: bytes, is_cut: bool) -> tuple[str, str]:

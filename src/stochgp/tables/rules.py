@@ -109,12 +109,11 @@ def rule_of(
     imputes: bool,
     targets: LevelTargets | None = None,
     dates: bool = True,
-    mark: str = "",
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). If `dates` and values are imputed, numbers such as 20141013 are dates.
 
-    `mark` and `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
@@ -125,9 +124,9 @@ def rule_of(
     if column.missing.all():
         return dropped(rule, "it holds no values"), column
     if column.kind == "text":
-        reading, said = readings.reading_of(column, not imputes, mark, day_first)
+        reading, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-        column = replace(column, caution=both(column.caution, readings.doubts(column, reading, mark)))
+        column = replace(column, caution=both(column.caution, readings.doubts(column, reading)))
     if reading is not None:
         column = readings.as_read(reading, column)[0]
     may_be_dates = dates and imputes and (reading is None or readings.all_digits(given))
@@ -243,13 +242,13 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         column = readings.with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
-        reading, moved = rule.reading or Reading(kind, zoned=rule.zoned), ""
-        if reading.kind == "number":
-            reading, moved = readings.at_predict(rule.reading, column, rule.fill)
-        read, bad = readings.as_read(reading, column)
+        read, bad = readings.as_read(rule.reading or Reading(kind, zoned=rule.zoned), column)
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
-        return read, both(moved, read.caution)
+        is_new = rule.reading is None and kind == "number" and not bad.all()
+        first = int(np.argmin(read.missing))
+        texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
+        return read, both(texts if is_new else "", read.caution)
     if (column.kind == "time") != (rule.kind == "time"):
         raise _changed(rule, column)
     if column.kind == "time" and column.zoned != rule.zoned:

@@ -21,7 +21,7 @@ from .columns import (
     row_of_first,
     table_columns,
 )
-from .readings import Reading, as_read, decimal_mark_of, doubts, reading_of
+from .readings import Reading, as_read, doubts, reading_of
 from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
@@ -122,17 +122,17 @@ def target_column(
     """
     column = _named_column(table, name, source, allow_missing)
     with rewording(lambda text: f"{source}, target {text}"):
-        return target_numbers(column, reads_text, decimal_mark_of(table) if column.kind == "text" else "")
+        return target_numbers(column, reads_text)
 
 
-def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> Float64[np.ndarray, " N"]:
-    """NaN where missing. `mark` as of `reading_of`. Raises TableError for a column that holds no numbers."""
+def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
+    """NaN where missing. Raises TableError for a column that holds no numbers."""
     if column.kind == "time":
         raise TableError(
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, True, mark) if reads_text else (None, "")
+        reading, said = reading_of(column, True) if reads_text else (None, "")
         if reading is None or reading.kind != "number":
             bad = _no_number(column) if reading is None else ~column.missing
             shown = column.values[int(np.argmax(bad))].as_py()
@@ -141,7 +141,7 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
         read = as_read(reading, column)[0]
-        if caution := both(doubts(column, reading, mark), read.caution):
+        if caution := both(doubts(column, reading), read.caution):
             warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
         return read.values
     if column.note in (OF_DAY, DURATIONS):
