@@ -9,7 +9,7 @@ from jaxtyping import Float
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.training import TrainingData
-from stochgp.transforms import ShiftedLog
+from stochgp.transforms import Log
 from stochgp.warning import warn
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
@@ -26,7 +26,7 @@ MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
     """Warn of too few rows to learn from, repeated rows, targets without a scale, counts mostly 0, and columns that an outlier flattens."""
     n, rho = data.n_rows, data.weight
-    counts = data.given_targets(True) if isinstance(data.transform, ShiftedLog) else None
+    counts = data.given_targets(True) if isinstance(data.transform, Log) and data.transform.shift else None
     alike = 0.0 if counts is None else float(np.average(counts == counts.min(), weights=rho))
     flat = _flattened(data)
     checks = {

@@ -17,7 +17,7 @@ from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean
 from stochgp.tables.targets import REAL, FileTargets, refuse_no_counts
-from stochgp.transforms import AbstractTransform, Log, ShiftedLog
+from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
@@ -98,7 +98,7 @@ def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> Fil
     """How a column of files becomes targets. Raises ValueError for a transform that would have to learn from them."""
     if wanted is None:
         return REAL
-    if not isinstance(wanted, Log | ShiftedLog):
+    if not isinstance(wanted, Log):
         raise ValueError(
             "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
         )
@@ -118,7 +118,7 @@ def _fitted_transform(
     wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
-    if isinstance(wanted, Log | ShiftedLog):
+    if isinstance(wanted, Log):
         wanted.check(rows.y)
         return _recorded(wanted, f"{AS_ASKED}; it has no parameters to learn", context)
     if plain.leaves_inputs:

@@ -121,7 +121,7 @@ def _outward(
         T = transform.from_raw(gamma) if transform.raw else transform
         slopes = T.log_slope(y)
         excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
-        beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
+        beyond = PENALTY * jnp.sum(count * jnp.square(excess))
         return T(y), beyond - jnp.sum(count * slopes)
 
     z, value = others(gamma)
