@@ -139,31 +139,6 @@ def test_merged_summaries_are_those_of_all_rows(cuts):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-@pytest.mark.parametrize(("last", "kind"), [(19600201, "time"), (19600231, "number"), (None, "time")])
-def test_whole_numbers_are_dates_where_those_of_all_blocks_are(tmp_path, suffix, last, kind):
-    days = np.datetime64("1958-03-29") + 2 * np.arange(299)
-    numbers = [*(int(str(day).replace("-", "")) for day in days), last]
-    table = pa.table({"day": numbers, "y": np.arange(300.0)})
-    found = rows_of(Blocks.of(written(table, tmp_path / f"rows{suffix}")), missing="auto").rows.encoder
-    whole = data.TableEncoder.fit(table.drop_columns(["y"]))
-    assert found.columns[0].kind == whole.columns[0].kind == kind
-    assert found.output_names == whole.output_names
-    X, among_all = found.transform(table), whole.transform(table)
-    np.testing.assert_allclose(X[:-1], among_all[:-1], atol=1e-9)
-    assert found.columns[0].note.startswith("whole numbers that are dates") == (kind == "time")
-
-
-@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
-def test_dates_may_be_missing_in_a_whole_block(tmp_path):
-    days = np.datetime64("1958-03-29") + 2 * np.arange(200)
-    numbers = [*(int(str(day).replace("-", "")) for day in days), *[None] * 200]
-    written(pa.table({"day": numbers, "y": np.arange(400.0)}), tmp_path / "rows.parquet")
-    (rule,) = rows_of(Blocks.of(tmp_path / "rows.parquet"), missing="auto").rows.encoder.columns
-    assert rule.kind == "time" and rule.indicator
-
-
 def test_columns_widen_where_later_rows_need_it(tmp_path):
     lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
     path = tmp_path / "rows.csv"

@@ -205,7 +205,7 @@ def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blo
     key = hash_keys(table, blocks.split_by) if blocks.split_by else None
     classify = hasattr(estimator, "classes_")
     codes = FileTargets("class", levels=estimator.classes_).numbers(table, target) if classify else y
-    among = blocks.part.holds(numbers, codes, key) if blocks.part is not None else np.ones(len(y), bool)
+    among = blocks.holds(numbers, codes, key)
     return X.filter(pa.array(among)), y[among]
 
 

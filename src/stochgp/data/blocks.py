@@ -52,24 +52,6 @@ class Block(NamedTuple):
         return TableError(f"{self.file}: {_ROW.sub(number, str(error))}")
 
 
-class Part(NamedTuple):
-    """Rows of a random division by the values of the rows, or of some of their columns: a `fraction` of them is set aside."""
-
-    fraction: float
-    seed: int
-    set_aside: bool  # whether these are the rows set aside, or the others
-
-    def holds(
-        self,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        key: UInt64[np.ndarray, " N"] | None = None,
-    ) -> Bool[np.ndarray, " N"]:
-        """Which of the rows belong to it: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
-        hashes = hash_rows(X, y, self.seed) if key is None else hash_again(key, self.seed)
-        return is_below(hashes, self.fraction) == self.set_aside
-
-
 class TooNarrowError(ValueError):
     """A column of text files holds values of a wider type than its first rows."""
 
@@ -92,8 +74,9 @@ class Blocks:
         types and have the same columns.
     columns : tuple of str, optional
         The ones to read; None = all.
-    part : Part, optional
-        Of a random division, the rows that a reader is to keep; None = all. Iterating gives all rows.
+    part : (float, int, bool), optional
+        The share that a random division sets aside, its seed, and whether a reader is to keep the rows set aside (`holds`); None = all. Iterating gives
+        all rows.
     types : mapping of str to Arrow types
         Of columns of text files whose first rows do not show their type.
     bad_rows : "refuse" or "skip"
@@ -107,7 +90,7 @@ class Blocks:
 
     path: Path
     columns: tuple[str, ...] | None = None
-    part: Part | None = None
+    part: tuple[float, int, bool] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     bad_rows: str = "refuse"
     weight: str | None = None
@@ -185,7 +168,20 @@ class Blocks:
         """
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
-        return replace(self, part=Part(fraction, seed, False)), replace(self, part=Part(fraction, seed, True))
+        return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
+
+    def holds(
+        self,
+        X: Float[np.ndarray, "N D"],
+        y: Float[np.ndarray, " N"],
+        key: UInt64[np.ndarray, " N"] | None = None,
+    ) -> Bool[np.ndarray, " N"]:
+        """Which of the rows belong to `part`: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
+        if self.part is None:
+            return np.ones(len(y), bool)
+        fraction, seed, is_aside = self.part
+        hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
+        return is_below(hashes, fraction) == is_aside
 
     def widened(self, narrow: TooNarrowError) -> "Blocks":
         """With the type that the column needs."""
@@ -225,30 +221,16 @@ def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | No
         first += table.num_rows
 
 
-class Fault(NamedTuple):
-    """The first column of a bad row that makes it one."""
-
-    file: str
-    row: int  # of the data in its file, from 1
-    column: str
-    value: str  # or "" where it is missing
-
-    def __str__(self) -> str:
-        held = f"holds {self.value}" if self.value else "has a missing value"
-        return f"{self.file}: column {self.column!r} {held} at data row {self.row}"
-
-
 @dataclass
 class BadRows:
     """What a pass over all rows has shown."""
 
     n_rows: int = 0
     count: int = 0
-    first: list[Fault] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)  # file, column, value and row
 
     def __str__(self) -> str:
-        named = "; ".join(map(str, self.first))
-        return f"{self.count} of {self.n_rows} rows cannot be used, the first: {named}"
+        return f"{self.count} of {self.n_rows} rows cannot be used, the first: {'; '.join(self.first)}"
 
     def refuse(self) -> TableError:
         """What is raised where bad rows are not left out."""
@@ -300,9 +282,9 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> Fault:
+def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> str:
     one = block.table.slice(row, 1)
     name = next(name for name in one.column_names if are_bad(one.select([name]), blocks, target, missing)[0])
     value: Any = one[name][0].as_py()
-    held = "" if value is None or value != value else f"{value:g}"
-    return Fault(str(block.file), block.first_row + row + 1, name, held)
+    held = "has a missing value" if value is None or value != value else f"holds {value:g}"
+    return f"{block.file}: column {name!r} {held} at data row {block.first_row + row + 1}"

@@ -11,15 +11,11 @@ from jaxtyping import Float
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
 from stochgp.tables.encoding import DROP, TableEncoder, column_of
 from stochgp.tables.readings import (
-    DIGITS,
-    FEWEST_DATES,
     day_first_of,
-    numbers_as_dates,
 )
-from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
+from stochgp.tables.rules import ColumnRule, rule_of, with_dates_read
 from stochgp.tables.targets import REAL, FileTargets
 from stochgp.tables.times import PARTS, part_of
-from stochgp.warning import warn
 
 from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
 from .rows import Rows
@@ -42,14 +38,13 @@ class FileRows:
 
     def read(self) -> Iterator[tuple[Rows, Block]]:
         """(Rows, with the hash of what each belongs with as its group, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
-        part = self.blocks.part
         for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
             try:
                 rows = self._numbers(block)
             except TableError as error:
                 raise block.placed(error) from error
-            if part is not None:
-                rows = rows.some(part.holds(rows.X, rows.y, rows.group))
+            if self.blocks.part is not None:
+                rows = rows.some(self.blocks.holds(rows.X, rows.y, rows.group))
             if rows.weight is not None:
                 rows = rows.some(rows.weight > 0)
             if len(rows):
@@ -193,8 +188,6 @@ class _Seen:
     shown: Column | None = None  # few values, which have the rule of all
     some: list[np.ndarray] = field(default_factory=list)  # values for the median
     is_missing: bool = False
-    dates: "_Seen | None" = None  # the same numbers as dates, as long as all are such as 20141013
-    different: np.ndarray = field(default_factory=lambda: np.zeros(0))  # few of these numbers
 
     def add(self, column: Column) -> None:
         """Raises TooNarrowError where text joins other values."""
@@ -202,32 +195,17 @@ class _Seen:
         self.is_missing |= bool(column.missing.any())
         if not there.any():
             return
-        self._add_dates(column, there)
         if column.kind != "text":
             present = column.values[there]
             self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)].copy())  # a view holds the block
         self.shown = _few(column, there) if self.shown is None else _joined(self.shown, _few(column, there))
 
-    def _add_dates(self, column: Column, there: np.ndarray) -> None:
-        found = numbers_as_dates(column, 1)
-        if self.shown is None and found is not None:
-            self.dates = _Seen(self.name)
-        if self.dates is None or found is None:
-            self.dates = None
-            return
-        self.dates.add(found)
-        self.different = np.unique(np.append(self.different, column.values[there]))[:FEWEST_DATES]
-
     def rule(self, missing: str, day_first: bool | None = None) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
-        if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
-            rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
-            warn(f"column {self.name!r}: {WHOLE_DATES}", UserWarning, stacklevel=2)
-            return rule.noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]
-        rule = rule_of(self.shown, missing != "refuse", day_first=day_first)[0]
+        rule = rule_of(self.shown, missing != "refuse", dates=False, day_first=day_first)[0]
         if missing == "refuse" or rule.kind == "dropped":
             return rule
         rule = replace(rule, indicator=rule.indicator or self.is_missing)
