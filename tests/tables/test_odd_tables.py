@@ -507,12 +507,6 @@ def test_a_file_with_semicolons_decimal_commas_and_points_in_dates(tmp_path, enc
     np.testing.assert_array_equal(X[:84, 4], days)
 
 
-def test_a_name_that_is_there_twice_is_told(tmp_path):
-    (tmp_path / "t.csv").write_text("a, a ,y\n1,2,3\n2,5,6\n")
-    notes = TableEncoder.fit(read_table(tmp_path / "t.csv"), target="y").notes
-    assert "a further column called 'a'" in notes["a.1"]
-
-
 def test_targets_with_marks_are_numbers_and_others_are_refused():
     for text, value in (("$1,200", 1200), ("12%", 12), ("1.234,50 €", 1234.5)):
         np.testing.assert_array_equal(target_column(pa.table({"y": [text] * 3}), "y"), [value] * 3)

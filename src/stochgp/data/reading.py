@@ -35,7 +35,7 @@ from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, unmasked
-from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
+from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
 from stochgp.warning import say, warn
@@ -86,10 +86,6 @@ def read_training_rows(
         if known is not None:
             X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
         targets = _level_targets(estimator, X, y, sample_weight, groups)
-        if targets is not None and known is not None and sample_weight is not None:
-            targets = targets._replace(
-                many=many_texts(given[0])
-            )  # one encoding, whichever rows have weight 0
         encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
     rows = read_rows(numbers, y, sample_weight, groups).counted()
     if missing == "skip":

@@ -7,7 +7,6 @@ Every fault of the file is one line of ValueError that begins with the path.
 import contextlib
 import csv
 import functools
-import json
 import os
 import re
 import zlib
@@ -37,7 +36,6 @@ START = 1 << 16  # bytes that show the form of a text file
 LINES = 50
 NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # as after a comma and a blank
 NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
-_NOTES = b"stochgp.notes"  # of a schema's metadata
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -78,19 +76,10 @@ def read_table(path: str | os.PathLike) -> pa.Table:
             with pa_parquet.ParquetFile(path) as file:
                 table = file.read()
     names = checked_names(path, table)
-    pairs = [(new, old.strip()) for new, old in zip(names, table.column_names, strict=True)]
-    notes = {new: f"a further column called {old!r}" for new, old in pairs if old not in ("", new)}
-    metadata = (table.schema.metadata or {}) | ({_NOTES: json.dumps(notes)} if notes else {})
-    table = table.rename_columns(names).replace_schema_metadata(metadata or None)
+    table = table.rename_columns(names)
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
-
-
-def notes_of(table: Any) -> dict[str, str]:
-    """The notes of `read_table` on columns, by name."""
-    metadata = getattr(getattr(table, "schema", None), "metadata", None)
-    return json.loads(metadata[_NOTES]) if isinstance(metadata, dict) and _NOTES in metadata else {}
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:

@@ -167,7 +167,7 @@ def _rule_of_levels(
     rule: ColumnRule, column: Column, imputes: bool, targets: LevelTargets | None
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
-    if len(levels) <= MAX_LEVELS and (targets is None or column.name not in targets.many):
+    if len(levels) <= MAX_LEVELS:
         return replace(rule, levels=levels)
     if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
         return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
