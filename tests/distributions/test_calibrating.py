@@ -6,7 +6,7 @@ import scipy.stats
 
 from stochgp import metrics
 from stochgp.distributions import ConformalScores, Normal
-from stochgp.distributions.calibrating import ConformalScores, recalibration, recalibration_of_parts
+from stochgp.distributions.calibrating import recalibration, recalibration_of_parts
 
 
 def rows(n, spread, seed=0):
