@@ -64,7 +64,6 @@ def fit(
     task: str = "auto",
     setting: Annotated[Texts, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
-    bad_rows: str = "refuse",
     weight: str | None = None,
     split_by: str | None = None,
     new_rows: str = "auto",
@@ -99,9 +98,6 @@ def fit(
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
-    bad_rows
-        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. `evaluate`
-        leaves such rows out too, and `predict` refuses them.
     weight
         The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
     split_by
@@ -131,7 +127,7 @@ def fit(
     make = functools.partial(_estimator, model, setting or [], plain)
     estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
     kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
-    options = {"bad_rows": bad_rows, "weight": weight, "split_by": _names_in(split_by) or ()}
+    options = {"weight": weight, "split_by": _names_in(split_by) or ()}
     columns = target, (_names_in(inputs), _names_in(ignore)), kind, test_fraction, seed
     train, test, left_out, classify = _divided(source, estimator, columns, options)
     estimator = make(True) if classify else estimator
@@ -139,7 +135,7 @@ def fit(
         estimator.fit(*train, checkpoint=checkpoint)
     estimator.target_name_ = target
     estimator.trained_on_ = {
-        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out), "bad_rows": bad_rows
+        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out)
     }  # fmt: skip
     estimator.save(out)
     if estimator.plan_["ended"]["choice"] == "interrupted":
@@ -162,11 +158,10 @@ def _divided(source: str, estimator: Any, columns: Any, options: dict[str, Any])
     """The rows of `rows.divide_table`; in blocks if the options need them, or if a table might take too much memory."""
     from stochgp.cli.rows import divide_blocks, divide_table, is_large
 
-    lookup(options["bad_rows"], dict.fromkeys(("refuse", "skip")), "--bad-rows")
-    needs_blocks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
+    needs_blocks = options["weight"] is not None or bool(options["split_by"])
     of_molecules = getattr(estimator, "smiles", None) is not None
     if needs_blocks and of_molecules:
-        raise ValueError("--bad-rows skip, --weight and --split-by are not for molecules")
+        raise ValueError("--weight and --split-by are not for molecules")
     if needs_blocks or is_large(source, estimator.memory_limit) and not of_molecules:
         return divide_blocks(source, *columns, **options)
     return divide_table(source, estimator, *columns)
@@ -184,7 +179,7 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
         if not in_blocks:
             with naming(aside):
                 return report | reports.scores(estimator, *test)
-        parts = labelled_parts(estimator, str(test.path), train[1], test.bad_rows, test)
+        parts = labelled_parts(estimator, str(test.path), train[1], test)
         return report | mean_scores(estimator, parts, aside)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
@@ -301,8 +296,8 @@ def evaluate(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target,
-        and rows that `fit --bad-rows skip` would leave out, are left out, with a note of their number.
+        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target are left out, with a note of
+        their number.
     target
         The target column, if it is called otherwise than at fit.
     report
@@ -322,8 +317,7 @@ def evaluate(
         raise ValueError("--report: there is a picture of numbers, not of classes")
     if report is not None and is_large(source, estimator.memory_limit):
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
-    rule = (getattr(estimator, "trained_on_", None) or {}).get("bad_rows", "refuse")
-    parts = labelled_parts(estimator, source, name, rule)
+    parts = labelled_parts(estimator, source, name)
     parts = parts if report is None else list(parts)
     reports.show(mean_scores(estimator, parts, source), as_json)
     if report is not None:

@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import Block, TooNarrowError, are_bad
+from stochgp.data.blocks import Block, TooNarrowError
 from stochgp.data.splits import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
@@ -146,15 +146,15 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
 
 
 def labelled_parts(
-    estimator: Any, source: str, target: str, bad_rows: str, aside: data.Blocks | None = None
+    estimator: Any, source: str, target: str, aside: data.Blocks | None = None
 ) -> Iterator[tuple[Labelled, Place]]:
     """Yield the rows of DATA that can be scored, as `parts_of` does; only those of `aside` if it is given.
 
-    Warns of rows without a target if missing values are imputed, and of the rows that `bad_rows="skip"` leaves out.
+    Warns of rows without a target, which are left out if missing values are imputed.
     """
     n_rows, n_skipped = 0, 0
     for table, place in parts_of(source, estimator, None if aside is None else True):
-        usable = _usable_rows(table, estimator, target, bad_rows, aside)
+        usable = _usable_rows(table, estimator, target)
         n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
         if usable.num_rows == 0:
             continue
@@ -184,18 +184,11 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source:
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
-def _usable_rows(
-    table: pa.Table, estimator: Any, target: str, bad_rows: str, aside: data.Blocks | None
-) -> pa.Table:
-    """The rows with a target if missing values are imputed; the good ones with "skip"."""
-    if target not in table.column_names or bad_rows == "refuse" and estimator.missing == "refuse":
+def _usable_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
+    """The rows with a target, if missing values are imputed."""
+    if target not in table.column_names or estimator.missing == "refuse":
         return table
-    if bad_rows == "refuse":
-        return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
-    blocks = data.Blocks(Path(), bad_rows=bad_rows) if aside is None else aside
-    encoder = estimator._fitted.encoder
-    read = dict.fromkeys((*(rule.name for rule in encoder.columns), target, *blocks.beside))
-    return table.filter(pa.array(~are_bad(table.select(list(read)), blocks, target, encoder.missing)))
+    return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
 
 
 def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blocks, target: str) -> Labelled:

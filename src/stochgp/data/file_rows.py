@@ -8,7 +8,6 @@ import numpy as np
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data import Blocks
-from stochgp.data.blocks import BadRows
 from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.reading import note_columns
 from stochgp.data.survey import Survey, survey
@@ -79,15 +78,12 @@ def read_files(
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
     data = TrainingData.of_files(found, *settings, record=context.record)
-    if blocks.bad_rows == "skip":
-        _record_bad_rows(found.bad, context)
+    if found.n_dropped:
+        why = "of the files are not learned from: they have no target"
+        warn(f"{found.n_dropped} rows {why}", UserWarning, stacklevel=2)
+        context.record("unused_rows", found.n_dropped, why)
     note_columns(found.rows.encoder, context)
     return data, found
-
-
-def _record_bad_rows(bad: BadRows, context: FitContext) -> None:
-    why = f"were left out, as asked: {bad}" if bad.count else f"all {bad.n_rows} rows can be used"
-    context.record("bad_rows", bad.count, why)
 
 
 def _bytes_of_row(n_inputs: int) -> int:

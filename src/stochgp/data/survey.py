@@ -17,7 +17,7 @@ from stochgp.tables.rules import ColumnRule, rule_of, with_dates_read
 from stochgp.tables.targets import REAL, FileTargets
 from stochgp.tables.times import PARTS, part_of
 
-from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
+from .blocks import Block, Blocks, TooNarrowError, with_targets
 from .rows import Rows
 from .splits import hash_keys, hash_rows
 from .standardise import Standardiser, Summary
@@ -38,7 +38,7 @@ class FileRows:
 
     def read(self) -> Iterator[tuple[Rows, Block]]:
         """(Rows, with the hash of what each belongs with as its group, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
-        for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
+        for block in with_targets(self.blocks, self.target, self.encoder.missing):
             try:
                 rows = self._numbers(block)
             except TableError as error:
@@ -104,7 +104,7 @@ class Survey:
     inputs: Summary
     targets: Summary
     sample: Rows
-    bad: BadRows  # which are left out
+    n_dropped: int  # rows without a target, which are left out
 
 
 def survey(
@@ -121,7 +121,7 @@ def survey(
     `sample` says for a number of inputs how many rows at most. Memory for a block, the sample and its like: none that grows with the
     rows. Raises TableError, with file and row, for what cannot be used.
     """
-    blocks, encoder, bad, known = encoder_of(blocks, target, missing, targets)
+    blocks, encoder, n_dropped, known = encoder_of(blocks, target, missing, targets)
     rows = FileRows(blocks, encoder, target, known)
     taken = Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED)
     inputs: Summary | None = None
@@ -135,7 +135,7 @@ def survey(
         taken.add(found)
     if inputs is None or of_targets is None:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return Survey(rows, size, inputs, of_targets, taken.rows(), bad)
+    return Survey(rows, size, inputs, of_targets, taken.rows(), n_dropped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +166,10 @@ def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
     column = read_column(name, table_columns(block.table)[name])
     if column.kind != "number":
         raise TableError(f"the column of weights {name!r} holds no numbers")
+    if (negative := column.values < 0).any():
+        raise TableError(
+            f"the column of weights {name!r} is negative: {column.first(negative)}"
+        )
     if (column.values > LARGEST_WEIGHT).any():
         raise TableError(
             f"the column of weights {name!r} holds {np.nanmax(column.values):g}; a weight is the number of rows that a row stands for, at most "
@@ -217,18 +221,18 @@ class _Seen:
 
 def encoder_of(
     blocks: Blocks, target: str, missing: str, targets: FileTargets = REAL
-) -> tuple[Blocks, TableEncoder, BadRows, FileTargets]:
-    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad;
+) -> tuple[Blocks, TableEncoder, int, FileTargets]:
+    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; how many rows have no target;
 
     `targets` that have seen all).
 
-    Bad rows are refused, or left out, as the blocks say. What `missing="auto"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
+    What `missing="auto"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
     `TableEncoder.fit` does, with the file and the row in it.
     """
     while True:
         try:
-            bad = BadRows()
-            seen, known = _seen(blocks, target, missing, bad, targets)
+            dropped: list[int] = []
+            seen, known = _seen(blocks, target, missing, dropped, targets)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -240,16 +244,16 @@ def encoder_of(
         shown = [column.shown for column in seen if column.shown is not None]
         day_first = day_first_of(shown)
         encoder = TableEncoder(tuple(column.rule(missing, day_first) for column in seen), None, True, missing)
-        return blocks, encoder, bad, known
+        return blocks, encoder, sum(dropped), known
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
 def _seen(
-    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: FileTargets
+    blocks: Blocks, target: str, missing: str, dropped: list[int], targets: FileTargets
 ) -> tuple[list[_Seen], FileTargets]:
     seen: dict[str, _Seen] = {}
-    for block in good_blocks(blocks, target, missing, bad):
+    for block in with_targets(blocks, target, missing, dropped):
         targets = targets_seen(block, targets, target)
         for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
