@@ -177,9 +177,10 @@ def _calibrated(
     group = data.rows.group
     if deadline.left() <= COMPARING_SECONDS or len(local.X) <= EXACT_ROWS:
         return local.calibrated(n_rows, 0, group)
-    found, lost = local.with_fewest(n_rows, 0, group=group)
-    losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
-    why = f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {local.n_neighbours}: {losses}"
+    lost: list[str] = []
+    tell = lambda few, nats: lost.append(f"{few} lose {nats:.4f}")
+    found = local.with_fewest(n_rows, 0, group=group, tell=tell)
+    why = f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {local.n_neighbours}: {', '.join(lost)}"
     context.record(
         "neighbours", found.n_neighbours, f"{why}; a search finds {found.recall():.1%} of the nearest"
     )

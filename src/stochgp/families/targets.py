@@ -134,15 +134,14 @@ def _fitted_transform(
         wanted.check(rows.y)
         tried = {type(wanted).__name__: wanted}
     X = plain.X.astype(np.float64)
-    fitted, found = fit_transforms(
+    T, found = fit_transforms(
         tried, X, rows.y, seed=context.sample_seed, group=rows.group, weight=rows.weight
     )
     if not isinstance(wanted, str):
-        T, why = fitted[type(wanted).__name__], f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
-    else:
-        T = None if found.name is None else fitted[found.name]
-        why = f"by rows that none was fitted to: {found.why}"
-    return _recorded(T, why, context)
+        why = f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
+        return _recorded(T, why, context)
+    why = f"by rows that none was fitted to: {found.why}"
+    return _recorded(None if found.name is None else T, why, context)
 
 
 def _recorded(T: AbstractTransform | None, why: str, context: FitContext) -> AbstractTransform | None:

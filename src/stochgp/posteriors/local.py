@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -165,7 +166,7 @@ class LocalPosterior(AbstractPosterior):
         That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, each one observation that
         counts ρ_i times, with one more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
         """
-        return self.with_fewest(n_rows, seed, (), group=group)[0]
+        return self.with_fewest(n_rows, seed, (), group=group)
 
     def with_fewest(
         self,
@@ -174,17 +175,17 @@ class LocalPosterior(AbstractPosterior):
         counts: tuple[int, ...] = FEWER,
         most_lost: float = LOST,
         group: Int[np.ndarray, " N"] | None = None,
-    ) -> tuple["LocalPosterior", dict[int, float]]:
-        """(`calibrated` with the first of these numbers of neighbours, or its own, that loses few nats, what each tried loses).
+        tell: Callable[[int, float], None] = lambda n, lost: None,
+    ) -> "LocalPosterior":
+        """`calibrated` with the first of these numbers of neighbours, or its own, that loses few nats; `tell` what each tried loses.
 
         The loss is the mean over the left-out rows of −log p(y_i), each number calibrated by itself, above that with `n_neighbours`. At most
         `most_lost` may be lost. One search serves all. Rows weigh ρ; those of one `group` are left out together.
         """
         if len(self.X) == 1 or n_rows == 0:
-            return self, {}
+            return self
         rows = random_rows(len(self.X), n_rows, seed)
         near = self._others(rows, group)
-        lost: dict[int, float] = {}
         with jax.enable_x64(True):
             whole, least = self._calibrated_by(rows, near, group)
             for n in counts:
@@ -192,10 +193,10 @@ class LocalPosterior(AbstractPosterior):
                     break
                 fewer = self.changed(n_neighbours=n)
                 fewer, loss = fewer._calibrated_by(rows, near[:, :n], group)  # noqa: SLF001  # of this class
-                lost[n] = loss - least
-                if lost[n] <= most_lost:
-                    return fewer, lost
-        return whole, lost
+                tell(n, loss - least)
+                if loss - least <= most_lost:
+                    return fewer
+        return whole
 
     def changed(self, **fields: Any) -> "LocalPosterior":
         """The same but for these fields, n_neighbours or scale; index and devices are kept."""
