@@ -243,7 +243,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        budget = self._reserve(Request(n_samples=1), f"drawing {n_samples} functions")
+        budget = self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
 
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
