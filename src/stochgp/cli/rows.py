@@ -20,7 +20,7 @@ from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import LABELS, FileTargets
+from stochgp.tables.targets import FileTargets
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -108,21 +108,10 @@ def divide_blocks(
 
 
 def _holds_classes(blocks: data.Blocks, target: str) -> bool:
-    """`data.holds_classes` of all rows."""
-    levels: set[Any] = set()
-    try:
-        for block in blocks.only((target,)):
-            with placing(block):
-                if not data.holds_classes(block.table, target):
-                    return False
-            levels.update(block.table[target].unique().to_pylist())
-            if len(levels) > data.MAX_LEVELS + 1:  # None among them
-                raise data.TableError(
-                    f"{blocks.path}: target column {target!r} holds text with more than {data.MAX_LEVELS} different values{LABELS}"
-                )
-    except TooNarrowError as narrow:
-        return _holds_classes(blocks.widened(narrow), target)
-    return True
+    """`data.holds_classes` of the first block that has rows."""
+    block = next(iter(blocks.only((target,))))
+    with placing(block):
+        return data.holds_classes(block.table, target)
 
 
 def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:

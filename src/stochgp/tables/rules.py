@@ -247,12 +247,6 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
             f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
             f"{row_of_first(~column.missing)} on"
         )
-    strange = ~column.missing & (column.values != 0) & (column.values != 1)
-    if rule.kind == "boolean" and strange.any():
-        value = column.values[np.argmax(strange)]
-        raise TableError(
-            f"column {rule.name!r} held true and false at fit and holds {value:g} now at data row {row_of_first(strange)}"
-        )
     return column, said
 
 
