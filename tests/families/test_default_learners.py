@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import pytest
-from stochgp.learners.leave_one_out import ROW_BY_ROW
 
 from stochgp import kernels, learners, networks
 from stochgp.families.default_learners import (

@@ -19,7 +19,7 @@ from stochgp.likelihoods import Warped
 from stochgp.pools import base, held_out, members, refit, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
-from stochgp.transforms import ShiftedLog
+from stochgp.transforms import Log
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)
@@ -187,7 +187,7 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_have_all(monke
     assert_allclose(found.scores_["kernel"]["rmse"], np.sqrt(squares.mean()), rtol=1e-4)
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", Warped("gaussian", ShiftedLog(1.0))])
+@pytest.mark.parametrize("likelihood", ["gaussian", Warped("gaussian", Log(1.0))])
 def test_a_posterior_of_the_same_rows_at_given_hyperparameters_is_the_same(likelihood):
     model = KernelGPRegressor(likelihood=likelihood, learner=None, noise_variance=0.1).fit(X[:200], Y[:200])
     curvature = refit.curvature_of(model, Budget(10**10))

@@ -298,7 +298,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         others, note = without_worse_kernel(others)
         distance = distance_in_time(members, rows, division, others)
         if distance is not None:
-            others, context.report["widths"] = widen_for_later_times(members, others)
+            others = widen_for_later_times(members, others, context)
         weights = self._best_or_pool(others, distance)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:

@@ -21,7 +21,7 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.warping import fit_transforms
 from stochgp.pools.held_out import held_out
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.transforms import ShiftedLog
+from stochgp.transforms import Log
 from stochgp.warning import silent
 
 REAL, COUNT = "real", "count"
@@ -64,7 +64,7 @@ def choose_counts(rows: Rows, settings: dict[str, Any], context: FitContext) -> 
     return found.name or REAL
 
 
-def choose_transform(rows: Rows, context: FitContext) -> ShiftedLog | None:
+def choose_transform(rows: Rows, context: FitContext) -> Log | None:
     """log(y + c) for all members, if small GPs of it predict held-out rows clearly better (`fit_transforms`), by at least 0.05 nats; c of `shift_of`.
 
     Recorded if targets are skew.
@@ -73,7 +73,7 @@ def choose_transform(rows: Rows, context: FitContext) -> ShiftedLog | None:
     if shift is None:
         return None
     X = np.asarray(Standardiser.fit(rows.X, rows.weight).transform(rows.X, np.float64))
-    tried = {"log": ShiftedLog(shift)}
+    tried = {"log": Log(shift)}
     found = fit_transforms(
         tried, X, rows.y, seed=context.seed("transform"), group=rows.group, weight=rows.weight
     )[1]
