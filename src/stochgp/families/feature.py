@@ -39,6 +39,7 @@ from stochgp.families.feature_posterior import (
     begun,
     beyond_limits,
     check_mergeable,
+    learned_variances,
     moments_of,
     refit_on_all_rows,
     taken_in,
@@ -160,8 +161,12 @@ class FeatureGPRegressor(FamilyRegressor):
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             start = self._start(asked, data, context)
-            learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
-            learned = refit_on_all_rows(learned, start, learner, source, context)
+            is_linear = isinstance(start.features, features.Linear) and self.learner == "scgd"
+            if is_linear and data.everything is None:
+                learned = learned_variances(start, data, context)
+            else:
+                learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
+                learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))
             errors = context.finish(

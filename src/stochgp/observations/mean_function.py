@@ -25,7 +25,7 @@ PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inpu
 MIN_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
 
 FOLDS = 5  # of trees
-BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=256, fewest=4, patience=30)
+BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=64, fewest=4, patience=30)
 SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows of one tree: as many as this, within these bounds
 SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
@@ -198,6 +198,16 @@ class TreeMean(AbstractMeanFunction):
         share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
+    def left_out(self, rows: Rows) -> Float[np.ndarray, " N"]:
+        """m at the rows of the fit as it would be if it had not learned from the row; `rows.y` are T(y).
+
+        g_k of a row of fold k has the error e, and the mean over K such functions one of e √(1 − V/((K − 1) S)): V is the variance of m, S the mean of e², and
+        `noise_factor` 1 − V/S.
+        """
+        fold, K = folds(len(rows), rows.group, FOLDS), len(self.sizes)
+        errors = rows.y - self.offset - K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
+        return rows.y - errors * (1 - (1 - self.noise_factor) / max(K - 1, 1)) ** 0.5
+
     def __call__(self, X: Any, xp: Any = np) -> Any:
         if xp is not np:
             return float(self.offset) + self.trees(X)
@@ -209,12 +219,15 @@ class TreeMean(AbstractMeanFunction):
         return np.zeros(X.shape)
 
     def deviations(self, X: Any, xp: Any = np) -> Any:
-        flat, K, ends = X.reshape(-1, X.shape[-1]), len(self.sizes), np.cumsum((0, *self.sizes))
-        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
-        value = lambda trees: trees.on_host(flat) if xp is np else trees(flat)
-        G = xp.stack([value(part(k)) for k in range(K)], axis=-1)  # g_k/K
+        G, K = self._of_folds(X.reshape(-1, X.shape[-1]), xp), len(self.sizes)
         found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
         return found.reshape(*X.shape[:-1], K)
+
+    def _of_folds(self, X: Any, xp: Any) -> Any:
+        """g_k(x)/K [N, K]."""
+        K, ends = len(self.sizes), np.cumsum((0, *self.sizes))
+        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
+        return xp.stack([part(k).on_host(X) if xp is np else part(k)(X) for k in range(K)], axis=-1)
 
 
 def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:
