@@ -186,7 +186,7 @@ class TreeMean(AbstractMeanFunction):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             learned, judged = (rest.some(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
-            trees = _boosted(learned, judged, k, lambda last=last: deadline.left() > last)
+            trees = boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
                 sizes[k] = len(trees.leaves)
@@ -230,7 +230,9 @@ class TreeMean(AbstractMeanFunction):
         return xp.stack([part(k).on_host(X) if xp is np else part(k)(X) for k in range(K)], axis=-1)
 
 
-def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:
+def boosted(
+    seen: Rows, others: Rows, seed: int = 0, goes_on: Callable[[], bool] = lambda: True
+) -> Trees | None:
     """Least-squares trees from the rows `seen`, as many as improve the `others`."""
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
     slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)

@@ -124,12 +124,6 @@ class AbstractPosterior(eqx.Module):
         """
         return None
 
-    def fold_out(
-        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
-    ) -> tuple[PerRow, PerRow] | None:
-        """(Means, variances) of f at all training rows, `data`, each predicted without the rows of its fold. None where they are not known."""
-        return None
-
 
 class DispersedFunctions(AbstractFunctions):
     """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m.
