@@ -130,8 +130,11 @@ class Fitted:
         data = dataclasses.replace(rows, X=X.standardised(), y=y)
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
-        if m is not None:  # `predict` adds m(x)
+        if m is not None:
+            # `predict` adds m(x), and the variance of m, which is largest where m has learned from a large error: its mean stands for it.
             mean = mean + (values - m(rows.X)) / observation.scale
+            own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
+            variance = variance + np.average(own, weights=rows.weights) - own
         return observation.predict(mean[:, None], variance[:, None], X)
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:

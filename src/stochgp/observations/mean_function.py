@@ -199,14 +199,9 @@ class TreeMean(AbstractMeanFunction):
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
     def left_out(self, rows: Rows) -> Float[np.ndarray, " N"]:
-        """m at the rows of the fit as it would be if it had not learned from the row; `rows.y` are T(y).
-
-        g_k of a row of fold k has the error e, and the mean over K such functions one of e √(1 − V/((K − 1) S)): V is the variance of m, S the mean of e², and
-        `noise_factor` 1 − V/S.
-        """
+        """offset + g_k(x) at the rows of the fit, k the fold of the row, which g_k has not learned from. m, the mean over folds, varies less."""
         fold, K = folds(len(rows), rows.group, FOLDS), len(self.sizes)
-        errors = rows.y - self.offset - K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
-        return rows.y - errors * (1 - (1 - self.noise_factor) / max(K - 1, 1)) ** 0.5
+        return self.offset + K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
 
     def __call__(self, X: Any, xp: Any = np) -> Any:
         if xp is not np:
