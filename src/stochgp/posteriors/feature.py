@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Rows as TrainingRows
-from stochgp.features import AbstractFeatureMap
+from stochgp.features import AbstractFeatureMap, Linear
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
 from stochgp.numerics.arrays import filled_up
@@ -90,13 +90,25 @@ class FeaturePosterior(AbstractPosterior):
         noise = known_noise(noise_variance) if noise is None else with_level(noise, noise_variance)
         return cls(features=features, weights=weights, root=root, noise=noise)
 
-    @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:
+        """Of linear features of arrays on the host; else in one program."""
+        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
+            return self.features.on_host(X) @ np.asarray(self.weights)
+        return self._mean(X)
+
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """Both from one evaluation of the features."""
+        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
+            Phi = self.features.on_host(X)
+            return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
+        return self._mean_and_variance(X)
+
+    @eqx.filter_jit
+    def _mean(self, X: Rows) -> PerRow:
         return matmul(self._features(X), self.weights)
 
     @eqx.filter_jit
-    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Both from one evaluation of the features."""
+    def _mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         Phi = self._features(X)
         return matmul(Phi, self.weights), jnp.sum(matmul(Phi, self.root) ** 2, axis=1)
 
@@ -137,6 +149,8 @@ class FeaturePosterior(AbstractPosterior):
 
     def _on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
         """φ of any number of rows, block by block."""
+        if isinstance(self.features, Linear):
+            return self.features.on_host(np.asarray(X))
         blocks = _in_blocks(X).reshape(-1, BLOCK, X.shape[1])
         return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
 
