@@ -6,7 +6,7 @@ import scipy.stats
 
 from stochgp import metrics
 from stochgp.distributions import ConformalScores, Normal
-from stochgp.distributions.calibrating import recalibration, recalibration_of_parts
+from stochgp.distributions.calibrating import recalibration
 
 
 def rows(n, spread, seed=0):
@@ -141,13 +141,3 @@ def test_the_row_of_a_group_is_drawn_by_weight():
     scores = ConformalScores.of(found, y, groups=np.repeat(np.arange(4000), 2), weight=weight)
     assert len(scores.scores) == 4000 and (scores.weight == 1).all()
     assert abs(np.mean(scores.scores > 0.3) - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
-
-
-def test_parts_recalibrate_as_the_rows_together():
-    """Errors half as large as predicted, repeated targets among them, in parts of 60 and 90 rows of unequal weight."""
-    generator = np.random.default_rng(7)
-    y, weight = np.round(generator.normal(size=150), 2), generator.uniform(0.5, 2, 150)
-    found = Normal(np.zeros(150), np.full(150, 2.0))
-    parts = [(found[rows], y[rows], None, weight[rows]) for rows in (slice(60), slice(60, 150))]
-    assert recalibration_of_parts(parts) == recalibration(found, y, weight=weight)
-    assert recalibration_of_parts(parts).a > 1.5

@@ -8,7 +8,6 @@ that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are 
 import dataclasses
 import math
 import typing
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -193,29 +192,16 @@ def recalibration(
     """
     if strength is not None and groups is not None:
         raise ValueError("strength is of rows; it is not taken with groups")
-    return recalibration_of_parts([(found, y, groups, weight)], seed=seed, strength=strength)
-
-
-def recalibration_of_parts(
-    parts: Sequence[tuple[AbstractDistribution, Any, Any, Any]],
-    *,
-    seed: int = 0,
-    strength: Float64[np.ndarray, " N"] | None = None,
-) -> PITRecalibration:
-    """`recalibration` of rows in several parts, each (distributions, targets, groups, weights)."""
-    picked = [one_of_each(found, y, groups, seed, weight) for found, y, groups, weight in parts]
-    y, weight = (np.concatenate(column) for column in list(zip(*picked, strict=True))[1:3])
+    found, y, weight = one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
-    widths = [np.diff(found.quantile([0.3085, 0.6915]))[:, 0] for found, _, _ in picked]
-    n_coarse = int(_are_coarse(np.concatenate(widths), y).sum())
+    n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
     if n_coarse > MAX_COARSE * n:
         raise ValueError(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
-    u = np.concatenate([found.pit(y, seed) for found, y, _ in picked])
-    u = np.clip(u, NEAREST, 1 - NEAREST)
+    u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
     slope = lambda a, b: _curve(a, b, strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
     loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(

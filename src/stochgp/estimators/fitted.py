@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
+from stochgp.data.rows import Rows
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
@@ -113,6 +115,26 @@ class Fitted:
         """Of an observation at each row, in target units."""
         rows = self._rows(X)
         return self.observation.predict(*self._latent(rows), rows)
+
+    def fold_out(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
+        """Of an observation at each row of the fit, given the rows of other folds, at the hyperparameters of all rows, and around left-out values of trees.
+
+        Of posteriors with `fold_out`; the rows are those of the fit, in their order.
+        """
+        observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
+        z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
+        if m is not None:
+            values = typing.cast(Any, m).left_out(dataclasses.replace(rows, y=z))
+        y = observation.targets.transform(z - values)
+        data = dataclasses.replace(rows, X=X.standardised(), y=y)
+        with jax.enable_x64(True):
+            mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
+        if m is not None:
+            # `predict` adds m(x), and the variance of m, which is largest where m has learned from a large error: its mean stands for it.
+            mean = mean + (values - m(rows.X)) / observation.scale
+            own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
+            variance = variance + np.average(own, weights=rows.weights) - own
+        return observation.predict(mean[:, None], variance[:, None], X)
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
