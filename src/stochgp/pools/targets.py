@@ -54,7 +54,7 @@ def choose_transform(rows: Rows, context: FitContext) -> Log | None:
     found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
     what = found.name and f"log(y + {shift:.4g})"
     context.record("transform", what, f"of the targets, for all members; trees: {found.why}")
-    return found.name and T
+    return T if found.name else None
 
 
 def prefer_by_crps(
