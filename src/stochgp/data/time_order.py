@@ -31,9 +31,7 @@ FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
 UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
-# Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks
-# gave a kernel GP 0.88, 0.75, 0.77 and 0.86 nats a row at one RMSE; of Tetouan's power 100 and 20 gave 1.37 and 2.13, of steel −7.18 and −7.14.
-MOST_BLOCKS, FEWEST_BLOCKS = 100, 20
+MOST_BLOCKS, FEWEST_BLOCKS = 100, 20  # how far ahead new rows lie is not known
 LAST, DRIFT_BLOCKS = 0.15, 15  # of the rows, by which `drift` is seen, and into how many blocks these are cut
 RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
