@@ -17,7 +17,7 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, HostRows
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
-from stochgp.features import Extrapolation
+from stochgp.features import Extrapolation, Linear
 from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence, Evidence
@@ -147,13 +147,13 @@ def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) ->
     """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
     began = time.perf_counter()
     Phi, y, rho = (
-        gp.features.on_host(data.X),
+        typing.cast(Linear, gp.features).on_host(data.X),
         np.asarray(data.y, np.float64),
         np.asarray(data.weight, np.float64),
     )
     s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
     precise = Phi * (rho / s)[:, None]
-    sums = np.float64((rho / s) @ y**2), np.float64(rho.sum()), np.float64(rho @ np.log(s))
+    sums: Any = (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
     moments = Moments(precise.T @ Phi, precise.T @ y, *sums)
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
     limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
