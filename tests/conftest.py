@@ -79,7 +79,6 @@ FIRST = (
     "tests/pools/test_classifier.py",
     "tests/test_fuzz.py",
     "tests/learners/test_conditionals.py",
-    "tests/test_processes.py",
     "tests/operators/test_sharded.py",
     "tests/solvers/test_choice.py",
     "tests/families/test_sparse.py",

@@ -22,7 +22,7 @@ from stochgp.learners import (
     full_batch,
 )
 from stochgp.learners.evidence import ByEvidence
-from stochgp.learning import Chain, fit
+from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
@@ -109,11 +109,6 @@ def test_of_a_first_piece_not_more_is_expected_again_than_ten_times_what_is_typi
 LEARNERS = {
     "mini-batches": (BSGD(batch_size=8, epochs=10_000, sampling=Uniform()), BSGD, "advance"),
     "full batch": (FullBatch(tolerance=0.0, epochs=1_000), full_batch, "nlml_and_gradient"),
-    "a chain": (
-        Chain(learners=(BSGD(batch_size=32, epochs=200), FullBatch(tolerance=0.0, epochs=1_000))),
-        full_batch,
-        "nlml_and_gradient",
-    ),
 }
 
 

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor
-from stochgp.budget import Budget
 from stochgp.solvers.memory import most_columns
 
 WORKER = Path(__file__).parent / "support" / "memory_worker.py"
@@ -71,14 +69,6 @@ def test_in_slices_functions_and_covariances_are_those_of_the_whole(double):
     assert_allclose(sliced, whole, atol=3e-2 * np.abs(whole).max())
     assert_array_equal(sliced, sliced.T)
     assert np.linalg.eigvalsh(sliced).min() > -1e-6 * np.abs(sliced).max()
-    few = Budget(2**62)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stochgp.estimators.fitted.most_columns", lambda need, most, free: min(3, most))
-        sliced = fitted.sample_functions(8, key=jax.random.key(1), budget=few)
-    assert sliced.n_samples == 8 and sliced(Z).shape == (40, 8)
-    first = fitted.sample_functions(3, key=jax.random.key(1), budget=few)
-    assert_array_equal(sliced(Z)[:, :3], first(Z))
-    assert len(np.unique(sliced(Z)[0])) == 8
 
 
 @pytest.mark.parametrize(

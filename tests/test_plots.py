@@ -38,16 +38,6 @@ def test_a_report_is_written_without_windows_or_global_settings(n, spread, tmp_p
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
-def test_the_calibration_curve_is_the_observed_coverage():
-    y, mean, std = _predictions(200)
-    axes = Figure().subplots()
-    plots.draw_calibration(axes, y, mean, std)
-    levels, observed = next(line.get_data() for line in axes.get_lines() if len(line.get_xdata()) == 101)
-    for level, share in zip(levels[1:-1:7], observed[1:-1:7], strict=True):
-        assert share == metrics.coverage(y, mean, std, level)
-    assert f"{100 * metrics.coverage(y, mean, std):.1f} %" in axes.texts[0].get_text()
-
-
 @pytest.mark.parametrize("n", [500, 2500])
 def test_every_row_is_drawn_or_counted(n):
     y, mean, _ = _predictions(n)
@@ -56,8 +46,7 @@ def test_every_row_is_drawn_or_counted(n):
     plots.draw_predictions(axes, y, mean, quantity="delay", unit="minutes")
     low, high = axes.get_xlim()
     inside = int(np.sum((y > low) & (y < high) & (mean > low) & (mean < high)))
-    drawn = axes.collections[0].get_array().sum() if n > 2000 else len(axes.get_lines()[0].get_xdata())
-    assert drawn == inside
+    assert len(axes.get_lines()[0].get_xdata()) == inside
     assert (inside == n) == (not axes.texts)
     assert axes.get_xlabel() == "actual delay (minutes)"
 
@@ -88,16 +77,6 @@ def test_no_history_is_said():
     axes = Figure().subplots()
     plots.draw_history(axes, [])
     assert axes.texts[0].get_text() == "no step was recorded"
-
-
-def test_a_distribution_is_drawn_as_its_mean_and_standard_deviation():
-    y, mean, std = _predictions(300)
-    lines = []
-    for given in ((mean, std), (Normal(mean, std), None)):
-        axes = Figure().subplots()
-        plots.draw_calibration(axes, y, *given)
-        lines.append(axes.get_lines()[1].get_ydata())
-    np.testing.assert_array_equal(*lines)
 
 
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():

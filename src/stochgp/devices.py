@@ -7,8 +7,6 @@ functions in the same order; what a host decides (times, files, choices) is what
 import contextlib
 import dataclasses
 import json
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -164,22 +162,12 @@ class Devices:
 
     @contextlib.contextmanager
     def as_one(self) -> Iterator[None]:
-        """What is inside decides alike in every process: it goes by the seconds of process 0, and Ctrl-C in any process is raised in all of them.
-
-        It is raised where seconds are next agreed on, after a piece of work; a second one ends its process at once, and so the run.
-        """
+        """What is inside decides alike in every process: it goes by the seconds of process 0."""
         if self.processes == 1 or deadline.is_agreed():
             yield
             return
-        with _interrupts_noted() as noted, deadline.agreeing(lambda seconds: self._agreed(seconds, noted)):
+        with deadline.agreeing(lambda seconds: float(self.gathered([seconds])[0, 0])):
             yield
-
-    def _agreed(self, seconds: float, noted: list[int]) -> float:
-        found = self.gathered([seconds, len(noted)])
-        if found[:, 1].any():
-            noted.clear()
-            raise KeyboardInterrupt
-        return float(found[0, 0])
 
     def _put(self, leaf: Any, spec: PartitionSpec) -> Any:
         if self.mesh is None:
@@ -197,26 +185,6 @@ class Devices:
 
 
 ONE = Devices()
-
-
-@contextlib.contextmanager
-def _interrupts_noted() -> Iterator[list[int]]:
-    """A list to which Ctrl-C adds its signal in place of being raised, once."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # Python gives signals to this thread alone
-        yield noted
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: Any) -> None:
-        noted.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _chosen(devices: Any) -> list[Any]:

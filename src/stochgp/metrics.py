@@ -28,19 +28,6 @@ def rmse(y: Any, mean: Any) -> float:
     return float(np.sqrt(np.mean(np.square(y - mean))))
 
 
-def r2(y: Any, mean: Any) -> float:
-    """1 − Σ (y_i − m_i)² / Σ (y_i − ȳ)². If all y are equal: 1 for an exact prediction, else 0, as in scikit-learn.
-
-    Parameters
-    ----------
-    y, mean : array [N]
-        Observations and their predictions.
-    """
-    y, mean = _checked(y=y, mean=mean)
-    errors, total = np.sum(np.square(y - mean)), np.sum(np.square(y - y.mean()))
-    return float(errors == 0) if np.ptp(y) == 0 else float(1 - errors / total)
-
-
 def nlpd(y: Any, mean: Any, std: Any = None) -> float:
     """Mean negative log density of the observations, Σ −log p_i(y_i) / N; lower is better.
 

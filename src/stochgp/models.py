@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
-from stochgp.kernels.distances import Forms
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
 from stochgp.numerics.arrays import on_device
@@ -128,14 +127,6 @@ class KernelGP(AbstractGP):
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
         """k(X, X) + Σ: of the targets."""
         return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
-
-    def forms(
-        self, X: Float[Array, "N D"], count: Float[Array, " N"], u: Float[Array, " N"], h: Float[Array, " N"]
-    ) -> Forms:
-        """(uᵀAh, hᵀAh) of A = `covariance`; u and h are constants. The derivative by the parameters costs less than that of A."""
-        across, own = value_of(self.kernel).forms(X, u, h)
-        noise = self.noise.variance(X, count) * h
-        return across + jnp.dot(u, noise), own + jnp.dot(h, noise)
 
 
 class SparseGP(AbstractGP):

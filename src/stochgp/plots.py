@@ -8,15 +8,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stochgp.metrics import calibration_error, coverage, coverages, pit, rmse
+from stochgp.metrics import calibration_error, coverages, pit, rmse
 
 __all__ = [
-    "draw_calibration", "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report", "relevances",
+    "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report", "relevances",
 ]  # fmt: skip
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
-_DENSE = 2000  # most rows that are drawn as points; counts of more
-_DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
+_DENSE = 2000  # most rows whose values are all drawn
+_DRAWN = (0.1, 99.9)  # percentiles of the values that are drawn of more
 _BINS = 20
 _PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
 _POINTS, _ROWS_OF_DEPENDENCE = 40, 200
@@ -137,29 +137,6 @@ def relevances(model: Any, X: Any) -> np.ndarray:
     return found
 
 
-def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """Observed against expected coverage of central intervals; grey is ± 2 standard errors.
-
-    Parameters
-    ----------
-    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
-        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
-    """
-    values = pit(y, mean, std)
-    levels = np.linspace(0, 1, 101)
-    observed = np.searchsorted(np.sort(np.abs(2 * values - 1)), levels, side="right") / len(values)
-    error = 2 * np.sqrt(levels * (1 - levels) / len(values))
-    axes.fill_between(levels, levels - error, levels + error, color=_GREY, alpha=0.25, linewidth=0)
-    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="--")
-    axes.plot(levels, observed, color=_BLUE, linewidth=2)
-    share = coverage(y, mean, std, 0.95)
-    axes.plot(0.95, share, "o", color=_BLUE, markersize=5)
-    draw_labels(axes, "Calibration", "expected coverage of a central interval", "observed coverage")
-    axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    text = f"95 % intervals hold\n{100 * share:.1f} % of the rows"
-    axes.text(0.03, 0.97, text, va="top", fontsize=9)
-
-
 def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "") -> None:
     """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
 
@@ -172,7 +149,9 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
     unit : str
         Of the targets, on the axes.
     """
-    center, spread = _moments(mean, std)
+    center, spread = (
+        np.asarray(part, np.float64) for part in ((mean.mean, mean.std) if std is None else (mean, std))
+    )
     squares, there = (np.asarray(y, np.float64) - center) ** 2, np.isfinite(spread)
     if not there.any():
         style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": _GREY}
@@ -229,7 +208,7 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Predicted against actual: points, or counts of many; the rows outside of the middle 99.8 % are counted in a note.
+    """Predicted against actual, within the range of the middle 99.8 % of many values; the rows outside are counted in a note.
 
     Parameters
     ----------
@@ -239,23 +218,16 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
         Name of the targets and their unit, on the axes; without a unit "".
     """
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
-    low, high = _shown_range(np.concatenate([y, mean]))
+    low, high = np.percentile([y, mean], _DRAWN if len(y) > _DENSE else (0, 100))
+    margin = 0.03 * (high - low) or 0.5 + abs(high) * 1e-3
+    low, high = float(low - margin), float(high + margin)
     shown = (y >= low) & (y <= high) & (mean >= low) & (mean <= high)
-    if len(y) > _DENSE:
-        style: dict[str, Any] = {
-            "gridsize": 55,
-            "bins": "log",
-            "mincnt": 1,
-            "cmap": "Blues",
-            "linewidths": 0.1,
-        }
-        cells = axes.hexbin(y[shown], mean[shown], extent=(low, high, low, high), **style)
-        bar = axes.figure.colorbar(cells, ax=axes, pad=0.02, aspect=30)
-        bar.set_label("rows per cell", fontsize=9)
-        bar.ax.tick_params(labelsize=8)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    else:
-        axes.plot(y[shown], mean[shown], "o", color=_BLUE, markersize=3, alpha=0.5, markeredgewidth=0)
+    style: dict[str, Any] = {
+        "alpha": 0.5 if len(y) <= _DENSE else 0.1,
+        "markeredgewidth": 0,
+        "rasterized": True,
+    }
+    axes.plot(y[shown], mean[shown], "o", color=_BLUE, markersize=3, **style)
     axes.plot([low, high], [low, high], color=_GREY, linewidth=1, linestyle="--")
     in_units = f" ({unit})" if unit else ""
     title = f"Predicted against actual, RMSE {rmse(y, mean):.4g}{f' {unit}' if unit else ''}"
@@ -291,12 +263,6 @@ def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
         axes.text(0.5, 0.5, "no step was recorded", transform=axes.transAxes, ha="center", color=_GREY)
 
 
-def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(Means, standard deviations)."""
-    pair = (mean.mean, mean.std) if std is None else (mean, std)
-    return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
-
-
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
     """Title and names of the axes, in the style of all pictures."""
     axes.set_title(title, fontsize=11, loc="left")
@@ -318,10 +284,3 @@ def _with_column(rows: Any, column: int, values: Any) -> Any:
         return np.column_stack([rows[:, :column], values, rows[:, column + 1 :]])
     name = rows.columns[column]
     return rows.with_columns(nw.new_series(name, list(values), backend=rows.implementation))
-
-
-def _shown_range(values: np.ndarray) -> tuple[float, float]:
-    """The range of most values, with a margin; its width is positive."""
-    low, high = np.percentile(values, _DRAWN) if len(values) > _DENSE else (values.min(), values.max())
-    margin = 0.03 * (high - low) or 0.5 + abs(high) * 1e-3
-    return float(low - margin), float(high + margin)

@@ -13,7 +13,7 @@ import pytest
 
 import stochgp
 from stochgp.cli import main
-from stochgp.cli.settings import parse_settings
+from stochgp.cli.commands import parse_settings
 
 QUICK = ["--model", "feature"] + [
     f"--set={s}" for s in ("features=rff", "n_features=20", "learner=bsgd", "epochs=2", "learning_rate=0.01")

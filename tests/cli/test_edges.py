@@ -78,27 +78,16 @@ def test_names_with_commas_do_not_divide_a_table_of_tabs(tmp_path):
     assert (tmp_path / "out.tsv").read_text().splitlines()[1] == "1\t3"
 
 
-@pytest.mark.parametrize("rule", ["refuse", "skip"])
-def test_evaluate_takes_the_rows_that_fit_skipped(tmp_path, capsys, rule):
-    """Without the rows that cannot be used the scores are the same, whether the file is read at once or block by block."""
+def test_evaluate_leaves_out_rows_without_a_target(tmp_path, capsys):
+    """The scores are those of the other rows."""
     good, model = tmp_path / "good.csv", tmp_path / "model"
     data.write_table(good, TABLE)
-    text = good.read_text()
-    (tmp_path / "bad.csv").write_text(
-        text + ("1.0,\n1e200,1.0\ninf,2.0\n" if rule == "skip" else "1.0,\n2.0,\n0.5,\n")
-    )
-    missing = ["--set", "missing=refuse"] if rule == "skip" else []
-    fit = ["fit", tmp_path / "bad.csv", *MODEL, *missing, "--out", model, "--bad-rows", rule]
-    assert run(capsys, *fit)[0] == 0
+    (tmp_path / "bad.csv").write_text(good.read_text() + "1.0,\n2.0,\n0.5,\n")
+    assert run(capsys, "fit", tmp_path / "bad.csv", *MODEL, "--out", model)[0] == 0
     expected = run(capsys, "evaluate", model, good)
     assert expected[0] == 0 and expected[2] == ""
     code, out, err = run(capsys, "evaluate", model, tmp_path / "bad.csv")
     assert code == 0 and out == expected[1] and "3 of 83 rows" in err and err.count("\n") == 1
-    if rule == "skip":
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "bad.csv").rename(tmp_path / "folder" / "bad.csv")
-        code, out, err = run(capsys, "evaluate", model, tmp_path / "folder")
-        assert code == 0 and "3 of 83 rows" in err and scores(out)["n"] == "80"
 
 
 def process(arguments, stdout=subprocess.PIPE, **environment):
@@ -134,7 +123,7 @@ def test_what_the_terminal_cannot_show_is_a_question_mark(monkeypatch):
 
 def test_numbers_of_settings_that_also_take_words(folder, tmp_path, capsys):
     from stochgp import GPRegressor
-    from stochgp.cli.settings import parse_settings
+    from stochgp.cli.commands import parse_settings
 
     assert parse_settings(["point_mass=0.5", "random_state=3"], GPRegressor) == {
         "point_mass": 0.5,

@@ -87,10 +87,11 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert sum(len(rows.y) for rows, _ in FileRows(aside, encoder, "y").read()) == report["n"]
 
 
-def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tmp_path, capsys):
+def test_rows_without_a_target_are_left_out_of_fit_and_its_scores(rows, tmp_path, capsys):
     y = rows["y"].to_numpy().copy()
     y[::60] = np.nan
-    pa_csv.write_csv(rows.set_column(3, "y", pa.array(y, from_pandas=True)), tmp_path / "rows.csv")
+    spoilt = rows.set_column(3, "y", pa.array(y, from_pandas=True)).append_column("w", pa.array(np.ones(N)))
+    pa_csv.write_csv(spoilt, tmp_path / "rows.csv")
     arguments = [
         "fit",
         tmp_path / "rows.csv",
@@ -101,13 +102,12 @@ def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tm
         "--out",
         tmp_path / "m",
     ]
-    code, out, err = run(capsys, *arguments, "--bad-rows", "skip", "--json", "--quiet", *QUICK)
+    code, out, err = run(capsys, *arguments, "--weight", "w", "--json", "--quiet", *QUICK)
     report = json.loads(out)
     assert code == 0 and report["n"] + report["n_train"] == N - 10
-    assert stochgp.load(tmp_path / "m").plan_["bad_rows"]["choice"] == 10
+    assert stochgp.load(tmp_path / "m").plan_["unused_rows"]["choice"] == 10
     code, out, err = run(capsys, *arguments, "--quiet", *QUICK, "--set", "missing=refuse")
     assert (code, out) == (2, "") and "'y' has 10 missing" in err
-    assert run(capsys, *arguments, "--bad-rows", "keep")[0] == 2
 
 
 def test_weights_are_no_inputs_and_groups_stay_on_one_side(rows, tmp_path, capsys):

@@ -59,12 +59,12 @@ def test_slopes_of_means_and_covariances_are_differences(botorch, estimator):
     by_mean, by_covariance = generator.normal(size=(2, 3)), generator.normal(size=(2, 3, 3))
 
     def total(sets):
-        mean, covariance = botorch._Moments.apply(sets, model)
+        mean, covariance = botorch._Call.apply(sets, model._value, model._pull)
         return np.sum(by_mean * mean.values) + np.sum(by_covariance * covariance.values)
 
     context = Context()
-    botorch._Moments.forward(context, Tensor(SETS), model)
-    slope, _ = botorch._Moments.backward(context, Tensor(by_mean), Tensor(by_covariance))
+    botorch._Call.forward(context, Tensor(SETS), model._value, model._pull)
+    slope, *_ = botorch._Call.backward(context, Tensor(by_mean), Tensor(by_covariance))
     for place in PLACES:
         difference = (total(moved(place, STEP)) - total(moved(place, -STEP))) / (2 * STEP)
         assert_allclose(slope.values[place], difference, rtol=1e-4, atol=1e-5)
@@ -77,8 +77,8 @@ def test_functions_and_their_slopes(botorch, estimator):
     assert_allclose(model.forward(Tensor(SETS)).values, expected, rtol=1e-7)
     assert_allclose(model.subset_output([2]).forward(Tensor(SETS)).values, expected[..., 2:], rtol=1e-7)
     pull, context = np.random.default_rng(2).normal(size=(2, 3, 3)), Context()
-    botorch._Values.forward(context, Tensor(SETS), draws)
-    slope, _ = botorch._Values.backward(context, Tensor(pull))
+    botorch._Call.forward(context, Tensor(SETS), model._value, model._pull)
+    slope, *_ = botorch._Call.backward(context, Tensor(pull))
     for place in PLACES:
         ends = [np.sum(pull * model.forward(moved(place, step)).values) for step in (STEP, -STEP)]
         assert_allclose(slope.values[place], (ends[0] - ends[1]) / (2 * STEP), rtol=1e-4, atol=1e-5)

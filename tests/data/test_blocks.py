@@ -1,5 +1,7 @@
 """Rows in files, block by block: what is found of them is what the whole table says, whatever its type, its order and its division into files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -8,7 +10,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data.blocks import Blocks
+from stochgp.data.blocks import Blocks, with_targets
 from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.data.survey import FileRows, survey
@@ -139,31 +141,6 @@ def test_merged_summaries_are_those_of_all_rows(cuts):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-@pytest.mark.parametrize(("last", "kind"), [(19600201, "time"), (19600231, "number"), (None, "time")])
-def test_whole_numbers_are_dates_where_those_of_all_blocks_are(tmp_path, suffix, last, kind):
-    days = np.datetime64("1958-03-29") + 2 * np.arange(299)
-    numbers = [*(int(str(day).replace("-", "")) for day in days), last]
-    table = pa.table({"day": numbers, "y": np.arange(300.0)})
-    found = rows_of(Blocks.of(written(table, tmp_path / f"rows{suffix}")), missing="auto").rows.encoder
-    whole = data.TableEncoder.fit(table.drop_columns(["y"]))
-    assert found.columns[0].kind == whole.columns[0].kind == kind
-    assert found.output_names == whole.output_names
-    X, among_all = found.transform(table), whole.transform(table)
-    np.testing.assert_allclose(X[:-1], among_all[:-1], atol=1e-9)
-    assert found.columns[0].note.startswith("whole numbers that are dates") == (kind == "time")
-
-
-@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
-def test_dates_may_be_missing_in_a_whole_block(tmp_path):
-    days = np.datetime64("1958-03-29") + 2 * np.arange(200)
-    numbers = [*(int(str(day).replace("-", "")) for day in days), *[None] * 200]
-    written(pa.table({"day": numbers, "y": np.arange(400.0)}), tmp_path / "rows.parquet")
-    (rule,) = rows_of(Blocks.of(tmp_path / "rows.parquet"), missing="auto").rows.encoder.columns
-    assert rule.kind == "time" and rule.indicator
-
-
 def test_columns_widen_where_later_rows_need_it(tmp_path):
     lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
     path = tmp_path / "rows.csv"
@@ -184,78 +161,26 @@ def test_imputed_values_are_medians(table, tmp_path):
     assert rule.fill == np.nanmedian(values)
 
 
-def spoilt(folder, count=7):
-    """Three files, and the numbers of their rows that are bad: one of the first file, all others at the end of the last one."""
+def test_rows_without_a_target_are_as_if_they_were_not_there(tmp_path):
+    """Missing, infinite or beyond 1e150, in any file; huge inputs are missing ones."""
     rng = np.random.default_rng(3)
-    columns = {name: rng.normal(size=600) for name in ("a", "b", "y")}
-    columns["a"][5] = np.inf
-    bad = np.array([5, *range(601 - count, 600)])
-    for row, (name, value) in zip(bad[1:], 9 * [("y", np.nan), ("b", np.nan), ("b", 1e200)], strict=False):
-        columns[name][row] = value
-    table = pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
-    folder.mkdir()
+    a, y = rng.normal(size=(2, 600))
+    bad = np.array([5, 250, 599])
+    y[bad], a[7] = [np.nan, np.inf, 1e200], 1e200
+    table = pa.table({"a": a, "y": y})
+    (tmp_path / "spoilt").mkdir()
     for part in range(3):
-        written(table.slice(200 * part, 200), folder / f"{part}.parquet")
-    return table, bad
-
-
-def test_rows_that_are_skipped_are_as_if_they_were_not_there(tmp_path):
-    table, bad = spoilt(tmp_path / "spoilt")
-    good = table.take(np.delete(np.arange(600), bad))
-    whole = rows_of(Blocks.of(written(good, tmp_path / "good.parquet")))
-    blocks = Blocks.of(tmp_path / "spoilt", bad_rows="skip")
-    found = rows_of(blocks)
-    assert found.rows.encoder == whole.rows.encoder
-    assert (found.size, found.bad.count, found.bad.n_rows) == (593, 7, 600)
+        written(table.slice(200 * part, 200), tmp_path / "spoilt" / f"{part}.parquet")
+    good = Blocks.of(written(table.take(np.delete(np.arange(600), bad)), tmp_path / "good.parquet"))
+    blocks = Blocks.of(tmp_path / "spoilt")
+    whole, found = rows_of(good, missing="auto"), rows_of(blocks, missing="auto")
+    assert [rule.indicator for rule in found.rows.encoder.columns] == [True]
+    assert (found.size, found.n_dropped, whole.n_dropped) == (597, 3, 0)
     np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(*pair(whole.sample)))
-    for a, b in zip(found.inputs[3:], whole.inputs[3:], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-    parts = [rows_of(part).sample for part in blocks.divided(0.3, seed=1)]
-    of_good = [rows_of(part).sample for part in Blocks.of(tmp_path / "good.parquet").divided(0.3, seed=1)]
-    for a, b in zip(parts, of_good, strict=True):
-        np.testing.assert_array_equal(in_order(*pair(a)), in_order(*pair(b)))
-
-
-def test_bad_rows_are_counted_and_the_first_five_have_their_places(tmp_path):
-    spoilt(tmp_path / "spoilt")
-    with pytest.raises(ValueError, match="7 of 600 rows cannot be used") as found:
-        rows_of(Blocks.of(tmp_path / "spoilt"))
-    first, last = tmp_path / "spoilt" / "0.parquet", tmp_path / "spoilt" / "2.parquet"
-    assert str(found.value).split("; ")[:-1] == [
-        f"7 of 600 rows cannot be used, the first: {first}: column 'a' holds inf at data row 6",
-        f"{last}: column 'y' has a missing value at data row 195",
-        f"{last}: column 'b' has a missing value at data row 196",
-        f"{last}: column 'b' holds 1e+200 at data row 197",
-        f"{last}: column 'y' has a missing value at data row 198",
-    ]
-
-
-def test_one_bad_row_at_the_end_of_the_last_file_is_refused_with_its_place(tmp_path):
-    rng = np.random.default_rng(0)
-    for part in range(2):
-        y = rng.normal(size=300)
-        y[-1] = [0.0, 1e200][part]
-        written(pa.table({"a": rng.normal(size=300), "y": y}), tmp_path / f"{part}.parquet")
-    with pytest.raises(ValueError) as found:
-        rows_of(Blocks.of(tmp_path))
-    place = f"{tmp_path / '1.parquet'}: column 'y' holds 1e+200 at data row 300; bad_rows"
-    assert str(found.value).startswith(place)
-
-
-def test_missing_inputs_are_imputed_where_other_bad_rows_are_skipped(tmp_path):
-    table, bad = spoilt(tmp_path / "spoilt")
-    b = table["b"].to_pandas().to_numpy()
-    found = rows_of(Blocks.of(tmp_path / "spoilt", bad_rows="skip"), missing="impute")
-    assert found.bad.count == len(bad) - np.isnan(b[bad]).sum()
-    assert [rule.indicator for rule in found.rows.encoder.columns] == [False, True]
-
-
-def test_where_all_rows_are_bad_nothing_is_left_to_skip_to(tmp_path):
-    written(pa.table({"a": [1.0, 2.0], "y": [np.nan, np.inf]}), tmp_path / "rows.parquet")
-    with pytest.raises(ValueError, match="2 of 2 rows cannot be used"):
-        rows_of(Blocks.of(tmp_path / "rows.parquet", bad_rows="skip"))
-    with pytest.raises(ValueError, match="unknown bad_rows 'keep'"):
-        Blocks.of(tmp_path / "rows.parquet", bad_rows="keep")
+    place = f"{tmp_path / 'spoilt' / '0.parquet'}: target column 'y' has 1 missing or infinite value"
+    with pytest.raises(ValueError, match="the first at data row 6") as refused:
+        rows_of(blocks)
+    assert str(refused.value).startswith(place)
 
 
 def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
@@ -264,9 +189,12 @@ def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
         Blocks.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet"))
     ).rows
     later = pa.table({"a": ["x", "x", "why"], "y": [1.0, np.nan, 2.0]})
-    blocks = Blocks.of(written(later, tmp_path / "later.parquet"), bad_rows="skip")
-    with pytest.raises(ValueError, match="level 'why' at data row 3"):
-        list(FileRows(blocks, rows.encoder, "y").read())
+    blocks = Blocks.of(written(later, tmp_path / "later.parquet"))
+    encoder = replace(rows.encoder, missing="refuse")
+    with pytest.raises(ValueError, match="target column 'y' has 1 missing or infinite value"):
+        list(FileRows(blocks, encoder, "y").read())
+    (block,) = with_targets(blocks, "y", "auto")
+    assert "data row 3" in str(block.placed(ValueError("odd at data row 2")))
 
 
 def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
@@ -285,7 +213,7 @@ def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
         found.sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0]
     )
     wrong = pa.table({"a": a, "w": weight - 1.0, "y": y})
-    with pytest.raises(ValueError, match="column 'w' holds -1 at data row"):
+    with pytest.raises(ValueError, match="weights 'w' is negative: the first, -1, at data row"):
         rows_of(Blocks.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
 
 
@@ -319,21 +247,10 @@ def test_columns_beside_the_inputs_must_be_there(tmp_path):
         Blocks.of(path, split_by="day")
 
 
-def test_npy_has_numbered_columns(tmp_path):
-    values = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", values)
-    found = survey(
-        Blocks.of(tmp_path / "rows.npy"), "x2", missing="refuse", seed=0, sample=lambda n_inputs: N
-    )
-    np.testing.assert_array_equal(
-        in_order(*pair(found.sample)), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
-    )
-
-
 FAULTS = {
     "a missing value": ("a,y\n" + "1,1\n" * 500 + ",1\n", "column 'a' .* missing .* data row 501"),
     "a missing target": ("a,y\n" + "1,1\n" * 500 + "1,\n", "column 'y' .* data row 501"),
-    "a huge value": ("a,y\n" + "1.5,1\n" * 500 + "1e200,1\n", "1e\\+200 at data row 501"),
+    "a huge value": ("a,y\n" + "1.5,1\n" * 500 + "1e200,1\n", "data row 501: 1e\\+200"),
     "text of too many kinds": ("a,y\n" + "".join(f"t{i},1\n" for i in range(60)), "61 different values"),
     "no rows": ("a,y\n", "no"),
     "no target": ("a,b\n1,2\n", "no column 'y'"),

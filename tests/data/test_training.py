@@ -20,7 +20,6 @@ from stochgp.learners import (
     Minimax,
     constant,
 )
-from stochgp.learning import Chain
 from stochgp.solvers import Cholesky
 
 SCALE = 8.0  # a power of two: standardised targets keep their bits
@@ -36,7 +35,6 @@ LEARNERS = {
     "bsgd": (BSGD(batch_size=8, epochs=20), 1),
     "full batch": (FullBatch(epochs=2), 1),
     "iterative": (Iterative(epochs=3, solver=Cholesky()), 0),
-    "chain": (Chain(learners=(Iterative(epochs=2, solver=Cholesky()), FullBatch(epochs=2))), 0),
 }
 
 

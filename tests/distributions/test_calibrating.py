@@ -6,7 +6,7 @@ import scipy.stats
 
 from stochgp import metrics
 from stochgp.distributions import ConformalScores, Normal
-from stochgp.distributions.calibrating import conformal, recalibration, recalibration_of_parts
+from stochgp.distributions.calibrating import recalibration
 
 
 def rows(n, spread, seed=0):
@@ -69,7 +69,7 @@ def test_conformal_intervals_cover_as_they_promise(level):
     """Averaged over calibration rows: in [level, level + 1/(n + 1)], within 4 standard errors."""
     n, repeats, shares = 499, 200, []
     for seed in range(repeats):
-        intervals = conformal(*rows(n, 2.5, seed), level)
+        intervals = ConformalScores.of(*rows(n, 2.5, seed)).at(level)
         low, high = intervals.interval(Normal(np.zeros(1), np.ones(1)))[0]
         shares.append(scipy.stats.norm.cdf(high / 2.5) - scipy.stats.norm.cdf(low / 2.5))
     error = 4 * np.std(shares) / np.sqrt(repeats)
@@ -78,19 +78,15 @@ def test_conformal_intervals_cover_as_they_promise(level):
 
 @pytest.mark.parametrize(("level", "least"), [(0.95, 19), (0.99, 99), (0.5, 1)])
 def test_conformal_intervals_need_rows(level, least):
-    with pytest.warns(UserWarning, match="varies by"):
-        conformal(*rows(least, 1.0), level)
+    ConformalScores.of(*rows(least, 1.0)).at(level)
     if least > 1:
         with pytest.raises(ValueError, match=f"at least {least} are needed"):
-            conformal(*rows(least - 1, 1.0), level)
-    with pytest.raises(ValueError, match="level is 95"):
-        conformal(*rows(500, 1.0), 95)
+            ConformalScores.of(*rows(least - 1, 1.0)).at(level)
 
 
 def test_rows_of_a_group_count_once():
     found, y = rows(960, 2.0)
-    with pytest.warns(UserWarning, match="from 96 left-out rows"):
-        once = conformal(found, y, 0.9, groups=np.repeat(np.arange(96), 10))
+    once = ConformalScores.of(found, y, groups=np.repeat(np.arange(96), 10))
     assert once.n_rows == 96
 
 
@@ -145,13 +141,3 @@ def test_the_row_of_a_group_is_drawn_by_weight():
     scores = ConformalScores.of(found, y, groups=np.repeat(np.arange(4000), 2), weight=weight)
     assert len(scores.scores) == 4000 and (scores.weight == 1).all()
     assert abs(np.mean(scores.scores > 0.3) - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
-
-
-def test_parts_recalibrate_as_the_rows_together():
-    """Errors half as large as predicted, repeated targets among them, in parts of 60 and 90 rows of unequal weight."""
-    generator = np.random.default_rng(7)
-    y, weight = np.round(generator.normal(size=150), 2), generator.uniform(0.5, 2, 150)
-    found = Normal(np.zeros(150), np.full(150, 2.0))
-    parts = [(found[rows], y[rows], None, weight[rows]) for rows in (slice(60), slice(60, 150))]
-    assert recalibration_of_parts(parts) == recalibration(found, y, weight=weight)
-    assert recalibration_of_parts(parts).a > 1.5

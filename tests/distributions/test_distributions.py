@@ -29,7 +29,7 @@ from stochgp.distributions import (
     student_multipliers,
 )
 from stochgp.distributions import base as distributions_base
-from stochgp.transforms import BoxCox, Log, ShiftedLog, SinhArcsinh, YeoJohnson
+from stochgp.transforms import BoxCox, Log, SinhArcsinh, YeoJohnson
 
 RNG = np.random.default_rng(2)
 N = 5
@@ -357,10 +357,10 @@ def test_rounded_is_the_mass_between_halves():
 
 
 ROUNDED = {
-    "rare": (Warped(Normal(np.array([-1.2]), np.array([0.3])), ShiftedLog(0.5)), 1e-9),
+    "rare": (Warped(Normal(np.array([-1.2]), np.array([0.3])), Log(0.5)), 1e-9),
     "mostly 0": (Normal(np.array([-0.5]), np.array([0.4])), 1e-9),
     "sure": (Normal(np.array([7.2]), np.array([0.05])), 1e-9),
-    "medium": (Warped(Normal(np.array([2.0]), np.array([0.7])), ShiftedLog(0.5)), 1e-8),
+    "medium": (Warped(Normal(np.array([2.0]), np.array([0.7])), Log(0.5)), 1e-8),
     "narrow around 10⁶": (Normal(np.array([1e6 + 0.3]), np.array([0.4])), 1e-9),
     "wide around 10⁶": (Normal(np.array([1e6]), np.array([3e3])), 1e-5),
     "half of it below 0": (Normal(np.array([150.0]), np.array([400.0])), 1e-5),
@@ -538,7 +538,7 @@ def test_scores_with_a_point_mass_are_their_integrals_and_pit_is_uniform():
 
 EDGES = CONTINUOUS | {
     "rounded": lambda: Rounded(Normal(MEAN, STD)),
-    "rounded lognormal": lambda: Rounded(Warped(Normal(MEAN, STD), ShiftedLog(0.5))),
+    "rounded lognormal": lambda: Rounded(Warped(Normal(MEAN, STD), Log(0.5))),
     "poisson": lambda: Counts(MEAN, STD**2),
     "negative binomial": lambda: Counts(MEAN, STD**2, 1.7),
     "classes": lambda: Categorical(np.log(np.full((N, 3), 1 / 3))),

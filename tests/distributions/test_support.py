@@ -60,7 +60,7 @@ def test_without_a_support_moments_are_as_they_were():
         PITRecalibration(0.7, 0.8, 0.1, 500)(Mixture((FAR, FAR), np.array([0.5, 0.5]))),
         Recalibrated(FAR, BetaCurve(0.5, 0.5)),
         Warped(Student(MEAN, STD, 3.0), LOG, SUPPORT),
-        Rounded(Warped(Normal(MEAN, STD), transforms.ShiftedLog(), SUPPORT)),
+        Rounded(Warped(Normal(MEAN, STD), transforms.Log(0.5), SUPPORT)),
     ],
     ids=lambda found: f"{type(found).__name__}",
 )

@@ -39,7 +39,7 @@ def test_shared_solves_predict_what_one_device_predicts(solver):
     found = worker("kernel")[solver]
     n = len(found["far"])
     assert found["far"][0] == 0 and 0 < max(found["far"][1:]) < 1e-11
-    assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["gather"] * (n - 1)]
+    assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["shared"] * (n - 1)]
     shared = "the devices share products with K"
     assert [told["why"] for told in found["told"]] == ["one device", *[shared] * (n - 1)]
     assert found["converged"][0] == found["converged"][1] and found["on_one"]

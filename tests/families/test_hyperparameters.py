@@ -3,19 +3,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import minimize
 
 import stochgp
 from stochgp import KernelGPRegressor
-from stochgp.budget import Budget
-from stochgp.data.streams import Batch
-from stochgp.families.hyperparameters import Curvature, Theta, information, slope
+from stochgp.families.hyperparameters import Theta, information, slope
 from stochgp.kernels import Matern32
 from stochgp.likelihoods.noise import constant_noise
 from stochgp.models import KernelGP
-from stochgp.numerics.arrays import packed
-from stochgp.objectives.kernel import nlml_and_gradient
-from stochgp.parameters import positive
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, MixturePosterior
 from stochgp.posteriors.mixture import exact_at
 from stochgp.solvers import Cholesky
@@ -123,28 +117,3 @@ def test_updates_beyond_1000_rows_keep_the_learned_values_alone(fitted, tmp_path
     found = again._fitted
     assert isinstance(found.posterior, ExactKernelPosterior)
     assert float(found.observation.likelihood.noise.level) == float(found.posterior.noise.level)
-
-
-def test_one_step_gives_what_fewer_rows_would_have_learned():
-    """Of 120 rows without every tenth, the penalised likelihood of the others is at most a tenth as far above its minimum as at θ̂ of all."""
-    Z = np.random.default_rng(4).uniform(-2, 2, (120, D))
-    t = np.sin(2 * Z[:, 0]) + 0.3 * np.random.default_rng(5).normal(size=120)
-    start, seen = np.log([D**0.5, D**0.5, 1.0, 0.1]), np.arange(120) % 10 != 0
-
-    def penalised(x, rows):
-        gp = KernelGP(
-            Matern32(np.exp(x[:2]), np.exp(x[2])), constant_noise(positive(np.exp(x[3]), dtype="float64"))
-        )
-        found = nlml_and_gradient(gp, Batch(Z[rows], t[rows], np.ones(rows.sum())))
-        n, away = rows.sum(), x - start
-        return n * found.nlml + away @ away / 2, n * packed(found.gradient) + away
-
-    learned = lambda rows: minimize(penalised, start, (rows,), jac=True, method="L-BFGS-B", tol=1e-10).x
-    of_all, least = learned(np.ones(120, bool)), penalised(learned(seen), seen)[0]
-    gp = KernelGP(
-        Matern32(np.exp(of_all[:2]), np.exp(of_all[2])), constant_noise(np.exp(of_all[3]), dtype="float64")
-    )
-    curvature = Curvature.of(posterior(gp, Z, t, np.ones(120)), False, Budget(10**10))
-    _, stepped = curvature.stepped(posterior(gp, Z[seen], t[seen], np.ones(seen.sum())))
-    after = penalised(Theta.of(stepped).x, seen)[0] - least
-    assert 0 <= after < 0.1 * (penalised(of_all, seen)[0] - least)

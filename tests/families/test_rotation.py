@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor, kernels, load
+from stochgp.data.streams import DeviceRows
 from stochgp.families import rotation
 from stochgp.families.left_out import JudgingRows
 from stochgp.kernels.rotated import Metric
@@ -18,7 +19,7 @@ X = GENERATOR.normal(size=(N + 400, D))
 F = np.sin(2.0 * (X[:, 0] + X[:, 1] - X[:, 2]))
 Y = F + 0.2 * GENERATOR.normal(size=len(F))
 SETTINGS = {"random_state": 0, "new_rows": "between", "likelihood": "gaussian", "n_samples": 0}
-FEW = LeaveOneOut(n_centres=256, epochs=32)
+FEW = LeaveOneOut(n_centres=256)
 
 
 def fitted(n=N, **settings):
@@ -131,9 +132,9 @@ def test_inputs_of_a_kernel_that_was_given_are_rotated_on_request():
 )
 def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkeypatch):
     """Mean log densities of the judging rows after each round, with errors of about 0.02."""
-    generator, trials = np.random.default_rng(3), []
+    generator, trials, refitted = np.random.default_rng(3), [], []
     noise = 0.5 * generator.normal(size=(1 + len(levels), 2000))
-    before, *scores = noise - noise.mean(axis=1, keepdims=True) + np.array([0, *levels])[:, None]
+    scores = noise - noise.mean(axis=1, keepdims=True) + np.array([0, *levels])[:, None]
 
     class Run(NamedTuple):
         gp: int
@@ -141,10 +142,13 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
         seconds: float = 0.0
 
     monkeypatch.setattr(rotation, "_rotated", lambda gp, M: gp + 1)
-    monkeypatch.setattr(rotation._Rounds, "_outer_products", lambda self, gp: np.ones((2, 2)))
-    monkeypatch.setattr(rotation._Rounds, "_trial", lambda self, gp, number: trials.append(number) or Run(gp))
-    monkeypatch.setattr(rotation._Rounds, "scores", lambda self, gp: scores[gp - 1])
+    monkeypatch.setattr(rotation, "_outer_products", lambda *args: np.ones((2, 2)))
+    monkeypatch.setattr(rotation, "_trial", lambda gp, number, *args: trials.append(number) or Run(gp))
+    monkeypatch.setattr(rotation, "_refitted", lambda first, gp, *args: refitted.append(gp) or Run(gp))
+    monkeypatch.setattr(JudgingRows, "scores", lambda self, gp: scores[gp])
     judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
-    rounds = rotation._Rounds(*[None] * 5, judges=judges, n_slopes=1)
-    found, n_rounds = rounds.rotated(Run(0), before, [])
+    monkeypatch.setattr(JudgingRows, "of", lambda *args: judges)
+    source = DeviceRows(np.zeros((5000, 2)), np.zeros(5000))
+    found, n_rounds = rotation._rotated_run(Run(0), FEW, source, None, None, [])
     assert (found.gp, n_rounds, trials) == (kept, kept, list(range(1, n_trials + 1)))
+    assert refitted == [kept]

@@ -209,7 +209,7 @@ def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
 
     def judged(tried, X, y, **given):
         seen.append(given["weight"])
-        return tried, Preference(None, {}, "")
+        return next(iter(tried.values())), Preference(None, {}, "")
 
     monkeypatch.setattr(targets, "fit_transforms", judged)
     settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}
@@ -359,7 +359,7 @@ def test_sparse_models_of_positive_targets_are_those_of_logarithms():
         SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
 
 
-@pytest.mark.parametrize("name", ["spline", "box-cox", "sinh-arcsinh"])
+@pytest.mark.parametrize("name", ["box-cox", "sinh-arcsinh"])
 def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
     model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", name)).fit(X, Y)
     model.save(tmp_path / "m")

@@ -102,30 +102,6 @@ def test_rows_are_prepared_once_and_gathered(name):
 
 
 @sweep
-def test_bilinear_forms_are_those_of_the_matrix_and_so_are_their_gradients(name):
-    """(uᵀKh, hᵀKh) for several h, by the parameters and by the rows, two of which are equal."""
-    with jax.enable_x64(True):
-        kernel, X = KERNELS[name](), _rows(5, 1, jnp.float64).at[1].set(_rows(5, 1, jnp.float64)[0])
-        generator = np.random.default_rng(2)
-        u, H, mixed = (jnp.asarray(generator.normal(size=shape)) for shape in (5, (3, 5), (2, 3)))
-        trainable, rest = partition(kernel)
-
-        def of_kernel(kernel, X):
-            return jnp.stack(jax.vmap(lambda h: kernel.forms(X, u, h))(H))
-
-        def of_matrix(kernel, X):
-            KH = kernel.matrix(X, X) @ H.T
-            return jnp.stack([u @ KH, jnp.sum(H.T * KH, axis=0)])
-
-        def both(values):
-            loss = lambda t, X: jnp.sum(mixed * values(eqx.combine(t, rest), X))
-            return values(kernel, X), jax.jit(jax.grad(loss, argnums=(0, 1)))(trainable, X)
-
-        for found, wanted in zip(*map(jax.tree.leaves, map(both, (of_kernel, of_matrix))), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
-
-
-@sweep
 def test_prepared_rows_have_the_gradients_of_the_pairwise_form(name):
     """By the parameters, by the rows and at zero distance, which the first two rows of Z have."""
     with jax.enable_x64(True):

@@ -14,7 +14,6 @@ from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByLoss, Problem
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
-from stochgp.learning.chain import Chain
 from stochgp.models import KernelGP
 from stochgp.numerics import lbfgs
 from stochgp.parameters import cast, frozen, partition, positive
@@ -238,63 +237,9 @@ def test_impossible_settings_are_refused(field, value):
         FullBatch(**{field: value})
 
 
-# One learner after another
-
-
-def make_chain():
-    """First a subset of the rows, then all of them."""
-    few = FullBatch(epochs=25, subset_rows=N, precision="float64")
-    return Chain((few, FullBatch(tolerance=1e-12, precision="float64")))
-
-
-def test_a_chain_ends_where_its_last_learner_ends():
-    source = make_source(3 * N)
-    found = learn(make_chain(), source=source)
-    alone = learn(FullBatch(tolerance=1e-12, precision="float64"), source=source)
-    np.testing.assert_allclose(raw_of(found.gp), raw_of(alone.gp), atol=1e-3)
-    assert found.converged
-    stages = [entry["stage"] for entry in found.history[1:]]
-    assert stages == sorted(stages)
-    assert set(stages) == {0.0, 1.0}
-    change = next(entry for entry in found.history[1:] if entry["stage"] == 1.0)
-    before = found.history[found.history.index(change) - 1]
-    np.testing.assert_allclose(change["loss"], before["loss"], rtol=1e-12)
-
-
 def test_fits_begin_where_the_model_is_and_not_where_it_was_prepared():
-    """As a chain's last learner does, which was prepared with the first one."""
     learner, source, moved = FullBatch(), make_source(), make_gp(0.4, 2.0, 0.3)
     plan = learner.plan(source.size, 1, ByLoss())
     problem = Problem(source, plan, learner.prepare(make_gp(), source, plan, (0,)))
     begun = learner.model(learner.init(moved, problem, key=KEY))
     np.testing.assert_allclose(raw_of(begun), raw_of(moved), rtol=1e-12)
-
-
-def test_a_chain_ends_with_the_steps_of_its_last_learner():
-    """Not with those that the learners before have not used."""
-    first = FullBatch(epochs=40, subset_rows=8)
-    last = FullBatch(epochs=2, tolerance=0.0)
-    source = make_source(3 * N)
-    found = learn(Chain((first, last)), source=source)
-    stages = [entry["stage"] for entry in found.history[1:]]
-    assert stages.count(1.0) == -(-2 // last.plan(source.size, 1, ByLoss()).steps_per_evaluation)
-
-
-def test_a_chain_killed_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
-    source, path = make_source(3 * N), tmp_path / "run"
-    whole = learn(make_chain(), source=source)
-
-    def stop(entry):
-        if entry.get("stage") == 1.0:
-            raise KeyboardInterrupt
-
-    learn(make_chain(), source=source, checkpoint=path, progress=stop)
-    resumed = learn(make_chain(), source=source, checkpoint=path)
-    np.testing.assert_array_equal(raw_of(resumed.gp), raw_of(whole.gp))
-
-
-def test_a_chain_has_no_settings_of_its_own():
-    with pytest.raises(ValueError, match="at least one"):
-        Chain(())
-    with pytest.raises((ValueError, TypeError), match="epochs"):
-        Chain((FullBatch(),), epochs=3)

@@ -174,3 +174,25 @@ def test_impossible_sizes_and_rows_are_refused():
             network(jnp.ones(4, jnp.float32))
         with pytest.raises((ValueError, TypeError), match="int32|i32"):  # or the type checker, where it runs
             network(jnp.ones(3, jnp.int32))
+
+
+def test_within_its_limits_a_row_is_itself_and_beyond_it_is_bounded_and_smooth():
+    """Every bit inside; outside never more than a tenth of a standard deviation away, rising, with slope 1 at the edges. A constant stays what it is."""
+    with jax.enable_x64(True):
+        generator = np.random.default_rng(0)
+        X = np.column_stack([generator.normal(size=200), generator.standard_cauchy(200), np.full(200, 2.5)])
+        limits = np.stack([X.min(axis=0), X.max(axis=0)])
+        bound = networks.within(X, limits, dtype=jnp.float64)
+        np.testing.assert_array_equal(np.asarray(jax.vmap(bound)(jnp.asarray(X))), X)
+        width = 0.1 * X.std(axis=0)
+        for edge, sign in ((limits[0], -1), (limits[1], 1)):
+            out = edge + sign * np.geomspace(1e-9, 1e9, 50)[:, None]
+            excess = sign * (np.asarray(jax.vmap(bound)(jnp.asarray(out))) - edge)
+            np.testing.assert_allclose(
+                excess, width * np.tanh(np.abs(out - edge) / np.where(width > 0, width, 1)), atol=1e-12
+            )
+            assert np.all(excess <= width + 1e-12) and np.all(np.diff(excess, axis=0) >= -1e-12)
+        slopes = jax.vmap(jax.grad(lambda x, d: bound(x)[d]), (0, 0))(
+            jnp.asarray(limits[[0, 1]]), jnp.arange(2)
+        )
+        np.testing.assert_allclose(np.asarray(slopes)[np.arange(2), np.arange(2)], 1)

@@ -455,8 +455,9 @@ def test_noise_is_small_where_float32_is_not_enough():
     X, y, count = make_data()
     rows = DeviceRows(X, y, count, dtype=jnp.float64).take(np.arange(N))
     bound = WIDE_BELOW * 1.3 * count.max()
-    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0), rows)
-    assert is_small(make_gp(noise=0.99 * bound, slope=0.0), rows)
+    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0, dtype=jnp.float32), rows)
+    assert is_small(make_gp(noise=0.99 * bound, slope=0.0, dtype=jnp.float32), rows)
+    assert is_small(make_gp(), rows)  # parameters in float64
 
 
 def test_blocks_are_added_up():

@@ -6,10 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import WITHOUT_KERNEL
 
 from stochgp import FeatureGPRegressor, GPRegressor, load
-from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
-from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
 from stochgp.pools import regressor, targets
 from stochgp.pools.targets import choose_counts, choose_transform, may_be_counts, shift_of
@@ -53,29 +51,18 @@ def test_which_targets_may_be_counts(y, holds):
     assert may_be_counts(Rows(X, y)) is holds
 
 
-def test_models_of_both_kinds_decide_about_counts():
+def test_trees_of_both_kinds_decide_about_counts():
     context = context_of_pool()
-    assert choose_counts(Rows(X, COUNTS), SETTINGS, context) == "count"
+    assert choose_counts(Rows(X, COUNTS), context) == "count"
     assert "changes the CRPS by -" in context.plan_["target"]["why"]
-    assert choose_counts(Rows(X, MARKS), SETTINGS, context) == "real"
+    assert choose_counts(Rows(X, MARKS), context) == "real"
     few = Rows(X, COUNTS).some(np.arange(targets.MIN_ROWS - 1))
-    assert choose_counts(few, SETTINGS, context) == "real" and "too few" in context.plan_["target"]["why"]
-    assert choose_counts(Rows(X, MARKS + 0.5), SETTINGS, nothing := context_of_pool()) == "real"
+    assert choose_counts(few, context) == "real" and "too few" in context.plan_["target"]["why"]
+    assert choose_counts(Rows(X, MARKS + 0.5), nothing := context_of_pool()) == "real"
     assert "target" not in nothing.plan_
 
 
-@pytest.mark.parametrize("refused", [MemoryLimitError("no memory"), TimeIsUpError("late"), ValueError("no")])
-def test_targets_stay_real_if_small_models_are_refused(refused, monkeypatch):
-    def refuse(*_):
-        raise refused
-
-    monkeypatch.setattr(targets, "_predicted", refuse)
-    context = context_of_pool()
-    assert choose_counts(Rows(X, COUNTS), SETTINGS, context) == "real"
-    assert str(refused) in context.plan_["target"]["why"]
-
-
-def test_small_models_decide_about_the_logarithm():
+def test_trees_decide_about_the_logarithm():
     context = context_of_pool()
     found = choose_transform(Rows(X, np.where(np.arange(N) == 7, 0.0, PRICES)), context)
     assert found is not None and found.shift == PRICES[np.arange(N) != 7].min() / 2
@@ -102,7 +89,7 @@ def test_targets_that_are_negative_or_not_skew_have_no_logarithm(y):
 
 def test_all_members_learn_the_logarithm_of_prices(tmp_path):
     found = GPRegressor(random_state=0).fit(X, PRICES)
-    assert set(found.scores_) == {"feature", "linear", "trees"} and found.target_ == "real"
+    assert set(found.scores_) == {"linear", "trees"} and found.target_ == "real"
     for one in found.estimators_.values():
         part = one.predict_distribution(NEW)
         assert isinstance(part, Warped) and np.isfinite(part.logpdf(0.0)).all()

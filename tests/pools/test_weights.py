@@ -37,11 +37,9 @@ GENERATOR = np.random.default_rng(0)
 def predicted(means, stds, y, X=None, names="abc"):
     n = len(y)
     mean = np.stack([np.broadcast_to(m, y.shape) for m in means], axis=1)
-    parts: Any = [
-        (np.arange(n), [Normal(m, np.broadcast_to(s, n)) for m, s in zip(mean.T, stds, strict=True)])
-    ]
+    parts: Any = [Normal(m, np.broadcast_to(s, n)) for m, s in zip(mean.T, stds, strict=True)]
     rows = Rows(np.zeros((n, 1)) if X is None else X[:, None], y)
-    density = np.stack([part.logpdf(y) for part in parts[0][1]], axis=1)
+    density = np.stack([part.logpdf(y) for part in parts], axis=1)
     more = np.ones(n), np.arange(n) % 64, np.full(n, y.mean())
     return HeldOutPredictions(list(names)[: len(means)], rows, parts, mean, density, *more)
 

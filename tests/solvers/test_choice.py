@@ -24,7 +24,7 @@ from stochgp.budget import Budget, in_use
 from stochgp.devices import ONE, Devices
 from stochgp.operators import GPU_TILE, TILE, KernelOperator
 from stochgp.solvers import ADASAP, CG, SDD, SGD, Cholesky, Layout, SystemSize
-from stochgp.solvers.choice import MAX_CHOLESKY_ROWS, NAMES, choose_solver, shared_bytes, way_of
+from stochgp.solvers.choice import MAX_CHOLESKY_ROWS, NAMES, choose_solver
 from stochgp.solvers.cholesky import factorisation_seconds
 from stochgp.solvers.memory import HEADROOM, workspace_of
 
@@ -104,7 +104,7 @@ def test_a_plan_fits_or_is_refused_with_both_numbers(n_rows, n_samples, n_bytes,
         return
     assert chosen.need <= limited.free() + 10_000_000  # what this process took meanwhile
     assert 0 <= chosen.keep_rows <= n_rows + chosen.tile
-    if chosen.way is None:
+    if not chosen.is_shared:
         layout = Layout(chosen.tile, chosen.keep_rows, 1.0, 8 if chosen.dtype == "float64" else 4)
         assert chosen.need == chosen.solver.need_bytes(
             problem._replace(n_samples=chosen.n_samples, has_neighbours=not devices.share_work), layout
@@ -207,9 +207,9 @@ def test_a_factorisation_is_extrapolated_with_the_cube_of_the_rows(monkeypatch):
 def test_devices_share_iterative_solvers_if_they_work_at_the_same_time():
     size, much = problem_of(100_000), Budget(10**12)
     alone, shared = (choose_solver(size, much, solver="sdd", devices=d) for d in (ONE, devices_of(4)))
-    assert alone.way is None and "devices" not in recorded(alone)
-    assert shared.way == "gather" and shared.keep_rows == 0
-    assert recorded(shared)["devices"]["choice"] == {"count": 4, "solve": "gather"}
+    assert not alone.is_shared and "devices" not in recorded(alone)
+    assert shared.is_shared and shared.keep_rows == 0
+    assert recorded(shared)["devices"]["choice"] == {"count": 4, "solve": "shared"}
     assert choose_solver(size, much, devices=devices_of(4)).solver == CG(neighbours=0)  # found on one device
 
 
@@ -224,28 +224,16 @@ def test_devices_share_iterative_solvers_if_they_work_at_the_same_time():
 def test_other_solves_are_those_of_one_device(devices, solver, why):
     size, much = problem_of(5_000), Budget(10**12)
     found = choose_solver(size, much, solver=solver, devices=devices)
-    assert found.way is None
+    assert not found.is_shared
     assert found._replace(n_devices=0) == choose_solver(size, much, solver=solver)
     assert why in recorded(found)["devices"]["why"]
 
 
 def test_devices_share_as_they_are_told_but_no_factorisation():
     told, much = devices_of(4, "cpu", steps=True), Budget(10**12)
-    assert choose_solver(problem_of(100_000), much, solver="cg", devices=told).way == "gather"
+    assert choose_solver(problem_of(100_000), much, solver="cg", devices=told).is_shared
     few = choose_solver(problem_of(100), much, devices=told)
-    assert few.way is None and few.solver == Cholesky()
-
-
-def test_rows_travel_if_not_all_fit_on_every_device():
-    size, layout, solver = problem_of(100_000), Layout(8192), SDD()
-    gpus, cpus = devices_of(4), devices_of(4, "cpu", steps=True)
-    gathered = size.n_rows * (size.row_bytes + 4 * 65)
-    assert way_of(size, gpus, 10 * gathered) == "gather" and way_of(size, gpus, 10 * gathered - 10) == "ring"
-    assert way_of(size, cpus, 40 * gathered - 40) == "ring"  # in one memory
-    need = solver.need_bytes(size, layout)
-    assert shared_bytes(solver, size, layout, "gather", gpus) == need + gathered
-    assert shared_bytes(solver, size, layout, "ring", gpus) == need + gathered // 2
-    assert shared_bytes(solver, size, layout, "ring", cpus) == 4 * (need + gathered // 2)
+    assert not few.is_shared and few.solver == Cholesky()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from stochgp import kernels
 from stochgp.devices import Devices
 from stochgp.likelihoods.noise import known_noise
 from stochgp.operators import KernelOperator, wide
-from stochgp.operators.sharded import ShardedOperator, gather, ring
+from stochgp.operators.sharded import ShardedOperator
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.priors import prior_functions
 
@@ -35,7 +35,6 @@ def devices() -> Devices:
 
 
 SIZES = {"N": 4096, "D": 8, "S": 3, "B": 64, "G": 4}  # of the compiled programs
-WAYS = (gather, ring)
 FEW_ROWS = ("rbf", "tanimoto", "warped-sum")
 RNG = np.random.default_rng(0)
 
@@ -46,10 +45,10 @@ def distance(found, wanted) -> float:
     return float(np.max(np.abs(found - wanted)) / np.max(np.abs(wanted)))
 
 
-def both(product=gather):
+def both():
     """The system of `systems` on one device and on four, 40 rows in 3 tiles and in 12."""
     given = systems.KERNEL, jnp.asarray(systems.X), systems.NOISE
-    many = ShardedOperator.of(*given, devices(), tile=4, product=product)
+    many = ShardedOperator.of(*given, devices(), tile=4)
     return KernelOperator.of(*given, tile=14), many
 
 
@@ -63,7 +62,7 @@ def sums() -> dict:
     rows, W = systems.cancelling()
     given = systems.KERNEL, jnp.asarray(rows), 0.0
     ops = [KernelOperator.of(*given, tile=14)]
-    ops += [ShardedOperator.of(*given, devices(), tile=4, product=way) for way in WAYS]
+    ops.append(ShardedOperator.of(*given, devices(), tile=4))
     product = eqx.filter_jit(lambda ops, V, *read: [op.unpad(op.matvec(op.pad(V), 3, *read)) for op in ops])
     ops = [op.astype(jnp.float32) for op in ops]
     one, *found = product(ops, jnp.asarray(W), wide)
@@ -86,7 +85,7 @@ def distances(names, sizes) -> dict:
             kernel, X, V = KERNELS[name](), jnp.asarray(RNG.normal(size=(N, 3))), RNG.normal(size=(N, 2))
             noise = RNG.uniform(0.1, 0.3, size=N)
             wanted = np.asarray(KernelOperator.of(kernel, X, noise).dense()) @ V
-            operators = [ShardedOperator.of(kernel, X, noise, devices(), tile=3, product=way) for way in WAYS]
+            operators = [ShardedOperator.of(kernel, X, noise, devices(), tile=3)]
             found[f"{name} {N}"] = [distance(one, wanted) for one in multiply(operators, jnp.asarray(V))]
     return found
 
@@ -131,14 +130,12 @@ def parts() -> dict:
 def solves() -> dict:
     """Of solutions after ten steps or some more, and of their residuals: how far those of four devices are from those of one."""
     runs = {
-        "cg": (CG(rank=5, epochs=10), ring),
-        "sdd": (SDD(batch_size=8, epochs=3), gather),
+        "cg": CG(rank=5, epochs=10),
+        "sdd": SDD(batch_size=8, epochs=3),
     }
     found = {}
-    for name, (solver, product) in runs.items():
-        one, many = (
-            solve(op, systems.B, solver, key=jax.random.key(0), tolerance=1e-14) for op in both(product)
-        )
+    for name, solver in runs.items():
+        one, many = (solve(op, systems.B, solver, key=jax.random.key(0), tolerance=1e-14) for op in both())
         found[name] = {
             "value": distance(many.value, one.value),
             "residual": distance(many.residual_norms, one.residual_norms),
@@ -204,11 +201,11 @@ def programs() -> dict:
         jnp.asarray(RNG.normal(size=(N, S)), jnp.float32),
     )
     kernel = kernels.RBF(2.0)
-    many = [ShardedOperator.of(kernel, X, 0.1, devices(), tile=512, product=way) for way in WAYS]
+    many = [ShardedOperator.of(kernel, X, 0.1, devices(), tile=512)]
     multiply = eqx.filter_jit(lambda op, V: op.matvec(V, n_rows=256))
     found = {}
     for op in (KernelOperator.of(kernel, X, 0.1, tile=512), *many):
-        name = op.product.__name__ if isinstance(op, ShardedOperator) else "one"
+        name = "gather" if isinstance(op, ShardedOperator) else "one"
         found[name] = described(multiply.lower(op, op.pad(b)))
     with jax.enable_x64(True):
         for solver in (

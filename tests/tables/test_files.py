@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stochgp import budget
 from stochgp.data import read_table, write_table
 from stochgp.tables import files
 
@@ -66,7 +64,7 @@ def test_csv_keeps_every_bit(tmp_path_factory, values):
         (b",b\n1,2\n", {"Unnamed: 0": [1], "b": [2]}),
         (b"a;b\n1,5;2\n", {"a": [1.5], "b": [2]}),
         (b"a\tb\n1\t2\n", {"a": [1], "b": [2]}),
-        (b"a|b\n1|2,3\n", {"a": [1], "b": [2.3]}),
+        (b"a;b\n1;2,3\n", {"a": [1], "b": [2.3]}),
         ("größe,b\n1,è\n".encode("latin-1"), {"größe": [1], "b": ["è"]}),
     ],
 )
@@ -101,14 +99,12 @@ def test_path_faults(tmp_path):
     assert "is not a file" in refusal(tmp_path / "folder.csv")
 
 
-@pytest.mark.parametrize("suffix", [".csv.gz", ".parquet", ".feather", ".npz"])
+@pytest.mark.parametrize("suffix", [".csv.gz", ".parquet", ".feather"])
 @pytest.mark.parametrize("keep", [0.0, 0.02, 0.3, 0.7, 0.99])
 def test_truncation_is_refused(tmp_path, suffix, keep):
     whole, values = tmp_path / f"whole{suffix}", np.random.default_rng(0).normal(size=2000)
     if suffix == ".csv.gz":
         whole.write_bytes(gzip.compress(("v\n" + "\n".join(map(repr, values.tolist()))).encode()))
-    elif suffix == ".npz":
-        np.savez(whole, v=values)
     else:
         write_table(whole, {"v": values})
     assert read_table(whole).num_rows == 2000
@@ -131,52 +127,6 @@ def test_repeated_names_of_binary_files(tmp_path):
     assert read_table(tmp_path / "t.feather").to_pydict() == {"a": [1.0], "a.1": [2.0]}
     pa_parquet.write_table(table.slice(0, 0), tmp_path / "t.parquet")
     refusal(tmp_path / "t.parquet")
-
-
-def test_npz_columns(tmp_path):
-    X = np.arange(6.0).reshape(3, 2)
-    np.savez(tmp_path / "t.npz", X=X, y=X[:, :1], kind=np.array(["u", "v", "u"]))
-    table = read_table(tmp_path / "t.npz")
-    assert table.column_names == ["X0", "X1", "y", "kind"]
-    np.testing.assert_array_equal(np.column_stack([table["X0"], table["X1"]]), X)
-    assert table["kind"].to_pylist() == ["u", "v", "u"]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"a": np.ones(3), "b": np.ones(2)}, "unequal length"),
-        ({"a": np.ones((2, 2, 2))}, "shape (2, 2, 2)"),
-        ({"a": np.array(1.0)}, "shape ()"),
-        ({"a": np.array([1j])}, "complex128"),
-        ({"a": np.array([None, 1], dtype=object)}, "truncated or damaged"),
-        ({"a": np.ones(0)}, "no rows"),
-        ({}, "no arrays"),
-    ],
-)
-def test_npz_refusals(tmp_path, arrays, words):
-    np.savez(tmp_path / "t.npz", **arrays)
-    assert words in refusal(tmp_path / "t.npz")
-
-
-def test_an_archive_beyond_the_limit_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    """40 MB of zeros are 40 kB in the file; the arrays and the columns made of them are twice 40 MB."""
-    np.savez_compressed(tmp_path / "t.npz", X=np.zeros((1_000_000, 4)), y=np.zeros(1_000_000))
-    budget.release()
-    limit = budget.in_use() + 40_000_000
-    monkeypatch.setattr(np, "load", None)
-    with pytest.raises(ValueError, match=r"of 40 MB, needs 80 MB on top of .* but memory_limit is") as caught:
-        read_table(tmp_path / "t.npz", limit)
-    assert str(caught.value).startswith(str(tmp_path)) and "\n" not in str(caught.value)
-    monkeypatch.undo()
-    assert read_table(tmp_path / "t.npz", limit + 200_000_000).num_rows == 1_000_000
-
-
-def test_an_archive_with_another_file_in_it_is_refused(tmp_path):
-    np.savez(tmp_path / "t.npz", a=np.ones(3))
-    with zipfile.ZipFile(tmp_path / "t.npz", "a") as archive:
-        archive.writestr("readme.txt", "of three rows")
-    assert "'readme.txt' in it is no array" in refusal(tmp_path / "t.npz")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".feather"])

@@ -57,11 +57,6 @@ def test_rows_of_weight_0_leave_no_trace():
     np.testing.assert_array_equal(rows.X, expected.X)
 
 
-def test_a_column_is_encoded_alike_whichever_rows_have_weight_0():
-    rule = read(TABLE, Y, np.where(SHOP < 40, 0.0, 1.0))[1].columns[0]
-    assert rule.statistics is not None and len(rule.statistics.levels) == 30
-
-
 def test_no_row_sees_its_target_through_a_copy():
     times = np.repeat(np.arange(N), 2)
     copied, y = TABLE.iloc[times], Y[times]

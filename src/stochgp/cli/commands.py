@@ -5,11 +5,14 @@ Imports here are light, and each command loads what it needs: `stochgp --help` l
 
 import contextlib
 import functools
+import inspect
 import io
 import os
 import shutil
 import sys
 import tempfile
+import types
+import typing
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +23,7 @@ from cyclopts import Parameter
 
 import stochgp
 from stochgp.cli import reports
-from stochgp.cli.processes import end_at_once, joined
-from stochgp.names import load_code, lookup
+from stochgp.names import did_you_mean, load_code, lookup
 from stochgp.version import __version__
 
 INTERRUPTED = 130
@@ -33,7 +35,6 @@ _MODELS = {
     "sparse": "SparseGPRegressor",
 }
 _CLASSIFIERS = {"auto": "GPClassifier", "sparse": "SparseGPClassifier"}
-_IN_ONE_PROCESS = ("auto", "kernel")
 
 Flag = Annotated[bool, Parameter(negative="")]
 Texts = list[str] | None
@@ -63,20 +64,14 @@ def fit(
     task: str = "auto",
     setting: Annotated[Texts, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
-    bad_rows: str = "refuse",
     weight: str | None = None,
     split_by: str | None = None,
     new_rows: str = "auto",
-    hyperparameters: str | None = None,
     checkpoint: str | None = None,
     out: str,
     seed: int = 0,
     quiet: Flag = False,
     as_json: Json = False,
-    distributed: Flag = False,
-    coordinator: str | None = None,
-    processes: int | None = None,
-    process: int | None = None,
     code: Code = None,
 ) -> None:
     """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
@@ -84,7 +79,7 @@ def fit(
     Parameters
     ----------
     source
-        A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, or -: CSV text from the standard input.
+        A .csv, .tsv (also with .gz), .parquet or .feather file, a folder of such files, or -: CSV text from the standard input.
         Folders, and files that would take much of the memory, are read block by block: --test-fraction then chooses rows by their values, and
         a feature model learns from a uniform sample of the rows.
     target
@@ -103,9 +98,6 @@ def fit(
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
-    bad_rows
-        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. `evaluate`
-        leaves such rows out too, and `predict` refuses them.
     weight
         The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
     split_by
@@ -114,9 +106,6 @@ def fit(
     new_rows
         between the rows of DATA, after them in time, or auto: after, if a column of dates, or columns that only increase with the rows, say
         when rows were taken and neighbours in time resemble each other. After: models are judged by whole blocks of time.
-    hyperparameters
-        A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
-        "noise_variance", and then keeps all of them unless a setting of learning is given.
     checkpoint
         A file kept up to date; the same command goes on from it after a kill.
     out
@@ -125,53 +114,33 @@ def fit(
         Of the division into training and test rows, and of the learning.
     quiet
         No progress on stderr.
-    distributed
-        One of several processes that share the passes over the rows of a feature or sparse model: JAX finds the others if Slurm, Open MPI 4 or
-        Kubernetes started them. All run the same command; process 0 alone writes and prints.
-    coordinator
-        HOST:PORT of process 0, if JAX cannot find the others; with --processes and --process.
-    processes
-        How many there are.
-    process
-        Which one this is, from 0.
     """
     load_code(code)
     from stochgp.cli.rows import naming
     from stochgp.compiled import require_jax
 
-    _check_outputs(out, checkpoint, [source, hyperparameters, *(code or ())])
+    _check_outputs(out, checkpoint, [source, *(code or ())])
     if target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    several = distributed or coordinator is not None
-    if several and model in _IN_ONE_PROCESS:
-        raise ValueError(
-            f"--model {model}: several processes fit a feature or a sparse model, and other models are fitted in one"
-        )
-    with joined(distributed, coordinator, processes, process) as devices:
-        require_jax()
-        plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
-        plain |= {"devices": devices} if several else {}
-        make = functools.partial(_estimator, model, setting or [], hyperparameters, plain)
-        estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
-        kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
-        options = {"bad_rows": bad_rows, "weight": weight, "split_by": _names_in(split_by) or ()}
-        columns = target, (_names_in(inputs), _names_in(ignore)), kind, test_fraction, seed
-        train, test, left_out, classify = _divided(source, estimator, columns, options, devices)
-        estimator = make(True) if classify else estimator
-        with naming(source):
-            estimator.fit(*train, checkpoint=checkpoint)
-        estimator.target_name_ = target
-        estimator.trained_on_ = {
-            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out), "bad_rows": bad_rows
-        }  # fmt: skip
-        if devices.is_writer:
-            if several:  # the devices of several processes are no setting of the model
-                estimator.set_params(devices=None)
-            estimator.save(out)
-        if estimator.plan_["ended"]["choice"] == "interrupted":
-            raise KeyboardInterrupt(f"the model so far is in {out}")
-        if devices.is_writer:
-            reports.show(_report(estimator, train, test, source, out), as_json)
+    require_jax()
+    plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
+    make = functools.partial(_estimator, model, setting or [], plain)
+    estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
+    kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
+    options = {"weight": weight, "split_by": _names_in(split_by) or ()}
+    columns = target, (_names_in(inputs), _names_in(ignore)), kind, test_fraction, seed
+    train, test, left_out, classify = _divided(source, estimator, columns, options)
+    estimator = make(True) if classify else estimator
+    with naming(source):
+        estimator.fit(*train, checkpoint=checkpoint)
+    estimator.target_name_ = target
+    estimator.trained_on_ = {
+        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out)
+    }  # fmt: skip
+    estimator.save(out)
+    if estimator.plan_["ended"]["choice"] == "interrupted":
+        raise KeyboardInterrupt(f"the model so far is in {out}")
+    reports.show(_report(estimator, train, test, source, out), as_json)
 
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
@@ -185,16 +154,15 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
             raise ValueError(f"--checkpoint and --out both name {out}: give two files")
 
 
-def _divided(source: str, estimator: Any, columns: Any, options: dict[str, Any], devices: Any) -> Any:
+def _divided(source: str, estimator: Any, columns: Any, options: dict[str, Any]) -> Any:
     """The rows of `rows.divide_table`; in blocks if the options need them, or if a table might take too much memory."""
     from stochgp.cli.rows import divide_blocks, divide_table, is_large
 
-    lookup(options["bad_rows"], dict.fromkeys(("refuse", "skip")), "--bad-rows")
-    needs_blocks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
+    needs_blocks = options["weight"] is not None or bool(options["split_by"])
     of_molecules = getattr(estimator, "smiles", None) is not None
     if needs_blocks and of_molecules:
-        raise ValueError("--bad-rows skip, --weight and --split-by are not for molecules")
-    if needs_blocks or devices.agree(is_large(source, estimator.memory_limit)) and not of_molecules:
+        raise ValueError("--weight and --split-by are not for molecules")
+    if needs_blocks or is_large(source, estimator.memory_limit) and not of_molecules:
         return divide_blocks(source, *columns, **options)
     return divide_table(source, estimator, *columns)
 
@@ -211,26 +179,59 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
         if not in_blocks:
             with naming(aside):
                 return report | reports.scores(estimator, *test)
-        parts = labelled_parts(estimator, str(test.path), train[1], test.bad_rows, test)
+        parts = labelled_parts(estimator, str(test.path), train[1], test)
         return report | mean_scores(estimator, parts, aside)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
 
 
-def _estimator(
-    model: str, setting: list[str], hyperparameters: str | None, plain: dict[str, Any], classify: bool
-) -> Any:
+def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: bool) -> Any:
     """The estimator that the options describe; `plain` are settings that they may override."""
-    from stochgp.cli.settings import parse_settings, with_hyperparameters
-
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
         raise ValueError(f"--task classes: {model} models do not classify; use --model auto or sparse")
     kind = getattr(stochgp, _CLASSIFIERS[model] if classify else own) if isinstance(own, str) else own
-    settings = parse_settings(setting, kind)
-    if hyperparameters is not None:
-        settings = with_hyperparameters(settings, hyperparameters, kind)
-    return kind(**plain | settings)
+    return kind(**plain | parse_settings(setting, kind))
+
+
+def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
+    """{name: value} of texts name=value, each value of the type that the estimator's parameter has.
+
+    Raises ValueError for an unknown name, for a value of another type, and for a name given twice.
+    """
+    parameters = dict(list(inspect.signature(estimator.__init__).parameters.items())[1:])
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set {pair}: expected name=value")
+        if name not in parameters:
+            raise ValueError(
+                f"--set {pair}: {estimator.__name__} has no setting {name!r}; {did_you_mean(name, parameters)}"
+            )
+        if name in found:
+            raise ValueError(f"--set {name} is given twice")
+        found[name] = _parse_value(name, text, parameters[name].annotation)
+    return found
+
+
+def _parse_value(name: str, text: str, annotation: Any) -> Any:
+    """`text` as the first of None, bool, int, float, str that the annotation allows."""
+    union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    allowed = typing.get_args(annotation) if union else (annotation,)
+    allowed = (type(None), int, float, str) if annotation is Any else allowed
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words and type(words[text.lower()]) in allowed:
+        return words[text.lower()]
+    for kind in (int, float, str):
+        if kind in allowed:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    names = {type(None): "none", bool: "true or false", int: "a whole number", float: "a number"}
+    wanted = " or ".join(names[kind] for kind in names if kind in allowed)
+    raise ValueError(f"--set {name}={text}: {name} takes {wanted}")
 
 
 def _names_in(text: str | None) -> tuple[str, ...] | None:
@@ -295,8 +296,8 @@ def evaluate(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target,
-        and rows that `fit --bad-rows skip` would leave out, are left out, with a note of their number.
+        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target are left out, with a note of
+        their number.
     target
         The target column, if it is called otherwise than at fit.
     report
@@ -316,8 +317,7 @@ def evaluate(
         raise ValueError("--report: there is a picture of numbers, not of classes")
     if report is not None and is_large(source, estimator.memory_limit):
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
-    rule = (getattr(estimator, "trained_on_", None) or {}).get("bad_rows", "refuse")
-    parts = labelled_parts(estimator, source, name, rule)
+    parts = labelled_parts(estimator, source, name)
     parts = parts if report is None else list(parts)
     reports.show(mean_scores(estimator, parts, source), as_json)
     if report is not None:
@@ -330,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(arguments)
     code = _run(sys.argv[1:])
-    if code == INTERRUPTED or (code and end_at_once()):  # running computations would keep the process
+    if code == INTERRUPTED:  # running computations would keep the process
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -356,8 +356,6 @@ def _run(arguments: Sequence[str]) -> int:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the rest of the buffer
             return _complain("the standard output was closed before all was written", 1)
-        except ConnectionError as error:  # another process of the run has ended
-            return _complain(error, 1)
         except OSError as error:
             return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
         except (cyclopts.CycloptsError, ValueError, TypeError) as error:

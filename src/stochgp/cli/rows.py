@@ -14,13 +14,13 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import Block, TooNarrowError, are_bad
+from stochgp.data.blocks import Block, TooNarrowError
 from stochgp.data.splits import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import LABELS, ClassTargets
+from stochgp.tables.targets import FileTargets
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -34,14 +34,14 @@ Place = Callable[[], contextlib.AbstractContextManager]  # adds the place of row
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
-    """Whether DATA is a folder, an .npy file, or a file that may take much of the memory."""
+    """Whether DATA is a folder, or a file that may take much of the memory."""
     path = Path(source)
     if path.is_dir() or not path.is_file():
         return path.is_dir()
     name = path.name.lower()
     suffix = next((suffix for suffix in reversed(TIMES) if name.endswith(suffix)), None)
     if suffix is None:
-        return name.endswith(".npy")
+        return False
     size = TIMES[suffix] * path.stat().st_size
     if suffix == ".parquet":  # equal values take no room in the file
         with contextlib.suppress(*DAMAGE):  # raised again when the file is read
@@ -67,7 +67,7 @@ def divide_table(
 
     `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
     """
-    table = data.read_table(source, estimator.memory_limit)
+    table = data.read_table(source)
     classify = data.holds_classes(table, target, source) if task == "auto" else task == "classes"
     imputes = estimator.missing != "refuse"
     X, y = split_off(table, target, source, classify, allow_missing=imputes)
@@ -108,21 +108,10 @@ def divide_blocks(
 
 
 def _holds_classes(blocks: data.Blocks, target: str) -> bool:
-    """`data.holds_classes` of all rows."""
-    levels: set[Any] = set()
-    try:
-        for block in blocks.only((target,)):
-            with placing(block):
-                if not data.holds_classes(block.table, target):
-                    return False
-            levels.update(block.table[target].unique().to_pylist())
-            if len(levels) > data.MAX_LEVELS + 1:  # None among them
-                raise data.TableError(
-                    f"{blocks.path}: target column {target!r} holds text with more than {data.MAX_LEVELS} different values{LABELS}"
-                )
-    except TooNarrowError as narrow:
-        return _holds_classes(blocks.widened(narrow), target)
-    return True
+    """`data.holds_classes` of the first block that has rows."""
+    block = next(iter(blocks.only((target,))))
+    with placing(block):
+        return data.holds_classes(block.table, target)
 
 
 def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:
@@ -131,7 +120,7 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
     Columns of a text file in blocks have the types that they had at the fit.
     """
     if not (is_large(source, estimator.memory_limit) if in_blocks is None else in_blocks):
-        yield data.read_table(source, estimator.memory_limit), functools.partial(naming, source)
+        yield data.read_table(source), functools.partial(naming, source)
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
@@ -146,15 +135,15 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
 
 
 def labelled_parts(
-    estimator: Any, source: str, target: str, bad_rows: str, aside: data.Blocks | None = None
+    estimator: Any, source: str, target: str, aside: data.Blocks | None = None
 ) -> Iterator[tuple[Labelled, Place]]:
     """Yield the rows of DATA that can be scored, as `parts_of` does; only those of `aside` if it is given.
 
-    Warns of rows without a target if missing values are imputed, and of the rows that `bad_rows="skip"` leaves out.
+    Warns of rows without a target, which are left out if missing values are imputed.
     """
     n_rows, n_skipped = 0, 0
     for table, place in parts_of(source, estimator, None if aside is None else True):
-        usable = _usable_rows(table, estimator, target, bad_rows, aside)
+        usable = _usable_rows(table, estimator, target)
         n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
         if usable.num_rows == 0:
             continue
@@ -184,18 +173,11 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source:
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
-def _usable_rows(
-    table: pa.Table, estimator: Any, target: str, bad_rows: str, aside: data.Blocks | None
-) -> pa.Table:
-    """The rows with a target if missing values are imputed; the good ones with "skip"."""
-    if target not in table.column_names or bad_rows == "refuse" and estimator.missing == "refuse":
+def _usable_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
+    """The rows with a target, if missing values are imputed."""
+    if target not in table.column_names or estimator.missing == "refuse":
         return table
-    if bad_rows == "refuse":
-        return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
-    blocks = data.Blocks(Path(), bad_rows=bad_rows) if aside is None else aside
-    encoder = estimator._fitted.encoder
-    read = dict.fromkeys((*(rule.name for rule in encoder.columns), target, *blocks.beside))
-    return table.filter(pa.array(~are_bad(table.select(list(read)), blocks, target, encoder.missing)))
+    return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
 
 
 def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blocks, target: str) -> Labelled:
@@ -204,8 +186,8 @@ def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blo
     numbers = estimator._fitted.encoder.transform(without(X, reports.left_out(estimator)))
     key = hash_keys(table, blocks.split_by) if blocks.split_by else None
     classify = hasattr(estimator, "classes_")
-    codes = ClassTargets(estimator.classes_).numbers(table, target) if classify else y
-    among = blocks.part.holds(numbers, codes, key) if blocks.part is not None else np.ones(len(y), bool)
+    codes = FileTargets("class", levels=estimator.classes_).numbers(table, target) if classify else y
+    among = blocks.holds(numbers, codes, key)
     return X.filter(pa.array(among)), y[among]
 
 

@@ -28,6 +28,7 @@ from stochgp.numerics.arrays import by_blocks
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
 ROWS = 512  # points at which functions are evaluated at a time
+Numbers = Float[np.ndarray, "..."]
 
 
 class PosteriorModel(Model):
@@ -35,9 +36,6 @@ class PosteriorModel(Model):
 
     Mean and covariance of f are those of `predict` (`estimators.joint_predictions`). With an iterative solver the covariance is estimated from
     `n_samples` function samples, or 64, with a relative standard error of √(2/S); otherwise it is exact.
-
-    Raises TypeError unless the estimator is a regressor, ValueError for a posterior without covariances, encoded inputs, and targets that are
-    transformed or counts.
 
     Parameters
     ----------
@@ -69,7 +67,7 @@ class PosteriorModel(Model):
         _check_outputs(output_indices, 1)
         X = self.transform_inputs(X)
         _check_points(X, self._joint.n_inputs)
-        mean, covariance = _Moments.apply(X, self)  # pyright: ignore[reportGeneralTypeIssues]
+        mean, covariance = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
         noise = self._noise(X, observation_noise)
         jitter = JITTER * covariance.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
         covariance = covariance + torch.diag_embed(noise + jitter)
@@ -83,13 +81,23 @@ class PosteriorModel(Model):
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         raise UnsupportedError(
-            "a PosteriorModel takes in no observations: call `update` of the estimator and wrap it again"
+            "a PosteriorModel takes in no observations: `update` the estimator and wrap it again"
         )
 
     def fantasize(self, *args: Any, **kwargs: Any) -> Model:
         raise UnsupportedError(
             "a PosteriorModel has no fantasies: acquisition functions that look ahead need another model"
         )
+
+    def _value(self, X: Numbers) -> tuple[Numbers, Numbers]:
+        """(Mean [… q], covariance [… q, q]) at X [… q, D], in the units of the targets."""
+        mean, covariance = self._joint.value(X.reshape(-1, *X.shape[-2:]))
+        return mean.reshape(X.shape[:-1]), covariance.reshape(*X.shape[:-1], X.shape[-2])
+
+    def _pull(self, X: Numbers, by_mean: Numbers, by_covariance: Numbers) -> Numbers:
+        q = X.shape[-2]
+        sets, by_covariance = X.reshape(-1, *X.shape[-2:]), by_covariance.reshape(-1, q, q)
+        return self._joint.pull(sets, by_mean.reshape(-1, q), by_covariance).reshape(X.shape)
 
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
         if isinstance(observation_noise, Tensor):
@@ -133,55 +141,44 @@ class FunctionModel(DeterministicModel):
     def forward(self, X: Tensor) -> Tensor:
         """f_s(x) [… q, S] at X [… q, D]."""
         _check_points(X, len(self.functions.center))
-        return _Values.apply(X, self.functions)[..., self.outputs]  # pyright: ignore[reportOptionalSubscript]
+        (values,) = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
+        return values[..., self.outputs]
 
     def subset_output(self, idcs: list[int]) -> "FunctionModel":
         """Some of the functions."""
         _check_outputs(idcs, len(self.outputs))
         return FunctionModel(self.functions, [self.outputs[i] for i in idcs])
 
+    def _value(self, X: Numbers) -> tuple[Numbers]:
+        values = self._by_rows(_evaluated, X.reshape(-1, X.shape[-1]))
+        return (values.reshape(*X.shape[:-1], -1),)
 
-class _Moments(torch.autograd.Function):
-    """X [… q, D] ↦ (mean [… q], covariance [… q, q]) in the units of the targets."""
+    def _pull(self, X: Numbers, by_value: Numbers) -> Numbers:
+        rows = X.reshape(-1, X.shape[-1])
+        return self._by_rows(_pulled, rows, by_value.reshape(len(rows), -1)).reshape(X.shape)
+
+    def _by_rows(self, evaluate: Callable, *arrays: Numbers) -> Numbers:
+        """In blocks of `ROWS` rows, the last one filled up to a power of two."""
+        own = lambda *rows: (
+            evaluate(self.functions, *(jnp.asarray(part, self.functions.dtype) for part in rows)),
+        )
+        with jax.enable_x64(True):
+            return by_blocks(own, ROWS, *arrays)[0]
+
+
+class _Call(torch.autograd.Function):
+    """X ↦ `value(X)`, a tuple, whose slopes are `pull(X, slopes in each value)`; both are functions of NumPy arrays."""
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, model: PosteriorModel) -> tuple[Tensor, Tensor]:
-        mean, covariance = model._joint.value(_numbers(X).reshape(-1, *X.shape[-2:]))
-        ctx.model = model
+    def forward(ctx: Any, X: Tensor, value: Callable, pull: Callable) -> tuple[Tensor, ...]:
+        ctx.pull = pull
         ctx.save_for_backward(X)
-        return _tensor(mean.reshape(X.shape[:-1]), X), _tensor(
-            covariance.reshape(*X.shape[:-1], X.shape[-2]), X
-        )
+        return tuple(_tensor(found, X) for found in value(_numbers(X)))
 
     @staticmethod
-    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (X,), q = ctx.saved_tensors, pulls[0].shape[-1]
-        by_mean, by_covariance = (_numbers(pull) for pull in pulls)
-        sets = _numbers(X).reshape(-1, *X.shape[-2:])
-        slope = ctx.model._joint.pull(sets, by_mean.reshape(-1, q), by_covariance.reshape(-1, q, q))
-        return _tensor(slope.reshape(X.shape), X), None
-
-
-class _Values(torch.autograd.Function):
-    """X [… q, D] ↦ the values [… q, S] of functions."""
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, functions: FunctionDraws) -> Tensor:
-        ctx.functions = functions
-        ctx.save_for_backward(X)
-        values = _by_rows(
-            lambda x: _evaluated(functions, x), functions.dtype, _numbers(X).reshape(-1, X.shape[-1])
-        )
-        return _tensor(values.reshape(*X.shape[:-1], -1), X)
-
-    @staticmethod
-    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (X,), functions = ctx.saved_tensors, ctx.functions
-        rows, pull = _numbers(X).reshape(-1, X.shape[-1]), _numbers(pulls[0])
-        slope = _by_rows(
-            lambda x, v: _pulled(functions, x, v), functions.dtype, rows, pull.reshape(len(rows), -1)
-        )
-        return _tensor(slope.reshape(X.shape), X), None
+    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (X,) = ctx.saved_tensors
+        return _tensor(ctx.pull(_numbers(X), *map(_numbers, pulls)), X), None, None
 
 
 @eqx.filter_jit
@@ -194,20 +191,11 @@ def _pulled(functions: FunctionDraws, X: Any, by_value: Any) -> Any:
     return jax.vjp(lambda X: functions(X), X)[1](by_value)[0]
 
 
-def _by_rows(evaluate: Callable, dtype: str, *arrays: Float[np.ndarray, "n _"]) -> Float[np.ndarray, "n _"]:
-    """In blocks of `ROWS` rows, the last one filled up to a power of two."""
-    with jax.enable_x64(True):
-        (found,) = by_blocks(
-            lambda *rows: (evaluate(*(jnp.asarray(part, dtype) for part in rows)),), ROWS, *arrays
-        )
-    return found
-
-
-def _numbers(X: Tensor) -> Float[np.ndarray, "..."]:
+def _numbers(X: Tensor) -> Numbers:
     return X.detach().cpu().double().numpy()
 
 
-def _tensor(values: Float[np.ndarray, "..."], like: Tensor) -> Tensor:
+def _tensor(values: Numbers, like: Tensor) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(values)).to(like)
 
 

@@ -1,7 +1,4 @@
-"""Our regressors as probabilistic regressors of skpro (`pip install 'stochgp[skpro]'`), and their predictions as its distributions.
-
-Values are in the units of the targets given to `fit`.
-"""
+"""Regressors of this package as probabilistic regressors of skpro (`pip install 'stochgp[skpro]'`), in the units of the targets."""
 # pyright: reportMissingImports=false
 # skpro is an extra.
 
@@ -9,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
 from sklearn.base import clone
 
 from stochgp.distributions import AbstractDistribution, Mixture, Normal, Student
-from stochgp.distributions.base import OF_PIECE, inside
+from stochgp.distributions.base import inside
 from stochgp.families import KernelGPRegressor
 from stochgp.pools import GPRegressor
 
@@ -24,39 +20,26 @@ try:
 except ImportError as error:
     raise ImportError("stochgp.contrib.skpro needs skpro: pip install 'stochgp[skpro]'") from error
 
-TINY = 1e-12  # the probability below a count from which its energy is summed
-
-CONTINUOUS = ("mean", "var", "pdf", "log_pdf", "cdf", "ppf", "energy")
-DISCRETE = ("mean", "var", "pmf", "log_pmf", "cdf", "ppf", "energy")
+TINY = 1e-12  # the probability below the point whose CRPS gives E|Y − Y'|
+EXACT = ["mean", "var", "cdf", "ppf", "energy"]
 
 
 class PredictedDistribution(BaseDistribution):
     """The distributions of N observations, as a distribution of skpro of N rows and one column.
 
-    Moments, densities (probabilities of counts), F, quantiles and energies are exact. p = 0 and p = 1 of `ppf` count as 1e-300 and 1 − 1e-16.
+    Moments, densities (probabilities of counts), F and quantiles are those of the distribution. p = 0 and p = 1 of `ppf` count as 1e-300 and 1 − 1e-16.
 
     Parameters
     ----------
     distribution : AbstractDistribution
         Of N rows, the result of `predict_distribution` of an estimator.
-    index : pandas.Index or None
-        Of the rows; None = 0, 1, …, N − 1. Of one row with neither index nor columns it is a scalar.
-    columns : pandas.Index or None
-        One name, that of the targets; None = 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from stochgp.distributions import Normal
-    >>> from stochgp.contrib.skpro import PredictedDistribution
-    >>> found = PredictedDistribution(Normal(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
-    >>> found.shape
-    (2, 1)
+    index, columns : pandas.Index or None
+        Of the rows, None = 0, 1, …, N − 1; one name, that of the targets, None = 0. One row with neither is a scalar.
     """
 
     _tags: ClassVar = {
         "capabilities:approx": ["pdfnorm"],
-        "capabilities:exact": list(CONTINUOUS),
+        "capabilities:exact": [*EXACT, "pdf", "log_pdf"],
         "distr:measuretype": "continuous",
         "distr:paramtype": "general",
     }
@@ -72,7 +55,8 @@ class PredictedDistribution(BaseDistribution):
                 )
         super().__init__(index=index, columns=columns)
         if distribution.is_discrete:
-            self.set_tags(**{"distr:measuretype": "discrete", "capabilities:exact": list(DISCRETE)})
+            exact = [*EXACT, "pmf", "log_pmf"]
+            self.set_tags(**{"distr:measuretype": "discrete", "capabilities:exact": exact})
 
     def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> dict[str, Any]:
         if rowidx is None:
@@ -105,13 +89,18 @@ class PredictedDistribution(BaseDistribution):
         return self._of_points(lambda p: self.distribution._by_parts(quantiles, inside(p)), p)
 
     def _energy_self(self) -> Any:
-        return self._of_rows(_own_energy(self.distribution))
+        return self._of_rows(self._own_energy())
 
     def _energy_x(self, x: Any) -> Any:
-        half = _own_energy(self.distribution)[:, None] / 2
+        half = self._own_energy()[:, None] / 2
         return self._of_points(lambda x: self.distribution.crps(x) + half, x)
 
-    def _of_rows(self, values: Float[np.ndarray, " N"]) -> Any:
+    def _own_energy(self) -> np.ndarray:
+        """E|Y − Y'| [N] from CRPS(y) = E|Y − y| − E|Y − Y'|/2 at a y below nearly all of Y, where E|Y − y| = EY − y."""
+        least = self.distribution.quantile(TINY)
+        return 2 * (self.distribution.mean - least - self.distribution.crps(least))
+
+    def _of_rows(self, values: np.ndarray) -> Any:
         """[N, 1], or a number where this is a scalar."""
         return values[:, None] if self.ndim else values[0]
 
@@ -128,22 +117,6 @@ class PredictedDistribution(BaseDistribution):
         mixture = Mixture((normal, student), np.array([0.3, 0.7]))
         named = {"index": pd.Index([3, 5, 8]), "columns": pd.Index(["y"])}
         return [{"distribution": mixture} | named, {"distribution": normal}, {"distribution": normal[:1]}]
-
-
-def _own_energy(distribution: AbstractDistribution) -> Float[np.ndarray, " N"]:
-    """E|Y − Y'| of each row, Y and Y' independent: 2 ∫ F (1 − F) dt; of counts from CRPS(y) = E|Y − y| − E|Y − Y'|/2 at a y below them all."""
-    if distribution.is_discrete:
-        least = distribution.quantile(TINY)
-        return 2 * (distribution.mean - least - distribution.crps(least))
-    both = lambda t, below, above: [below * above]
-
-    def of_part(part: AbstractDistribution, _: Any) -> Float[np.ndarray, "n 1"]:
-        breaks = part._own_breaks()
-        found = part._integrals(breaks[:, :-1], breaks[:, 1:], both)[0]
-        return 2 * found.sum(axis=1, keepdims=True)
-
-    nothing = np.zeros((distribution.n_rows, 1))
-    return distribution._by_parts(of_part, nothing, OF_PIECE * distribution._pieces)[:, 0]
 
 
 class ProbaRegressor(BaseProbaRegressor):
@@ -166,20 +139,6 @@ class ProbaRegressor(BaseProbaRegressor):
     ------
     ValueError
         By `fit`, for targets of several columns, and for data that the estimator refuses.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pandas as pd
-    >>> from stochgp import KernelGPRegressor, kernels
-    >>> from stochgp.contrib.skpro import ProbaRegressor
-    >>> X = pd.DataFrame({"x": np.linspace(0, 6, 30)})
-    >>> y = pd.DataFrame({"y": np.sin(X["x"])})
-    >>> settings = {"noise_variance": 0.01, "learner": None}
-    >>> model = ProbaRegressor(KernelGPRegressor(kernels.RBF(1.0, 1.0), **settings)).fit(X, y)
-    >>> found = model.predict_proba(X[:3])
-    >>> found.shape, list(found.quantile([0.1, 0.9]).columns)
-    ((3, 1), [('y', 0.1), ('y', 0.9)])
     """
 
     _tags: ClassVar = {

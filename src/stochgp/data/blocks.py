@@ -1,22 +1,21 @@
-"""The rows of a file, or of all files of a folder, block by block, and which of them cannot be learned from: memory for a block, never for all rows."""
+"""The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows."""
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int, UInt64
 
-from stochgp.names import did_you_mean, lookup, quoted
-from stochgp.tables.columns import TableError
+from stochgp.names import did_you_mean, quoted
+from stochgp.tables.columns import LARGEST, TableError, row_of_first
 from stochgp.tables.files import (
-    BLOCK_SUFFIXES,
     DAMAGE,
+    SUFFIXES,
     checked_names,
     csv_names,
     damaged,
@@ -25,10 +24,6 @@ from stochgp.tables.files import (
 )
 
 from .splits import hash_again, hash_rows, is_below
-
-LARGEST = 1e150  # whose square is still a number
-NAMED = 5  # bad rows that a message names
-REMEDY = 'bad_rows="skip" (--bad-rows skip) leaves such rows out, and missing="auto" (--set missing=auto) fills missing inputs in'
 
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
@@ -52,24 +47,6 @@ class Block(NamedTuple):
         return TableError(f"{self.file}: {_ROW.sub(number, str(error))}")
 
 
-class Part(NamedTuple):
-    """Rows of a random division by the values of the rows, or of some of their columns: a `fraction` of them is set aside."""
-
-    fraction: float
-    seed: int
-    set_aside: bool  # whether these are the rows set aside, or the others
-
-    def holds(
-        self,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        key: UInt64[np.ndarray, " N"] | None = None,
-    ) -> Bool[np.ndarray, " N"]:
-        """Which of the rows belong to it: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
-        hashes = hash_rows(X, y, self.seed) if key is None else hash_again(key, self.seed)
-        return is_below(hashes, self.fraction) == self.set_aside
-
-
 class TooNarrowError(ValueError):
     """A column of text files holds values of a wider type than its first rows."""
 
@@ -88,16 +65,15 @@ class Blocks:
     Parameters
     ----------
     path : Path
-        A .csv, .tsv (both also with .gz), .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of one of these
+        A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these
         types and have the same columns.
     columns : tuple of str, optional
         The ones to read; None = all.
-    part : Part, optional
-        Of a random division, the rows that a reader is to keep; None = all. Iterating gives all rows.
+    part : (float, int, bool), optional
+        The share that a random division sets aside, its seed, and whether a reader is to keep the rows set aside (`holds`); None = all. Iterating gives
+        all rows.
     types : mapping of str to Arrow types
         Of columns of text files whose first rows do not show their type.
-    bad_rows : "refuse" or "skip"
-        What becomes of rows that cannot be learned from (`good_blocks`). Iterating gives all rows.
     weight : str, optional
         A column of weights, which is no input: a row of weight ρ counts as ρ rows.
     split_by : tuple of str
@@ -107,9 +83,8 @@ class Blocks:
 
     path: Path
     columns: tuple[str, ...] | None = None
-    part: Part | None = None
+    part: tuple[float, int, bool] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    bad_rows: str = "refuse"
     weight: str | None = None
     split_by: tuple[str, ...] = ()
 
@@ -118,28 +93,26 @@ class Blocks:
         cls,
         path: str | os.PathLike,
         *,
-        bad_rows: str = "refuse",
         weight: str | None = None,
         split_by: Sequence[str] = (),
     ) -> "Blocks":
         """Raises ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
-        lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "bad_rows")
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
-        blocks = cls(Path(path), bad_rows=bad_rows, weight=weight, split_by=tuple(split_by))
+        blocks = cls(Path(path), weight=weight, split_by=tuple(split_by))
         blocks.files()
         return blocks._checked(blocks.beside)
 
     def files(self) -> tuple[Path, ...]:
         """The file, or those of the folder and of folders in it, sorted by their names."""
         if not self.path.is_dir():
-            file_suffix(self.path, BLOCK_SUFFIXES)
+            file_suffix(self.path, SUFFIXES)
             if not self.path.is_file():
                 raise ValueError(f"{self.path}: no such file")
             return (self.path,)
         found = [path for path in self.path.rglob("*") if path.is_file() and path.name[0] not in "._"]
         files = tuple(sorted(found, key=lambda path: path.relative_to(self.path).as_posix()))
-        suffixes = sorted({file_suffix(path, BLOCK_SUFFIXES) for path in files})
+        suffixes = sorted({file_suffix(path, SUFFIXES) for path in files})
         if not files:
             raise ValueError(f"{self.path}: the folder holds no files")
         if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
@@ -185,7 +158,20 @@ class Blocks:
         """
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
-        return replace(self, part=Part(fraction, seed, False)), replace(self, part=Part(fraction, seed, True))
+        return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
+
+    def holds(
+        self,
+        X: Float[np.ndarray, "N D"],
+        y: Float[np.ndarray, " N"],
+        key: UInt64[np.ndarray, " N"] | None = None,
+    ) -> Bool[np.ndarray, " N"]:
+        """Which of the rows belong to `part`: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
+        if self.part is None:
+            return np.ones(len(y), bool)
+        fraction, seed, is_aside = self.part
+        hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
+        return is_below(hashes, fraction) == is_aside
 
     def widened(self, narrow: TooNarrowError) -> "Blocks":
         """With the type that the column needs."""
@@ -225,84 +211,28 @@ def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | No
         first += table.num_rows
 
 
-class Fault(NamedTuple):
-    """The first column of a bad row that makes it one."""
+def with_targets(
+    blocks: Blocks, target: str, missing: str, dropped: list[int] | None = None
+) -> Iterator[Block]:
+    """The blocks without rows whose target is missing, infinite or beyond 1e150, whose numbers are added to `dropped`.
 
-    file: str
-    row: int  # of the data in its file, from 1
-    column: str
-    value: str  # or "" where it is missing
-
-    def __str__(self) -> str:
-        held = f"holds {self.value}" if self.value else "has a missing value"
-        return f"{self.file}: column {self.column!r} {held} at data row {self.row}"
-
-
-@dataclass
-class BadRows:
-    """What a pass over all rows has shown."""
-
-    n_rows: int = 0
-    count: int = 0
-    first: list[Fault] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        named = "; ".join(map(str, self.first))
-        return f"{self.count} of {self.n_rows} rows cannot be used, the first: {named}"
-
-    def refuse(self) -> TableError:
-        """What is raised where bad rows are not left out."""
-        return TableError(f"{self.first[0] if self.count == 1 else self}; {REMEDY}")
-
-
-def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iterator[Block]:
-    """The blocks without their bad rows, which `bad` counts.
-
-    A row is bad where a value is missing (of inputs only where `missing` is "refuse"), infinite or beyond 1e150, and where a weight is
-    negative. Raises TableError at the end where bad rows are refused, or no other ones are there: with the number of all, and file, row, column
-    and value of the first five.
+    Raises TableError, with file and row, for such a row if `missing` is "refuse".
     """
     for block in blocks:
-        is_bad = are_bad(block.table, blocks, target, missing)
-        bad.n_rows += len(is_bad)
-        if not is_bad.any():
+        bad = np.zeros(block.table.num_rows, bool)
+        if target in block.table.column_names:
+            values = block.table[target]
+            bad = values.is_null(nan_is_null=True).to_numpy()
+            if pa.types.is_floating(values.type):
+                bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
+        if bad.any() and missing == "refuse":
+            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
+            raise block.placed(
+                TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
+            )
+        if dropped is not None:
+            dropped.append(int(bad.sum()))
+        if bad.any() and not bad.all():
+            block = block._replace(table=block.table.filter(pa.array(~bad)), kept=np.flatnonzero(~bad))
+        if not bad.all():
             yield block
-            continue
-        bad.count += int(is_bad.sum())
-        rows = np.flatnonzero(is_bad)[: NAMED - len(bad.first)]
-        bad.first += [_fault(block, int(row), blocks, target, missing) for row in rows]
-        if not is_bad.all():
-            kept = np.flatnonzero(~is_bad)
-            yield block._replace(table=block.table.filter(pa.array(~is_bad)), kept=kept)
-    if bad.count and (blocks.bad_rows == "refuse" or bad.count == bad.n_rows):
-        raise bad.refuse()
-
-
-def are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[np.ndarray, " N"]:
-    """Which rows of a table of the blocks are bad."""
-    found, needed = np.zeros(table.num_rows, bool), (target, *blocks.beside)
-    for name in table.column_names:
-        found |= _is_bad(table[name], name not in needed and missing != "refuse")
-    if blocks.weight in table.column_names and _is_numeric(table[blocks.weight].type):
-        found |= pc.fill_null(pc.call_function("less", [table[blocks.weight], 0]), False).to_numpy()
-    return found
-
-
-def _is_bad(values: Any, may_be_missing: bool) -> Bool[np.ndarray, " N"]:
-    if not _is_numeric(values.type):
-        absent = values.is_null().to_numpy()
-        return np.zeros_like(absent) if may_be_missing else absent
-    numbers = pc.cast(values, pa.float64(), safe=False).to_numpy()
-    return np.abs(numbers) > LARGEST if may_be_missing else ~(np.abs(numbers) <= LARGEST)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> Fault:
-    one = block.table.slice(row, 1)
-    name = next(name for name in one.column_names if are_bad(one.select([name]), blocks, target, missing)[0])
-    value: Any = one[name][0].as_py()
-    held = "" if value is None or value != value else f"{value:g}"
-    return Fault(str(block.file), block.first_row + row + 1, name, held)

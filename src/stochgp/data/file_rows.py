@@ -8,14 +8,13 @@ import numpy as np
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data import Blocks
-from stochgp.data.blocks import BadRows
 from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.reading import note_columns
 from stochgp.data.survey import Survey, survey
 from stochgp.data.training import TrainingData
 from stochgp.names import lookup
-from stochgp.tables.bounds import checked_targets
-from stochgp.tables.targets import REAL, AbstractTargets
+from stochgp.tables.bounds import far_targets
+from stochgp.tables.targets import REAL, FileTargets
 from stochgp.warning import warn
 
 MOST_ROWS = (
@@ -47,7 +46,7 @@ def read_files(
     context: FitContext,
     *,
     keeps_all: bool,
-    targets: AbstractTargets = REAL,
+    targets: FileTargets = REAL,
 ) -> tuple[TrainingData, Survey]:
     """(A uniform sample of the rows in files, standardised by all of them, and where all are; what was found of them).
 
@@ -62,10 +61,9 @@ def read_files(
     found = survey(
         blocks, target, missing=estimator.missing, seed=context.sample_seed, sample=most, targets=targets
     )
-    if targets.scaled:
-        said = checked_targets(found.sample.y, None, estimator.target_outliers, leaves_out=False)[1]
-        if said:
-            warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
+    outliers = estimator.target_outliers if targets.scaled else "keep"
+    if said := far_targets(found.sample.y, None, outliers, has_rows=False):
+        warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
     if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(
@@ -79,15 +77,12 @@ def read_files(
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
     data = TrainingData.of_files(found, *settings, record=context.record)
-    if blocks.bad_rows == "skip":
-        _record_bad_rows(found.bad, context)
+    if found.n_dropped:
+        why = "of the files are not learned from: they have no target"
+        warn(f"{found.n_dropped} rows {why}", UserWarning, stacklevel=2)
+        context.record("unused_rows", found.n_dropped, why)
     note_columns(found.rows.encoder, context)
     return data, found
-
-
-def _record_bad_rows(bad: BadRows, context: FitContext) -> None:
-    why = f"were left out, as asked: {bad}" if bad.count else f"all {bad.n_rows} rows can be used"
-    context.record("bad_rows", bad.count, why)
 
 
 def _bytes_of_row(n_inputs: int) -> int:

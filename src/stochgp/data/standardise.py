@@ -15,7 +15,7 @@ from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import filled_up
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
-_LARGEST = 1e290  # beyond it, sums over rows could overflow
+_LARGEST = 1e150  # whose square is still a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Standardiser:
 
         Weights count as repetitions: weight 2 equals the row given twice, weight 0 its absence.
 
-        Raises ValueError on no rows, on values that are not finite or beyond 1e290, and on weights that are
+        Raises ValueError on no rows, on values that are not finite or beyond 1e150, and on weights that are
         negative, not finite or all zero.
         """
         X = np.asarray(X)
@@ -50,14 +50,9 @@ class Standardiser:
             raise ValueError(f"expected values of shape [N, D] or [N] with N > 0, got {X.shape}")
         weight = None if weight is None else _checked_weight(weight, X.shape[0])
         rows = X.reshape(X.shape[0], -1)
-        low, high, mean = _range_and_mean(rows, weight)
-        spread = high - low
-        span = np.where(spread > 0, spread, 1.0)
-        deviation = _deviation(rows, weight, mean, span)
-        mean = np.where(spread == 0, low, mean)
-        single = X.dtype in (np.float16, np.float32)
-        scale = scale_of(deviation, low, high, np.float32 if single else np.float64)
-        return cls(mean.reshape(X.shape[1:]), scale.reshape(X.shape[1:]))
+        summary = functools.reduce(Summary.merged, _summaries(rows, weight))
+        found = summary.standardiser(np.float32 if X.dtype in (np.float16, np.float32) else np.float64)
+        return cls(found.mean.reshape(X.shape[1:]), found.scale.reshape(X.shape[1:]))
 
     @classmethod
     def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
@@ -113,13 +108,10 @@ class Summary(NamedTuple):
     @classmethod
     def of(cls, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
         """Two passes over the rows, in float64; at least one row, of values whose squares are numbers. Weights are above 0."""
-        first, low, high = X[0], X.min(axis=0), X.max(axis=0)
-        if weight is None:
-            mean = first + np.mean(X - first, axis=0)
-            return cls(len(X), low, high, mean, np.sum((X - mean) ** 2, axis=0))
-        count = float(np.sum(weight))
-        mean = first + weight @ (X - first) / count
-        return cls(count, low, high, mean, weight @ (X - mean) ** 2)
+        rho, first = np.ones(len(X)) if weight is None else weight, X[0]
+        count = float(np.sum(rho))
+        mean = first + rho @ (X - first) / count
+        return cls(count, X.min(axis=0), X.max(axis=0), mean, rho @ (X - mean) ** 2)
 
     def merged(self, other: "Summary") -> "Summary":
         """Of the rows of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n with δ the difference of the means."""
@@ -132,21 +124,14 @@ class Summary(NamedTuple):
             self.squares + other.squares + delta**2 * (self.count * other.count / n),
         )
 
-    def standardiser(self) -> Standardiser:
-        """As `Standardiser.fit` of all the rows finds it, to rounding."""
-        mean = np.where(self.low == self.high, self.low, self.mean)
-        return Standardiser(mean, scale_of(np.sqrt(self.squares / self.count), self.low, self.high))
-
-
-def scale_of(
-    deviation: Float[np.ndarray, " D"],
-    low: Float[np.ndarray, " D"],
-    high: Float[np.ndarray, " D"],
-    dtype: DTypeLike = np.float64,
-) -> Float[np.ndarray, " D"]:
-    """The standard deviation of a column, 1 where the column does not vary or only by the rounding of `dtype`."""
-    rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(low), np.abs(high))
-    return np.where(deviation <= rounding, 1.0, deviation)
+    def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
+        """Mean and standard deviation; scale 1 of a column that does not vary, or only by the rounding of `dtype`."""
+        mean, deviation = (
+            np.where(self.low == self.high, self.low, self.mean),
+            np.sqrt(self.squares / self.count),
+        )
+        rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(self.low), np.abs(self.high))
+        return Standardiser(mean, np.where(deviation <= rounding, 1.0, deviation))
 
 
 def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:
@@ -164,49 +149,21 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(start, min(start + step, shape[0]))
 
 
-def _weighted_chunks(X: np.ndarray, weight: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of positive weight, as float64, and their weights [chunk, 1]."""
+def _summaries(X: np.ndarray, weight: np.ndarray | None) -> Iterator[Summary]:
+    """Of chunks of the rows of positive weight, in float64."""
     for rows in _chunks(X.shape):
-        x, w = X[rows].astype(np.float64), np.ones(rows.stop - rows.start) if weight is None else weight[rows]
-        yield (x, w[:, None]) if weight is None else (x[w > 0], w[w > 0, None])
-
-
-def _range_and_mean(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Smallest, largest and mean value of each column: mean = a + Σ w (x − a) / Σ w, a the first row of positive weight.
-
-    The shift by a keeps the digits of columns whose mean is large beside their variation.
-    """
-    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    anchor = X[0 if weight is None else int(np.argmax(weight > 0))].astype(np.float64)
-    total, shifted = 0.0, np.zeros(X.shape[1])
-    for x, w in _weighted_chunks(X, weight):
-        if not len(x):
-            continue
-        low, high = np.minimum(low, x.min(axis=0)), np.maximum(high, x.max(axis=0))
-        if not np.all((low >= -_LARGEST) & (high <= _LARGEST)):  # written so that NaN fails too
-            column = int(np.argmin((low >= -_LARGEST) & (high <= _LARGEST))) + 1
+        x, w = X[rows].astype(np.float64), None
+        if weight is not None:
+            x, w = x[weight[rows] > 0], weight[rows][weight[rows] > 0]
+        bad = ~(np.abs(x) <= _LARGEST).all(axis=0)  # of NaN too
+        if bad.any():
+            column = int(np.argmax(bad)) + 1
             raise ValueError(f"column {column} holds values that are not finite or beyond {_LARGEST:g}")
-        total += float(w.sum())
-        shifted += (w * (x - anchor)).sum(axis=0)
-    return low, high, anchor + shifted / total
-
-
-def _deviation(X: np.ndarray, weight: np.ndarray | None, mean: np.ndarray, span: np.ndarray) -> np.ndarray:
-    """√(Σ w d² / Σ w − (Σ w d / Σ w)²) · span with d = (x − mean) / span in [−1, 1].
-
-    The span keeps squares from over- and underflow; the second term removes the rounding of the mean.
-    """
-    total, first, second = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for x, w in _weighted_chunks(X, weight):
-        d = (x - mean) / span
-        total += float(w.sum())
-        first += (w * d).sum(axis=0)
-        second += (w * d * d).sum(axis=0)
-    return np.sqrt(np.maximum(second / total - (first / total) ** 2, 0.0)) * span
+        if len(x):
+            yield Summary.of(x, w)
 
 
 MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
-_FINITE_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,21 +223,18 @@ class ModelRows:
 
 def is_finite(X: Float[np.ndarray, "N D"]) -> bool:
     """Whether all values are, in blocks of rows."""
-    size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
-    return all(np.isfinite(X[start : start + size]).all() for start in range(0, len(X), size))
+    return all(np.isfinite(X[rows]).all() for rows in _chunks(X.shape))
 
 
 def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
     """ValueError with the first row and column whose value is infinite or NaN."""
-    size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
-    for start in range(0, len(X), size):
-        part = X[start : start + size]
-        bad = ~np.isfinite(part)
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"
+    for rows in _chunks(X.shape):
+        bad = np.argwhere(~np.isfinite(X[rows]))
+        if len(bad):
+            row, column = rows.start + int(bad[0, 0]), int(bad[0, 1])
+            what = "NaN" if np.isnan(X[row, column]) else "infinity (inf)"
             raise ValueError(
-                f"Input X contains {what} at row {start + row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
+                f"Input X contains {what} at row {row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
             )
 
 

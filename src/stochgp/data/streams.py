@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from stochgp.deadline import in_time
 from stochgp.numerics.arrays import filled_up, on_device
 
 from .rows import Rows
@@ -26,9 +25,9 @@ class Batch(NamedTuple):
     Leading axes may be added: a stack of K batches is Batch([K, B, D], [K, B], [K, B]).
     """
 
-    X: Float[Array, "... N D"]
-    y: Float[Array, "... N"]
-    weight: Float[Array, "... N"]
+    X: Float[Any, "... N D"]
+    y: Float[Any, "... N"]
+    weight: Float[Any, "... N"]
 
 
 class AbstractPasses(abc.ABC):
@@ -42,20 +41,11 @@ class AbstractPasses(abc.ABC):
         """All rows in order, in chunks of at most `size` rows on the device; rows of weight 0 fill chunks up."""
 
 
-class TimedPasses(AbstractPasses):
-    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
-
-    def __init__(self, rows: AbstractPasses):
-        self.rows, self.size, self.count = rows, rows.size, rows.count
-
-    def chunks(self, size: int) -> Iterator[Batch]:
-        return in_time(self.rows.chunks(size))
-
-
 class AbstractSource(AbstractPasses):
     """N rows that can be read in any order."""
 
     n_inputs: int
+    weight: Float[np.ndarray, " N"] | None  # ρ of every row; None = 1
     group: Int[np.ndarray, " N"] | None  # of each row; None = every row is a group of its own
 
     @property
@@ -64,21 +54,25 @@ class AbstractSource(AbstractPasses):
         return self.group is not None and len(np.unique(self.group)) < self.size
 
     @abc.abstractmethod
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Batch:
+        """The rows at `indices`, on the host."""
+
     def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         """The rows at `indices` (any shape), on the device."""
+        return self._from_host(indices)
 
-    @abc.abstractmethod
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
-        """The rows at `indices`, on the host in float64."""
-
-    @abc.abstractmethod
-    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        """Σρ of some of the rows."""
+    def _from_host(self, indices: Int[np.ndarray, "..."]) -> Batch:
+        X, y, weight = self.on_host(np.ravel(indices), None)
+        shape = np.shape(indices)
+        return Batch(*map(on_device, (X.reshape(*shape, -1), y.reshape(shape), weight.reshape(shape))))
 
     def weights(self) -> Float[np.ndarray, " N"]:
         """ρ of every row."""
-        parts = [np.asarray(rows.weight) for rows in self.chunks(LARGEST_PADDED)]
-        return np.concatenate(parts)[: self.size]
+        return np.ones(self.size) if self.weight is None else self.weight
+
+    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        """Σρ of some of the rows."""
+        return float(np.sum(self.weights()[indices], dtype=np.float64))
 
     def chunks(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of weight 0."""
@@ -93,6 +87,20 @@ class AbstractSource(AbstractPasses):
                 rows = rows._replace(weight=_first(rows.weight, len(part)))
             yield rows
 
+    def _check(self, X: Any, y: Any, weight: Any, group: Any) -> None:
+        """Set what all sources have. Raises ValueError for shapes that do not fit."""
+        shapes = np.shape(X), np.shape(y), np.shape(y if weight is None else weight)
+        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1] or shapes[2] != shapes[1] or len(y) == 0:
+            raise ValueError(
+                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {shapes[0]}, {shapes[1]}, {shapes[2]}"
+            )
+        if group is not None and np.shape(group) != shapes[1]:
+            raise ValueError(f"expected the group of each of {len(y)} rows, but got {np.shape(group)}")
+        self.size, self.n_inputs = shapes[0]
+        self.weight = None if weight is None else np.asarray(weight, np.float64)
+        self.group = None if group is None else np.asarray(group)
+        self.count = self.weight_of(np.arange(self.size))
+
 
 class DeviceRows(AbstractSource):
     """Rows that lie on the device."""
@@ -102,27 +110,18 @@ class DeviceRows(AbstractSource):
 
         Raises ValueError for shapes that do not fit.
         """
-        self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
-        self.group = _checked_group(group, self.size)
-        count = np.ones(self.size) if weight is None else weight
-        self._rows = Batch(*(_padded(part, dtype, padded_size(self.size)) for part in (X, y, count)))
-        self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
+        self._check(X, y, weight, group)
+        self._rows = Batch(*(_padded(part, dtype, padded_size(self.size)) for part in (X, y, self.weights())))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         """On the host of a CPU: a program would have to be compiled for each shape."""
-        indices = np.asarray(indices, np.int32)
         if jax.default_backend() != "cpu":
-            return _gather(self._rows, indices)
-        return Batch(*(on_device(np.asarray(part)[indices]) for part in self._rows))
+            return _gather(self._rows, np.asarray(indices, np.int32))
+        return self._from_host(indices)
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
-        return _rows_on_host(np.asarray(part)[indices] for part in self._rows)
-
-    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        return float(np.sum(np.asarray(self._rows.weight)[indices], dtype=np.float64))
-
-    def weights(self) -> Float[np.ndarray, " N"]:
-        return np.asarray(self._rows.weight)[: self.size]
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Batch:
+        parts: Any = (np.asarray(part)[indices] for part in self._rows)
+        return Batch(*(part if dtype is None else part.astype(dtype) for part in parts))
 
 
 class HostRows(AbstractSource):
@@ -143,35 +142,17 @@ class HostRows(AbstractSource):
         dtype: Any = np.float32,
     ):
         """`inputs` and `targets` standardise; None takes the values as they are. Raises ValueError for shapes that do not fit."""
-        self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
-        self.group = _checked_group(group, self.size)
-        self.X, self.y, self.weight, self.dtype = X, y, weight, dtype
-        self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
+        self._check(X, y, weight, group)
+        self.X, self.y, self.dtype = X, y, dtype
         self.inputs = Standardiser.identity((self.n_inputs,)) if inputs is None else inputs
         self.targets = Standardiser.identity(()) if targets is None else targets
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Batch:
         X = self.inputs.transform(self.X[indices], self.dtype)
         y = self.targets.transform(self.y[indices], self.dtype)
         count = np.ones(len(indices)) if self.weight is None else self.weight[indices]
-        return _rows_on_host((X, y, count.astype(self.dtype)))
-
-    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
-        shape, flat = np.shape(indices), np.ravel(indices)
-        X = self.inputs.transform(self.X[flat], self.dtype).reshape(*shape, self.n_inputs)
-        y = self.targets.transform(self.y[flat], self.dtype).reshape(shape)
-        count = np.ones(shape) if self.weight is None else self.weight[indices]
-        return Batch(*(on_device(part, self.dtype) for part in (X, y, count)))
-
-    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        return (
-            float(len(indices))
-            if self.weight is None
-            else float(np.sum(self.weight[indices], dtype=np.float64))
-        )
-
-    def weights(self) -> Float[np.ndarray, " N"]:
-        return np.ones(self.size) if self.weight is None else self.weight
+        parts: Any = (X, y, count.astype(self.dtype))
+        return Batch(*(part if dtype is None else part.astype(dtype) for part in parts))
 
 
 class SomeRows(AbstractSource):
@@ -180,20 +161,15 @@ class SomeRows(AbstractSource):
     def __init__(self, source: AbstractSource, indices: Int[np.ndarray, " n"]):
         self.source, self.indices = source, indices
         self.size, self.n_inputs = len(indices), source.n_inputs
-        self.count = source.weight_of(indices)
+        self.weight = None if source.weight is None else source.weight[indices]
         self.group = None if source.group is None else source.group[indices]
+        self.count = self.weight_of(np.arange(self.size))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         return self.source.take(self.indices[indices])
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
-        return self.source.on_host(self.indices[indices])
-
-    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        return self.source.weight_of(self.indices[indices])
-
-    def weights(self) -> Float[np.ndarray, " N"]:
-        return self.source.weights()[self.indices]
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Batch:
+        return self.source.on_host(self.indices[indices], dtype)
 
 
 def on_device_padded(rows: Rows, size: int, dtype: Any) -> Batch:
@@ -251,12 +227,6 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
     return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
 
 
-def _rows_on_host(parts: Iterable[Any]) -> Batch:
-    """Of NumPy arrays, in float64: `Batch` says which arrays the device has, as most code sees them."""
-    found: tuple[Any, ...] = tuple(part.astype(np.float64) for part in parts)
-    return Batch(*found)
-
-
 def _padded(part: Any, dtype: Any, size: int) -> Array:
     """On the device, with zeros up to `size` rows."""
     return on_device(filled_up(np.asarray(part, dtype), size, 0.0))
@@ -271,17 +241,3 @@ def _first(weight: Float[Array, " B"], n: Any) -> Float[Array, " B"]:
 @jax.jit
 def _gather(rows: Batch, indices: Array) -> Batch:
     return jax.tree.map(lambda values: values[indices], rows)
-
-
-def _checked_shape(X: Any, y: Any, weight: Any) -> tuple[int, int]:
-    if np.ndim(X) != 2 or np.shape(y) != np.shape(X)[:1] or np.shape(weight) != np.shape(y) or len(y) == 0:
-        raise ValueError(
-            f"expected X [N, D], y [N] and weights [N] with N > 0, but got {np.shape(X)}, {np.shape(y)}, {np.shape(weight)}"
-        )
-    return np.shape(X)
-
-
-def _checked_group(group: Any, n_rows: int) -> Int[np.ndarray, " N"] | None:
-    if group is not None and np.shape(group) != (n_rows,):
-        raise ValueError(f"expected the group of each of {n_rows} rows, but got {np.shape(group)}")
-    return None if group is None else np.asarray(group)

@@ -11,19 +11,13 @@ from jaxtyping import Float
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
 from stochgp.tables.encoding import DROP, TableEncoder, column_of
 from stochgp.tables.readings import (
-    DIGITS,
-    FEWEST_DATES,
     day_first_of,
-    decimal_mark,
-    different_of,
-    numbers_as_dates,
 )
-from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
-from stochgp.tables.targets import REAL, AbstractTargets
+from stochgp.tables.rules import ColumnRule, rule_of, with_dates_read
+from stochgp.tables.targets import REAL, FileTargets
 from stochgp.tables.times import PARTS, part_of
-from stochgp.warning import warn
 
-from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
+from .blocks import Block, Blocks, TooNarrowError, with_targets
 from .rows import Rows
 from .splits import hash_keys, hash_rows
 from .standardise import Standardiser, Summary
@@ -40,18 +34,17 @@ class FileRows:
     blocks: Blocks
     encoder: TableEncoder
     target: str
-    targets: AbstractTargets = REAL
+    targets: FileTargets = REAL
 
     def read(self) -> Iterator[tuple[Rows, Block]]:
         """(Rows, with the hash of what each belongs with as its group, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
-        part = self.blocks.part
-        for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
+        for block in with_targets(self.blocks, self.target, self.encoder.missing):
             try:
                 rows = self._numbers(block)
             except TableError as error:
                 raise block.placed(error) from error
-            if part is not None:
-                rows = rows.some(part.holds(rows.X, rows.y, rows.group))
+            if self.blocks.part is not None:
+                rows = rows.some(self.blocks.holds(rows.X, rows.y, rows.group))
             if rows.weight is not None:
                 rows = rows.some(rows.weight > 0)
             if len(rows):
@@ -111,7 +104,7 @@ class Survey:
     inputs: Summary
     targets: Summary
     sample: Rows
-    bad: BadRows  # which are left out
+    n_dropped: int  # rows without a target, which are left out
 
 
 def survey(
@@ -121,14 +114,14 @@ def survey(
     missing: str,
     seed: int,
     sample: Callable[[int], int],
-    targets: AbstractTargets = REAL,
+    targets: FileTargets = REAL,
 ) -> Survey:
     """Two passes over the rows: what the columns hold; their numbers' summaries, and a sample of them.
 
     `sample` says for a number of inputs how many rows at most. Memory for a block, the sample and its like: none that grows with the
     rows. Raises TableError, with file and row, for what cannot be used.
     """
-    blocks, encoder, bad, known = encoder_of(blocks, target, missing, targets)
+    blocks, encoder, n_dropped, known = encoder_of(blocks, target, missing, targets)
     rows = FileRows(blocks, encoder, target, known)
     taken = Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED)
     inputs: Summary | None = None
@@ -142,7 +135,7 @@ def survey(
         taken.add(found)
     if inputs is None or of_targets is None:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return Survey(rows, size, inputs, of_targets, taken.rows(), bad)
+    return Survey(rows, size, inputs, of_targets, taken.rows(), n_dropped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +166,8 @@ def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
     column = read_column(name, table_columns(block.table)[name])
     if column.kind != "number":
         raise TableError(f"the column of weights {name!r} holds no numbers")
+    if (negative := column.values < 0).any():
+        raise TableError(f"the column of weights {name!r} is negative: {column.first(negative)}")
     if (column.values > LARGEST_WEIGHT).any():
         raise TableError(
             f"the column of weights {name!r} holds {np.nanmax(column.values):g}; a weight is the number of rows that a row stands for, at most "
@@ -195,8 +190,6 @@ class _Seen:
     shown: Column | None = None  # few values, which have the rule of all
     some: list[np.ndarray] = field(default_factory=list)  # values for the median
     is_missing: bool = False
-    dates: "_Seen | None" = None  # the same numbers as dates, as long as all are such as 20141013
-    different: np.ndarray = field(default_factory=lambda: np.zeros(0))  # few of these numbers
 
     def add(self, column: Column) -> None:
         """Raises TooNarrowError where text joins other values."""
@@ -204,32 +197,17 @@ class _Seen:
         self.is_missing |= bool(column.missing.any())
         if not there.any():
             return
-        self._add_dates(column, there)
         if column.kind != "text":
             present = column.values[there]
             self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)].copy())  # a view holds the block
         self.shown = _few(column, there) if self.shown is None else _joined(self.shown, _few(column, there))
 
-    def _add_dates(self, column: Column, there: np.ndarray) -> None:
-        found = numbers_as_dates(column, 1)
-        if self.shown is None and found is not None:
-            self.dates = _Seen(self.name)
-        if self.dates is None or found is None:
-            self.dates = None
-            return
-        self.dates.add(found)
-        self.different = np.unique(np.append(self.different, column.values[there]))[:FEWEST_DATES]
-
-    def rule(self, missing: str, mark: str = "", day_first: bool | None = None) -> ColumnRule:
+    def rule(self, missing: str, day_first: bool | None = None) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
-        if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
-            rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
-            warn(f"column {self.name!r}: {WHOLE_DATES}", UserWarning, stacklevel=2)
-            return rule.noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]
-        rule = rule_of(self.shown, missing != "refuse", mark=mark, day_first=day_first)[0]
+        rule = rule_of(self.shown, missing != "refuse", day_first=day_first)[0]
         if missing == "refuse" or rule.kind == "dropped":
             return rule
         rule = replace(rule, indicator=rule.indicator or self.is_missing)
@@ -240,19 +218,19 @@ class _Seen:
 
 
 def encoder_of(
-    blocks: Blocks, target: str, missing: str, targets: AbstractTargets = REAL
-) -> tuple[Blocks, TableEncoder, BadRows, AbstractTargets]:
-    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad;
+    blocks: Blocks, target: str, missing: str, targets: FileTargets = REAL
+) -> tuple[Blocks, TableEncoder, int, FileTargets]:
+    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; how many rows have no target;
 
     `targets` that have seen all).
 
-    Bad rows are refused, or left out, as the blocks say. What `missing="auto"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
+    What `missing="auto"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
     `TableEncoder.fit` does, with the file and the row in it.
     """
     while True:
         try:
-            bad = BadRows()
-            seen, known = _seen(blocks, target, missing, bad, targets)
+            dropped: list[int] = []
+            seen, known = _seen(blocks, target, missing, dropped, targets)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -262,21 +240,18 @@ def encoder_of(
             blocks = blocks.widened(narrow)
     try:
         shown = [column.shown for column in seen if column.shown is not None]
-        mark = decimal_mark(different_of(column) for column in shown if column.kind == "text")
         day_first = day_first_of(shown)
-        encoder = TableEncoder(
-            tuple(column.rule(missing, mark, day_first) for column in seen), None, True, missing
-        )
-        return blocks, encoder, bad, known
+        encoder = TableEncoder(tuple(column.rule(missing, day_first) for column in seen), None, True, missing)
+        return blocks, encoder, sum(dropped), known
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
 def _seen(
-    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: AbstractTargets
-) -> tuple[list[_Seen], AbstractTargets]:
+    blocks: Blocks, target: str, missing: str, dropped: list[int], targets: FileTargets
+) -> tuple[list[_Seen], FileTargets]:
     seen: dict[str, _Seen] = {}
-    for block in good_blocks(blocks, target, missing, bad):
+    for block in with_targets(blocks, target, missing, dropped):
         targets = targets_seen(block, targets, target)
         for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
@@ -289,7 +264,7 @@ def _seen(
     return list(seen.values()), targets
 
 
-def targets_seen(block: Block, targets: AbstractTargets, target: str) -> AbstractTargets:
+def targets_seen(block: Block, targets: FileTargets, target: str) -> FileTargets:
     """`targets` after this block. Raises TableError with the file in it."""
     try:
         return targets.sees(block.table, target)

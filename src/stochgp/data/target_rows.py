@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_array, column_or_1d
 from stochgp.context import FitContext
 from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.tables.columns import is_missing, read_column, unmasked
-from stochgp.tables.readings import decimal_mark_of
 from stochgp.tables.targets import target_numbers
 
 MAX_TARGET, MIN_RANGE = 1e150, 1e-150  # whose squares are still numbers, and not 0
@@ -30,11 +29,11 @@ def refuse_no_targets(estimator: BaseEstimator, y: Any) -> None:
 
 
 def read_targets(
-    y: Any, allow_missing: bool = False, context: FitContext | None = None, table: Any = None
+    y: Any, allow_missing: bool = False, context: FitContext | None = None
 ) -> Float[np.ndarray, " N"]:
     """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
 
-    Texts have the decimal mark of the `table` of inputs, if there is one. Durations become seconds, and times of day hours, with a warning, which
+    Durations become seconds, and times of day hours, with a warning, which
     is recorded in the context. Dates are refused.
     """
     y = column_or_1d(unmasked(y), warn=True)
@@ -46,9 +45,8 @@ def read_targets(
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
         try:
-            mark = "" if table is None else decimal_mark_of(table)
             column = read_column("y", y, allow_missing=True)
-            y = target_numbers(column, mark=mark)
+            y = target_numbers(column)
             if column.note and context is not None:
                 context.record("target_unit", column.note, "the unit of targets and predictions")
         except ValueError as refusal:

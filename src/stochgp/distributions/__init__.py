@@ -5,7 +5,6 @@ from .calibrating import (
     ConformalScores,
     PITRecalibration,
     TemperatureScaling,
-    conformal,
     recalibration,
     temperature_scaling,
 )

@@ -326,10 +326,12 @@ def solve_increasing(
     low: np.ndarray,
     high: np.ndarray,
     start: np.ndarray | None = None,
+    some: Callable[[np.ndarray], Callable] | None = None,
 ) -> np.ndarray:
     """x in [low, high] with value(x) = 0, of each entry: Newton steps in a bracket, halved if they leave it.
 
-    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle.
+    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle. `some(mask)` is
+    `value_and_slope` for the entries of a mask, as a column: once most entries are solved it is called for the others.
     """
     x = 0.5 * (low + high) if start is None else start
     for _ in range(MAX_STEPS):
@@ -342,4 +344,9 @@ def solve_increasing(
             newton = x - value / slope
         within = (newton > low) & (newton < high)  # False for NaN
         x = np.where(done, x, np.where(within, newton, 0.5 * (low + high)))
+        if some is not None and 2 * done.sum() > done.size:
+            left = ~done
+            columns = (part[left][:, None] for part in (low, high, x))
+            x[left] = solve_increasing(some(left), *columns)[:, 0]
+            break
     return x

@@ -8,7 +8,6 @@ that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are 
 import dataclasses
 import math
 import typing
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -21,14 +20,12 @@ from stochgp.distributions.base import AbstractDistribution
 from stochgp.distributions.categorical import Categorical
 from stochgp.distributions.curves import BetaCurve, Recalibrated
 from stochgp.numerics.arrays import effective_number
-from stochgp.warning import warn
 
 FEWEST = 100  # rows of a recalibration or a temperature
 SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
     9.2,
     6.63,
 )  # of twice the log likelihood ratio: 1 % points of χ² with two degrees of freedom and one
-STEADY = 475  # rows from which the coverage of 95 % intervals varies by less than 1 %
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
@@ -195,29 +192,16 @@ def recalibration(
     """
     if strength is not None and groups is not None:
         raise ValueError("strength is of rows; it is not taken with groups")
-    return recalibration_of_parts([(found, y, groups, weight)], seed=seed, strength=strength)
-
-
-def recalibration_of_parts(
-    parts: Sequence[tuple[AbstractDistribution, Any, Any, Any]],
-    *,
-    seed: int = 0,
-    strength: Float64[np.ndarray, " N"] | None = None,
-) -> PITRecalibration:
-    """`recalibration` of rows in several parts, each (distributions, targets, groups, weights)."""
-    picked = [one_of_each(found, y, groups, seed, weight) for found, y, groups, weight in parts]
-    y, weight = (np.concatenate(column) for column in list(zip(*picked, strict=True))[1:3])
+    found, y, weight = one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
-    widths = [np.diff(found.quantile([0.3085, 0.6915]))[:, 0] for found, _, _ in picked]
-    n_coarse = int(_are_coarse(np.concatenate(widths), y).sum())
+    n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
     if n_coarse > MAX_COARSE * n:
         raise ValueError(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
-    u = np.concatenate([found.pit(y, seed) for found, y, _ in picked])
-    u = np.clip(u, NEAREST, 1 - NEAREST)
+    u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
     slope = lambda a, b: _curve(a, b, strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
     loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(
@@ -228,39 +212,6 @@ def recalibration_of_parts(
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = np.exp(best.x).tolist()
     return PITRecalibration(a, b, gain, n)
-
-
-def conformal(
-    found: AbstractDistribution,
-    y: Any,
-    level: float = 0.95,
-    *,
-    groups: Any = None,
-    seed: int = 0,
-    weight: Any = None,
-) -> ConformalScores:
-    """Split conformal intervals of this level from held-out rows, by |F(y) − ½| (Vovk et al. 2005).
-
-    Raises ValueError for fewer rows than such a level needs: 19 for 95 %, 99 for 99 %. Warns of fewer than 475, whose coverage varies.
-
-    Parameters
-    ----------
-    found : distribution
-        Predicted for the n held-out rows.
-    y : array [n]
-        Their targets.
-    level : float
-        The probability with which an interval is to hold a new observation, above 0 and below 1.
-    groups, seed, weight
-        As in `recalibration`.
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-    made = ConformalScores.of(found, y, groups=groups, seed=seed, weight=weight).at(level)
-    if (n := made.number) < STEADY:
-        deviation = math.sqrt(level * (1 - level) / n)
-        warn(f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2)
-    return made
 
 
 def temperature_scaling(

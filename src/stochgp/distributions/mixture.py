@@ -1,13 +1,16 @@
 """Mixtures of predictive distributions, and point masses as their parts."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float64, Int
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
+from stochgp.distributions.normal import Normal
 
 TOUCHING = 1e-6  # of the width: a target as near to the value counts as the value
 LEAST_WIDTH = 1e-3  # in standard deviations of the targets
@@ -102,13 +105,27 @@ class Mixture(AbstractDistribution):
         return sum((w[..., None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
 
     def _quantile(self, p: Points) -> Points:
-        """Solve log F(y) = log p, or log(1 − F) = log(1 − p) for p ≥ ½, between the quantiles of the parts; a point mass is at all p of its step."""
+        """Solve `_equation` between the quantiles of the parts; a point mass is at all p of its step. Of parts of one transform T: T⁻¹ of those of their bases."""
+        transforms: list[Any] = [getattr(part, "transform", None) for part in self.parts]
+        if transforms[0] is not None and all(eqx.tree_equal(T, transforms[0]) is True for T in transforms):
+            bases: Any = tuple(vars(part)["base"] for part in self.parts)
+            return transforms[0].inverse(Mixture(bases, self.weights)._quantile(p))
         each = np.stack([part._quantile(p) for part in self.parts])
-        continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
         low, high = each.min(axis=0), each.max(axis=0)
         start = sum(
             (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
         )
+        some = lambda left: self[np.nonzero(left)[0]]._equation(p[left][:, None])
+        found = solve_increasing(self._equation(p), low, high, np.clip(start, low, high), some)
+        for part in self.parts:
+            if isinstance(part, PointMass):
+                at = part._quantile(p)
+                found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)
+        return found
+
+    def _equation(self, p: Points) -> Callable[[Points], tuple[Points, Points]]:
+        """log F(y) − log p, or log(1 − p) − log(1 − F) for p ≥ ½, and its slope in y."""
+        continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
 
         def value_and_slope(y: Points) -> tuple[Points, Points]:
             below, above = self._tails(y)
@@ -116,11 +133,18 @@ class Mixture(AbstractDistribution):
             value = np.log(tail) - np.log(np.minimum(p, 1 - p))
             return np.where(p < 0.5, value, -value), np.exp(_log_density(continuous, y)) / tail
 
-        found = solve_increasing(value_and_slope, low, high, np.clip(start, low, high))
-        for part in self.parts:
-            if isinstance(part, PointMass):
-                at = part._quantile(p)
-                found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)
+        return value_and_slope
+
+    def _crps(self, y: Points) -> Points:
+        """Of normal parts E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
+        if not all(isinstance(part, Normal) for part in self.parts):
+            return super()._crps(y)
+        found = np.zeros_like(y)
+        for w, part in self._weighted:
+            found += w[..., None] * _absolute(y - part.mean[:, None], part.std[:, None])
+            for v, other in self._weighted:
+                both = _absolute((part.mean - other.mean)[:, None], np.hypot(part.std, other.std)[:, None])
+                found -= (w * v)[..., None] * both / 2
         return found
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
@@ -131,6 +155,12 @@ class Mixture(AbstractDistribution):
             which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
         draws = np.stack([part._draw(generator, n) for part in self.parts])
         return np.take_along_axis(draws, which[None], axis=0)[0]
+
+
+def _absolute(mean: Points, std: Points) -> Points:
+    """E|Z|, Z ~ N(mean, std²)."""
+    z = mean / std
+    return mean * (2 * ndtr(z) - 1) + std * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2)
 
 
 def _log_density(weighted: list[tuple[Any, AbstractDistribution]], y: Points) -> Points:

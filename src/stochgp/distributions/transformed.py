@@ -45,7 +45,7 @@ class Warped(AbstractDistribution):
 
     @property
     def _held(self) -> int:
-        return 32 * self.base._held
+        return 4 * self.base._held
 
     def _logpdf(self, y: Points) -> Points:
         possible = y > self.transform.lower

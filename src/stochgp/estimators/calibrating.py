@@ -58,54 +58,18 @@ def _tied(y: np.ndarray) -> float:
 
 
 def calibrated(fitted: Fitted, left_out: Rows, method: str | None, context: FitContext) -> Fitted:
-    """The model with the correction. Record what one half of the left-out rows brings the other half."""
-    found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
-    y, group, weight = left_out.y, left_out.group, left_out.weight
+    """The model with the correction by these rows, which is recorded."""
+    found, options = fitted.distribution(left_out.X), {"groups": left_out.group, "weight": left_out.weight}
     if method == PIT:
-        made = recalibration(found, y, groups=group, weight=weight)
-        scores = [_nlpd(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
-        before, after = np.mean(scores, axis=0)
-        what = f"NLPD of left-out rows {before:.4f} before and {after:.4f} after, half by half"
+        made: Any = recalibration(found, left_out.y, **options)
         name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
-        why = f"by {made.n_rows} left-out rows; {what}"
+        why = f"the probabilities of {made.n_rows} left-out rows"
     else:
-        made = ConformalScores.of(found, y, groups=group, weight=weight)
-        scores = [_coverages(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
-        before, after = np.mean(scores, axis=0)
-        name = CONFORMAL
-        why = f"intervals, by {len(made.scores)} left-out rows; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
-    observation = dataclasses.replace(fitted.observation, correction=made)
+        made, name = ConformalScores.of(found, left_out.y, **options), CONFORMAL
+        why = f"intervals, by {len(made.scores)} left-out rows"
     context.record("calibration", name, why)
+    observation = dataclasses.replace(fitted.observation, correction=made)
     return dataclasses.replace(fitted, observation=observation)
-
-
-def _nlpd(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
-    """(Before, after), of the rows `score`, which weigh ρ; as before where a half is too small to correct by."""
-    half, new = rows.some(fit), rows.some(score)
-    mean = lambda of: -float(np.average(of.logpdf(new.y), weights=new.weight))
-    before = mean(found[score])
-    if len(fit) < FEWEST or (half.group is not None and len(np.unique(half.group)) < FEWEST):
-        return before, before
-    made = recalibration(found[fit], half.y, groups=half.group, weight=half.weight)
-    return before, mean(made(found[score]))
-
-
-def _coverages(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
-    half, new = rows.some(fit), rows.some(score)
-    share = lambda low, high: float(np.average((low <= new.y) & (new.y <= high), weights=new.weight))
-    before = share(*found[score].interval(LEVEL).T)
-    made = ConformalScores.of(found[fit], half.y, groups=half.group, weight=half.weight)
-    if made.number < rows_for(LEVEL):
-        return before, before
-    return before, share(*made.at(LEVEL).interval(found[score]).T)
-
-
-def _halves(n: int, group: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a random half, or of half of the groups, and the others."""
-    group = np.arange(n) if group is None else group
-    labels = np.random.default_rng(0).permutation(np.unique(group))
-    first = np.isin(group, labels[: len(labels) // 2])
-    return np.flatnonzero(first), np.flatnonzero(~first)
 
 
 def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from stochgp.data import TableEncoder
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.training import TrainingData
-from stochgp.transforms import ShiftedLog
+from stochgp.transforms import Log
 from stochgp.warning import warn
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
@@ -25,55 +24,37 @@ MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no
 
 
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
-    """Warns of too few rows to learn from, of repeated rows, of targets without a scale, of counts mostly 0, of columns that an outlier flattens."""
-    if learns and data.n_rows < FEW_ROWS:
-        _warn(
-            f"only {data.n_rows} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow",
-            stacklevel,
-        )
-    if learns and data.weight.mean() >= OFTEN:
-        _warn(
-            f"the {data.n_rows} different rows count as {data.weight.sum():.6g}: each is taken for observations that agree exactly; if they are "
-            "copies or averages, the noise is underestimated",
-            stacklevel,
-        )
-    if learns and data.weight.mean() <= SELDOM:
-        _warn(
-            f"the {data.n_rows} different rows count as {data.weight.sum():.6g}, and intervals are as wide as so few rows leave them; weights "
-            "that only compare rows with each other should have the mean 1",
-            stacklevel,
-        )
-    if data.standardized and np.ptp(data.rows.y) == 0:
-        _warn(
-            "all targets are equal: their scale is unknown, and standard deviations are as if it were 1",
-            stacklevel,
-        )
-    counts = data.given_targets(True) if isinstance(data.transform, ShiftedLog) else None
-    alike = 0.0 if counts is None else float(np.average(counts == counts.min(), weights=data.weight))
-    if alike > MOST_ALIKE:
-        _warn(
-            f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "
-            "SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are",
-            stacklevel,
-        )
+    """Warn of too few rows to learn from, repeated rows, targets without a scale, counts mostly 0, and columns that an outlier flattens."""
+    n, rho = data.n_rows, data.weight
+    counts = data.given_targets(True) if isinstance(data.transform, Log) and data.transform.shift else None
+    alike = 0.0 if counts is None else float(np.average(counts == counts.min(), weights=rho))
     flat = _flattened(data)
-    if flat.any():
-        _warn(
-            f"{named_columns(data.encoder, flat)}: outliers set the scale, four of five values lie within a range of {FLAT:g} standard "
-            "deviations and will look alike; transform the column, or leave the outliers out",
-            stacklevel,
-        )
+    checks = {
+        f"only {n} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow": learns
+        and n < FEW_ROWS,
+        f"the {n} different rows count as {rho.sum():.6g}: each is taken for observations that agree exactly; if they are copies or "
+        "averages, the noise is underestimated": learns and rho.mean() >= OFTEN,
+        f"the {n} different rows count as {rho.sum():.6g}, and intervals are as wide as so few rows leave them; weights that only compare "
+        "rows with each other should have the mean 1": learns and rho.mean() <= SELDOM,
+        "all targets are equal: their scale is unknown, and standard deviations are as if it were 1": data.standardized
+        and np.ptp(data.rows.y) == 0,
+        f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "
+        "SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are": alike
+        > MOST_ALIKE,
+        f"{named_columns(data.encoder, flat)}: outliers set the scale, four of five values lie within a range of {FLAT:g} standard "
+        "deviations and will look alike; transform the column, or leave the outliers out": flat.any(),
+    }
+    for text, holds in checks.items():
+        if holds:
+            warn(text, UserWarning, stacklevel=stacklevel + 1)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Seen:
-    """The smallest and the largest value of each input column of the training rows; and of rows given since, how many lay outside."""
+    """The smallest and the largest value of each input column of the training rows."""
 
     low: Float[np.ndarray, " D"]
     high: Float[np.ndarray, " D"]
-    n_rows: int = 0
-    n_outside: int = 0
-    farthest: str = ""  # the column in which one lay farthest outside, for its range
 
     @classmethod
     def of(cls, data: TrainingData) -> "Seen | None":
@@ -81,64 +62,39 @@ class Seen:
         return None if is_packed(data.encoder) else cls(*data.limits)
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
-        """With further rows among those of training; those given since are counted anew."""
+        """With further rows among those of training."""
         if len(X) == 0:
             return self
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
 
-    def note(self) -> str:
-        """What a user reads of these rows; "" where none lay outside."""
-        if self.n_outside == 0:
+    def varying(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> str:
+        """What to say of columns that were constant in training, and vary in X; "" of none."""
+        moved, held = np.zeros(len(self.low), bool), np.flatnonzero(self.low == self.high)
+        moved[held] = ~np.isclose(X[:, held], self.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
+        if not moved.any():
             return ""
         return (
-            f"{self.n_outside} of {self.n_rows} rows given since the fit lie outside of the range of the training rows, farthest in {self.farthest}: "
-            "little is known of f there"
+            f"{named_columns(encoder, moved)}: constant in the training data, but not here. Its effect is unknown, and the predicted "
+            "uncertainty does not account for it"
         )
 
-    def look_at(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> bool:
-        """Counts these rows; whether they are the first of which some lie outside. Columns of one value are left to `warn_of_moved`."""
-        outside, farthest, before = np.zeros(len(X), bool), 0.0, self.n_outside
+    def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
+        """(What to say of rows outside of the training range, "" of none; whether at least half of the rows lie outside by half of a column's width)."""
+        outside, worst, is_far = np.zeros(len(X), bool), (0.0, 0, 0), False
         for d in np.flatnonzero(self.low < self.high):
-            low, high, column = self.low[d], self.high[d], X[:, d]
-            excess = np.maximum(low - column, column - high)
-            there = excess > SAME * max(abs(low), abs(high))
-            outside |= there
-            most = float(np.fmax.reduce(excess, initial=0.0)) / (high - low)
-            if there.any() and most > farthest:
-                farthest, which = most, np.arange(len(self.low)) == d
-                name, value = named_columns(encoder, which), column[np.nanargmax(excess)]
-                self.farthest = f"{name} ({value:.6g}; training rows have {low:.6g} to {high:.6g})"
-        self.n_rows, self.n_outside = self.n_rows + len(X), self.n_outside + int(outside.sum())
-        return before == 0 < self.n_outside
-
-
-def warn_of_moved(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D"], stacklevel: int) -> None:
-    """Warns of columns that had one value in all training rows, and have another in X."""
-    moved = np.zeros(len(seen.low), bool)
-    held = np.flatnonzero(seen.low == seen.high)
-    moved[held] = ~np.isclose(X[:, held], seen.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
-    if moved.any():
-        _warn(
-            f"{named_columns(encoder, moved)}: one value in all training rows, others here; nothing is known of what the column does, and "
-            "standard deviations do not hold it",
-            stacklevel,
-        )
-
-
-def warn_of_far(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D"], stacklevel: int) -> None:
-    """Warns of columns of numbers of which at least half lie outside of the training range [a, b] by more than (b − a)/2: of another unit?"""
-    rules = encoder.columns if isinstance(encoder, TableEncoder) else ()
-    kept = {rule.name for rule in rules if rule.kind == "number"}
-    reach = (seen.high - seen.low) / 2
-    far = np.abs(X - (seen.low + seen.high) / 2) > 2 * reach
-    for d in np.flatnonzero((far.sum(axis=0) >= max(1, len(X) / 2)) & (reach > 0)):
-        if encoder is None or rules and encoder.output_names[d] in kept:
-            row = int(np.argmax(far[:, d]))
-            _warn(
-                f"{named_columns(encoder, np.arange(X.shape[1]) == d)}: {far[:, d].sum()} of {len(X)} values lie far outside of the training range, "
-                f"{seen.low[d]:.6g} to {seen.high[d]:.6g}, the first, {X[row, d]:.6g}, at data row {row + 1}: is their unit another one?",
-                stacklevel,
-            )
+            low, high = self.low[d], self.high[d]
+            excess = np.nan_to_num(np.maximum(low - X[:, d], X[:, d] - high)) / (high - low)
+            outside |= excess * (high - low) > SAME * max(abs(low), abs(high))
+            is_far |= bool(2 * np.sum(excess > 0.5) >= max(1, len(X)))
+            row = int(np.argmax(excess)) if len(X) else 0
+            worst = max(worst, (excess[row] if len(X) else 0.0, int(d), row))
+        if not outside.any():
+            return "", False
+        _, d, row = worst
+        return (
+            f"{outside.sum()} of {len(X)} rows are outside the training range (worst: {named_columns(encoder, np.arange(X.shape[1]) == d)} is "
+            f"{X[row, d]:.6g} at data row {row + 1}, trained on {self.low[d]:.6g} to {self.high[d]:.6g}). Their predictions are extrapolations"
+        ), is_far
 
 
 def _flattened(data: TrainingData) -> np.ndarray:
@@ -161,7 +117,3 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
     ]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"input column {', '.join(names[:MOST_NAMED])}{more}"
-
-
-def _warn(text: str, stacklevel: int) -> None:
-    warn(text, UserWarning, stacklevel=stacklevel + 2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,24 +10,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
-from stochgp.budget import Budget, release
+from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
+from stochgp.data.rows import Rows
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
-from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
+from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws
 from stochgp.observations import Observation
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
-from stochgp.solvers.memory import most_columns
 from stochgp.tables.encoding import known_instead
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """(Of functions, each part of which folds in how many were drawn before it; of the noise of observations).
+    """(Of functions; of the noise of observations).
 
     `split`, because `fold_in` of the same key gives the keys of a split again: no draw of the one is made from a key of the other.
     """
@@ -115,6 +116,26 @@ class Fitted:
         rows = self._rows(X)
         return self.observation.predict(*self._latent(rows), rows)
 
+    def fold_out(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
+        """Of an observation at each row of the fit, given the rows of other folds, at the hyperparameters of all rows, and around left-out values of trees.
+
+        Of posteriors with `fold_out`; the rows are those of the fit, in their order.
+        """
+        observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
+        z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
+        if m is not None:
+            values = typing.cast(Any, m).left_out(dataclasses.replace(rows, y=z))
+        y = observation.targets.transform(z - values)
+        data = dataclasses.replace(rows, X=X.standardised(), y=y)
+        with jax.enable_x64(True):
+            mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
+        if m is not None:
+            # `predict` adds m(x), and the variance of m, which is largest where m has learned from a large error: its mean stands for it.
+            mean = mean + (values - m(rows.X)) / observation.scale
+            own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
+            variance = variance + np.average(own, weights=rows.weights) - own
+        return observation.predict(mean[:, None], variance[:, None], X)
+
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
         return self.observation.interval(found, level)
@@ -146,26 +167,18 @@ class Fitted:
         return covariance
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> FunctionDraws:
-        """Functions drawn from the posterior, in the user's units: all together, or as many at a time as there is memory for.
-
-        Raises ValueError, with both numbers, where there is memory for none.
-        """
-        need, parts, n_drawn = lambda n: self.posterior.need_bytes(Request(n_samples=n)), [], 0
+        """Functions drawn from the posterior, in the user's units. Raises ValueError, with both numbers, if they exceed the memory limit."""
+        budget.require(
+            self.posterior.need_bytes(Request(n_samples=n_samples)), f"drawing {n_samples} functions"
+        )
         of_functions, _ = draw_keys(key)
         m, normals = self.observation.mean_function, None
         with jax.enable_x64(True):
-            while n_drawn < n_samples:
-                n = most_columns(need, n_samples - n_drawn, budget.free())
-                if parts:
-                    release()
-                    budget.require(need(n), f"drawing {n_samples} functions, of which {n_drawn} are drawn,")
-                parts.append(self._functions(n, key=jax.random.fold_in(of_functions, n_drawn)))
-                n_drawn += n
             if m is not None:
                 shape = m.deviations(self.inputs.mean[None]).shape[1], n_samples
                 normals = jax.random.normal(jax.random.fold_in(of_functions, n_samples), shape, jnp.float64)
             return FunctionDraws(
-                functions=parts[0] if len(parts) == 1 else JoinedFunctions(tuple(parts)),
+                functions=self._functions(n_samples, key=jax.random.fold_in(of_functions, 0)),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
                 scale=jnp.asarray(self.inputs.scale, jnp.float64),
                 target_mean=jnp.asarray(self.targets.mean, jnp.float64),

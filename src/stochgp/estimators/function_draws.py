@@ -24,19 +24,6 @@ from stochgp.transforms import AbstractTransform
 ROWS = 256  # of one evaluation of functions
 
 
-class JoinedFunctions(AbstractFunctions):
-    """Functions drawn in parts, one part after the other."""
-
-    parts: tuple[AbstractFunctions, ...]
-
-    @property
-    def n_samples(self) -> int:
-        return sum(part.n_samples for part in self.parts)
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return jnp.concatenate([part(X) for part in self.parts], axis=1)
-
-
 class AbstractDraws(eqx.Module):
     """S functions: `draws(X)` are their values at rows X, in the user's units."""
 

@@ -13,7 +13,6 @@ from stochgp.budget import Budget
 from stochgp.choosing import Decisions
 from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.checks import warn_of_far, warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.saving import pack, save, unpack
@@ -114,12 +113,14 @@ class PosteriorEstimator(BaseEstimator):
         seen = self._fitted.seen
         if seen is not None:
             new = known_instead(encoder, found)[0]
-            warn_of_moved(encoder, seen, found[~new] if new.any() else found, stacklevel=3)
-            if not learns:
-                warn_of_far(encoder, seen, found, stacklevel=3)
-            if not learns and seen.look_at(encoder, found):
-                logger.info(seen.note())
-                say(self.verbose, seen.note())
+            if text := seen.varying(encoder, found[~new] if new.any() else found):
+                warn(text, UserWarning, stacklevel=3)
+            text, is_far = ("", False) if learns else seen.extrapolation(encoder, found)
+            if is_far:
+                warn(text, UserWarning, stacklevel=3)
+            elif text:
+                logger.info(text)
+                say(self.verbose, text)
         return found
 
     def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
@@ -242,7 +243,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        budget = self._reserve(Request(n_samples=1), f"drawing {n_samples} functions")
+        budget = self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
 
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:

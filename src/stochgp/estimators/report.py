@@ -245,9 +245,7 @@ def _of_fit(estimator: Any) -> list[str]:
 
 
 def _of_notes(estimator: Any) -> list[str]:
-    seen = estimator._fitted.seen
-    outside = "" if seen is None else seen.note()
-    found = [*notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_), *filter(None, [outside])]
+    found = notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_)
     return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
 
 

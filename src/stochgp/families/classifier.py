@@ -33,7 +33,7 @@ from stochgp.families.variational import (
     variational_posterior,
 )
 from stochgp.likelihoods import Bernoulli, Softmax
-from stochgp.tables.targets import ClassTargets
+from stochgp.tables.targets import FileTargets
 
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
@@ -149,8 +149,9 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         self, X: Any, target: Any, others: dict[str, Any], context: FitContext
     ) -> TrainingData:
         inputs_of(self)  # refuses kernels of fingerprints
-        data, found = read_files(self, X, target, others, context, keeps_all=False, targets=ClassTargets())
-        classes = typing.cast(Any, found.rows.targets).levels
+        targets = FileTargets("class")
+        data, found = read_files(self, X, target, others, context, keeps_all=False, targets=targets)
+        classes: Any = found.rows.targets.levels
         check_classification_targets(classes)
         if len(np.unique(data.rows.y)) < 2:
             raise ValueError(

@@ -55,7 +55,7 @@ from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.tables.molecules import FingerprintEncoder
-from stochgp.tables.targets import CountTargets
+from stochgp.tables.targets import FileTargets
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -105,7 +105,7 @@ def read_regression_data(
     if are_files(X):
         if inputs is not Inputs.NUMBERS:
             raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
-        targets = CountTargets() if counts else targets_in_files(wanted, estimator.target)
+        targets = FileTargets("count") if counts else targets_in_files(wanted, estimator.target)
         others = {"sample_weight": sample_weight, "groups": groups}
         data, found = read_files(estimator, X, y, others, context, keeps_all=keeps_all, targets=targets)
         return data if wanted is None else transformed_files(data, found, context)

@@ -39,6 +39,7 @@ from stochgp.families.feature_posterior import (
     begun,
     beyond_limits,
     check_mergeable,
+    learned_variances,
     moments_of,
     refit_on_all_rows,
     taken_in,
@@ -157,11 +158,20 @@ class FeatureGPRegressor(FamilyRegressor):
             learner, why = feature_learner(
                 self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
             )
-            context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             start = self._start(asked, data, context)
-            learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
-            learned = refit_on_all_rows(learned, start, learner, source, context)
+            if (
+                isinstance(start.features, features.Linear)
+                and self.learner == "scgd"
+                and data.everything is None
+            ):
+                why = "nothing in linear features trains: both variances are those of the highest likelihood"
+                context.record("learner", None, why)
+                learned = learned_variances(start, data, context)
+            else:
+                context.record("learner", type(learner).__name__, why)
+                learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
+                learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))
             errors = context.finish(
@@ -256,8 +266,11 @@ class FeatureGPRegressor(FamilyRegressor):
         phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
         some = sample[:SCALE_ROWS]
-        there = filled_up(np.ones(len(some), some.dtype), SCALE_ROWS, 0.0)
-        size = float(_mean_square(phi, filled_up(some, SCALE_ROWS), there))
+        if isinstance(phi, features.Linear):
+            size = float(np.mean(np.sum(phi.on_host(some) ** 2, axis=1)))
+        else:
+            there = filled_up(np.ones(len(some), some.dtype), SCALE_ROWS, 0.0)
+            size = float(_mean_square(phi, filled_up(some, SCALE_ROWS), there))
         if not math.isfinite(size):
             raise ValueError(
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"

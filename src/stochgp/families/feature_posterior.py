@@ -19,17 +19,18 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation
 from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
-from stochgp.learners.evidence import ByEvidence
+from stochgp.learners.evidence import ByEvidence, Evidence
 from stochgp.learners.step_plan import FEW_ROWS
 from stochgp.learning.fit import DONE, evaluator_of, fit, unless_ended
-from stochgp.models import FeatureGP
+from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.objectives import nlml_of_spectrum, spectrum
+from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, refit, times_square
 from stochgp.objectives.moments import Moments, add_up
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
-from stochgp.results import FitResult
+from stochgp.results import RESULTS, FitResult
 
 
 class Stream(NamedTuple):
@@ -139,6 +140,30 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
         return matmul(posterior.features(x[None]).astype(posterior.weights.dtype), posterior.weights)[0]
 
     return jax.vmap(jax.grad(mean))(jnp.asarray(X))
+
+
+def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
+    """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
+    Phi, y, rho = (
+        gp.features.on_host(data.X),
+        np.asarray(data.y, np.float64),
+        np.asarray(data.weight, np.float64),
+    )
+    s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
+    precise = Phi * (rho / s)[:, None]
+    sums = np.float64((rho / s) @ y**2), np.float64(rho.sum()), np.float64(rho @ np.log(s))
+    moments = Moments(precise.T @ Phi, precise.T @ y, *sums)
+    found, own = spectrum(moments), (gp.variance, gp.noise_variance)
+    limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
+    ranges: Any = [range_within(part, times_square(widest, found)) for part, widest in limits]
+    start = tuple(float(part) for part in own)
+    variances = refit(found, *start, variance_range=ranges[0], noise_range=ranges[1])
+    nlml = nlml_of_spectrum(found, *variances)[0]
+    context.report |= {"gradients": "none: nothing in the features trains", "result": RESULTS.successful.name}
+    entry = {"step": 1.0, "nlml": nlml, "variance": variances[0], "noise_variance": variances[1]}
+    evidence, gp = Evidence(moments, found, nlml, None, None), gp.with_variances(*variances)
+    plan: Any = None
+    return FitResult(gp, nlml, evidence, 1, True, RESULTS.successful, [entry], 0.0, plan, 0, 0.0, None, None)
 
 
 def refit_on_all_rows(

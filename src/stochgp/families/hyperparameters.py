@@ -23,11 +23,10 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
-from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike
 from stochgp.objectives.kernel import nlml_and_gradient
-from stochgp.parameters import Frozen, cast, frozen, in_parameters, positive, value_of
+from stochgp.parameters import Frozen, cast, in_parameters, value_of
 from stochgp.posteriors import ExactKernelPosterior
 from stochgp.posteriors.mixture import MixturePosterior, exact_at
 
@@ -99,51 +98,6 @@ def integrated(
     why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
     record("hyperparameters", len(kept), why)
     return found
-
-
-class Curvature(NamedTuple):
-    """The likelihood L of all rows around the θ̂ that was learned from them, to learn from N' of these by two steps
-
-        θ ← θ − (F N'/N + I)⁻¹(∇L'(θ) − ∇L(θ̂) + θ − θ̂).
-
-    The gradient of the prior at θ̂ is −∇L(θ̂), so the right bracket is the gradient of the penalised likelihood of the N' rows.
-    """
-
-    gp: KernelGP
-    slope: Float[np.ndarray, " P"]
-    per_row: Float[np.ndarray, "P P"]  # F/N
-    draws: bool  # whether the fit drew others
-
-    @classmethod
-    def of(cls, found: Any, keeps_noise: bool, budget: Budget) -> "Curvature | None":
-        """Of a fit's posterior; None where it is not exact, or has too many numbers for the memory."""
-        draws = isinstance(found, MixturePosterior)
-        posterior = found.base if draws else found
-        if not isinstance(posterior, ExactKernelPosterior):
-            return None
-        level = np.asarray(posterior.noise.level, np.float64)
-        gp = KernelGP(
-            posterior.system.kernel, constant_noise(frozen(level) if keeps_noise else positive(level))
-        )
-        theta, n = Theta.of(gp), float(posterior.system.weight.sum())
-        if (
-            not 0 < len(theta.x) <= MOST_PARAMETERS
-            or 8 * len(posterior.weights) ** 2 * len(theta.x) > budget.free()
-        ):
-            return None
-        return cls(gp, slope(posterior, gp), information(posterior, theta) / n, draws)
-
-    def stepped(self, posterior: ExactKernelPosterior) -> tuple[ExactKernelPosterior, KernelGP]:
-        """(The posterior of fewer rows at what they would have learned, with that model); a step moves a number by at most 1."""
-        theta, gp = Theta.of(self.gp), self.gp
-        start = x = theta.x
-        H = float(posterior.system.weight.sum()) * self.per_row + np.eye(len(x))
-        for _ in range(STEPS):
-            step = np.linalg.solve(H, self.slope - slope(posterior, gp) + start - x)
-            x = x + step / max(1.0, np.abs(step).max())
-            kernel, level = eqx.combine(unpacked_alike(x, theta.theta), theta.rest)
-            gp = KernelGP(kernel, constant_noise(level))
-        return exact_at(posterior, *theta.at(x)), gp
 
 
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:

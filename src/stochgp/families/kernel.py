@@ -29,7 +29,7 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import HURRIED, kernel_learner
+from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner
 from stochgp.families.kernel_choice import (
     USUAL,
     best_kernel,
@@ -47,6 +47,7 @@ from stochgp.families.rotation import rotate_inputs
 from stochgp.families.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
+from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
 from stochgp.models import KernelGP
 from stochgp.numerics.seeds import as_key
@@ -183,6 +184,17 @@ class KernelGPRegressor(FamilyRegressor):
                     learner, gp, data, context, keep_seconds=kept, min_seconds=least
                 )
                 report, is_named = reporter(learner, data, context), isinstance(self.kernel, str)
+                if is_deep(gp.kernel) and self.learner in ("auto", "bsgd") and learned.result in DONE:
+                    checkpoint = context.checkpoint_of("refit")
+                    learned = continued(
+                        learned,
+                        learned.gp,
+                        REFIT_OF_DEEP,
+                        source,
+                        key=context.learn_key,
+                        progress=report,
+                        checkpoint=checkpoint,
+                    )
                 learned = rotate_inputs(
                     self.rotate_inputs, is_named, learned, learner, source, report, context
                 )

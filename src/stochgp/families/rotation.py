@@ -10,10 +10,11 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.streams import AbstractSource
+from stochgp.families.default_learners import ROW_BY_ROW
 from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, beside_others
 from stochgp.kernels import dense
 from stochgp.kernels.rotated import Metric
-from stochgp.learners import FullBatch, LeaveOneOut
+from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE, continued, fit, unless_ended
@@ -21,21 +22,26 @@ from stochgp.learning.run import Report
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import PAIRS, is_small
-from stochgp.objectives.outer_products import outer_products
+from stochgp.objectives.outer_products import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
+from stochgp.solvers.sizes import SMALL
 
 AUTO = "auto"  # `rotate_inputs=`: True if the kernel is given by name
 MIN_ROWS = 1000  # half of which judge, and D² numbers are learned
 MAX_ROUNDS = 5
 # Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 MIN_CORRELATED = 0.01
-NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255  # rows of each where slopes are taken, and beside its centre
+NEIGHBOURHOODS, SLOPES, NEIGHBOURS = (
+    256,
+    16,
+    255,
+)  # rows of each where slopes are taken, and beside its centre
 IN_GROUPS = (
     2048,
     1,
 )  # neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups
 SCORED = 4096  # other rows, by which two rotations are compared
-MAX_REFITTING = 8  # steps of the exact likelihood after a rotation
+MAX_REFITTING = 5  # steps of the exact likelihood after a rotation
 SEED = 1
 
 
@@ -80,13 +86,17 @@ def _rotated_run(
     context: FitContext,
     reasons: list[str],
 ) -> tuple[FitResult, int]:
-    """(The run with the last rotation that left-out rows prefer, the number of rotations); `first` and 0 if there is none. Adds to `reasons`."""
+    """(The run with the last rotation that left-out rows prefer, the number of rotations); `first` and 0 if there is none. Adds to `reasons`.
+
+    A round whose gain is positive but not clear is followed by another, which is compared with the last rotation that was kept.
+    """
     drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
     n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
     judges, sloping = JudgingRows.of(source, np.sort(drawn[n : n + SCORED])), np.sort(drawn[:n])
-    gp, n_rounds = first.gp, 0
+    kept = gp = first.gp
+    n_rounds, doubted = 0, False
     before = scores = judges.scores(gp)
-    while n_rounds < MAX_ROUNDS:
+    for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < 2 * first.seconds + OVERHEAD:
             reasons.append("no time was left for another round")
             break
@@ -94,18 +104,21 @@ def _rotated_run(
         if _correlated(M) < MIN_CORRELATED:
             reasons.append("slopes along the directions are uncorrelated")
             break
-        trial = _trial(_rotated(gp, M), n_rounds + 1, learner, source, context)
+        trial = _trial(_rotated(gp, M), number, learner, source, context)
         if trial.result not in DONE:
             return first._replace(result=unless_ended(first, trial)), 0
-        new = judges.scores(trial.gp)
-        preferred = judges.preferred(scores, new, f"round {n_rounds + 1}")
+        gp, name = trial.gp, f"round {number}"
+        preferred = judges.preferred(scores, new := judges.scores(gp), name)
         reasons.append(preferred.why)
-        if preferred.name is None:
+        if preferred.name is not None:
+            kept, scores, n_rounds, doubted = gp, new, number, False
+        elif doubted or name not in preferred.gains or preferred.gains[name].mean <= 0:
             break
-        gp, scores, n_rounds = trial.gp, new, n_rounds + 1
+        else:
+            doubted = True
     if n_rounds == 0:
         return first, 0
-    last = _refitted(first, gp, learner, source, report, context)
+    last = _refitted(first, kept, learner, source, report, context)
     if last.result not in DONE:
         return first._replace(result=unless_ended(first, last)), 0
     preferred = judges.preferred(before, judges.scores(last.gp), "all of it")
@@ -145,7 +158,9 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: AbstractSource, judges: JudgingRows, rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """M of these rows and of those nearest to them."""
+    """M of these rows: of the mean given all rows, if they are few, else given the rows nearest to each."""
+    if source.size <= SMALL and not source.in_groups:
+        return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, judges.X, rows, NEIGHBOURS)
     near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
@@ -156,7 +171,7 @@ def _trial(
     gp: KernelGP, number: int, learner: AbstractLearner, source: AbstractSource, context: FitContext
 ) -> FitResult:
     """A short run from `gp`, whose kernel is that which another ended with."""
-    trial = (learner if isinstance(learner, AbstractConditionals) else LeaveOneOut()).trial()
+    trial = (learner if isinstance(learner, AbstractConditionals) else ROW_BY_ROW).trial()
     checkpoint = context.checkpoint_of(f"rotation{number}")
     return fit(trial, gp, source, key=context.learn_key, checkpoint=checkpoint)
 

@@ -36,7 +36,7 @@ from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
-from stochgp.solvers.choice import PRODUCTS, SolvePlan, choose_solver
+from stochgp.solvers.choice import SolvePlan, choose_solver
 from stochgp.solvers.cholesky import factorisation_seconds
 from stochgp.solvers.memory import workspace_of
 from stochgp.solvers.sizes import SMALL
@@ -123,12 +123,12 @@ def _solved(
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
     b = sides(operator, X, y, prior, draws)
-    if chosen.way is not None:
-        operator = system.spread_over(context.devices, PRODUCTS[chosen.way]).operator
+    if chosen.is_shared:
+        operator = system.spread_over(context.devices).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
-    if chosen.way is not None:  # the posterior is on one device
+    if chosen.is_shared:  # the posterior is on one device
         value, left = context.devices.local((found.value, found.residual))
         found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]

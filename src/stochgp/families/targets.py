@@ -1,11 +1,9 @@
 """Targets of regressors: their kind, the transform before they are standardised, and a fitted prior mean."""
 
 import dataclasses
-import typing
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED
@@ -18,8 +16,8 @@ from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean
-from stochgp.tables.targets import REAL, AbstractTargets, CountTargets, refuse_no_counts, refuse_targets
-from stochgp.transforms import AbstractTransform, Log, ShiftedLog
+from stochgp.tables.targets import REAL, FileTargets, refuse_no_counts
+from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
@@ -96,38 +94,20 @@ def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
     return TrainingData(rows, inputs, Standardiser.identity(()), dtype, False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TransformedTargets(AbstractTargets):
-    """T of the numbers in files, which rows are divided by as they are. T has no parameters to learn."""
-
-    transform: Log | ShiftedLog
-    given: AbstractTargets
-
-    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        y = self.given.numbers(table, name)
-        wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
-        refuse_targets(name, y, y <= self.transform.lower, wanted)
-        return y
-
-    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        self.transform.check(y)
-        return np.asarray(self.transform(y), np.float64)
-
-
-def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> AbstractTargets:
+def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> FileTargets:
     """How a column of files becomes targets. Raises ValueError for a transform that would have to learn from them."""
     if wanted is None:
         return REAL
-    if not isinstance(wanted, Log | ShiftedLog):
+    if not isinstance(wanted, Log):
         raise ValueError(
             "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
         )
-    return TransformedTargets(wanted, CountTargets() if target == "count" else REAL)
+    return FileTargets("count" if target == "count" else "real", wanted)
 
 
 def transformed_files(data: TrainingData, found: Survey, context: FitContext) -> TrainingData:
     """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
-    T = typing.cast(TransformedTargets, found.rows.targets).transform
+    T = found.rows.targets.transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
@@ -138,7 +118,7 @@ def _fitted_transform(
     wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
-    if isinstance(wanted, Log | ShiftedLog):
+    if isinstance(wanted, Log):
         wanted.check(rows.y)
         return _recorded(wanted, f"{AS_ASKED}; it has no parameters to learn", context)
     if plain.leaves_inputs:
@@ -154,15 +134,14 @@ def _fitted_transform(
         wanted.check(rows.y)
         tried = {type(wanted).__name__: wanted}
     X = plain.X.astype(np.float64)
-    fitted, found = fit_transforms(
+    T, found = fit_transforms(
         tried, X, rows.y, seed=context.sample_seed, group=rows.group, weight=rows.weight
     )
     if not isinstance(wanted, str):
-        T, why = fitted[type(wanted).__name__], f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
-    else:
-        T = None if found.name is None else fitted[found.name]
-        why = f"by rows that none was fitted to: {found.why}"
-    return _recorded(T, why, context)
+        why = f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
+        return _recorded(T, why, context)
+    why = f"by rows that none was fitted to: {found.why}"
+    return _recorded(None if found.name is None else T, why, context)
 
 
 def _recorded(T: AbstractTransform | None, why: str, context: FitContext) -> AbstractTransform | None:

@@ -1,6 +1,7 @@
 """What the sparse regressor and classifier share: where their models start, and their posterior."""
 
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.streams import TimedPasses
+from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
@@ -121,6 +122,16 @@ def bound_of(estimator: Any) -> float:
     if found is None:
         raise AttributeError("elbo_ is there after a fit that no limit ended early")
     return found
+
+
+class TimedPasses(AbstractPasses):
+    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
+
+    def __init__(self, rows: AbstractPasses):
+        self.rows, self.size, self.count = rows, rows.size, rows.count
+
+    def chunks(self, size: int) -> Iterator[Batch]:
+        return deadline.in_time(self.rows.chunks(size))
 
 
 def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Estimate, tuple[str, str]]:

@@ -61,6 +61,10 @@ class Linear(AbstractFeatureMap):
         check_rows(X, self.n_inputs)
         return jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) / self.n_features**0.5
 
+    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
+        """φ in NumPy and float64, without compiling."""
+        return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / self.n_features**0.5
+
 
 class Network(AbstractFeatureMap):
     """φ(x) = network(x), for any Equinox module or function of one row x [D] that returns z [M].

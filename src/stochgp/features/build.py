@@ -3,26 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp import kernels, networks
-from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, output_size
+from stochgp.features.base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled
 from stochgp.features.fourier import RandomFourier
 from stochgp.features.hashing import TanimotoHashes
 from stochgp.names import lookup
 from stochgp.numerics.seeds import split_key
 from stochgp.parameters import value_of
 
-EMBEDDINGS = {
-    "robust-mlp": networks.smooth_clip,
-    "piecewise-mlp": networks.piecewise_linear,
-    "periodic-mlp": networks.periodic,
-}
-NETWORKS = ("mlp", *EMBEDDINGS, "attention")
+NETWORKS = ("mlp", "attention")
 NAMES = (*NETWORKS, "linear", "rff", "orf", "nystrom", "tanimoto")
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
 N_HASHES = 1000
@@ -48,8 +42,6 @@ def resolve(
     | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
     | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
-    | "robust-mlp" | the same on smoothly clipped inputs (`networks.smooth_clip`, from `X_sample`) | | |
-    | "piecewise-mlp", "periodic-mlp" | the same on `networks.piecewise_linear`, `networks.periodic` | | |
     | "attention" | the attention network | None or "linear" | 32, its width |
     | a network | z of anything that maps one row to one axis | None or "linear" | its own |
     | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
@@ -66,7 +58,7 @@ def resolve(
     n_inputs, key, dtype : int, PRNG key, dtype
         D; the key of weights, frequencies, hashes and landmarks; the dtype of the parameters and draws made here.
     X_sample : array [N, D] or None
-        Rows for the landmarks of "nystrom" and the embeddings of "robust-mlp", "piecewise-mlp" and "periodic-mlp": ValueError if it is None there.
+        Rows for the landmarks of "nystrom": ValueError if it is None there.
     limits : array [2, D] or None
         The smallest and the largest value of each input in all rows, which with `X_sample` bound the inputs of "mlp" and "attention" (`networks.within`).
     """
@@ -142,16 +134,8 @@ def _network(
     key: PRNGKeyArray,
     dtype: DTypeLike,
 ) -> Any:
-    widths = (N_NETWORK, N_NETWORK if width is None else width)
-    if name in EMBEDDINGS:
-        if X_sample is None:
-            raise ValueError(f"the embedding of {name!r} is made from the data: give X_sample")
-        embedding_key, key = jax.random.split(key)
-        options = {"key": embedding_key} if name == "periodic-mlp" else {}
-        embedding = EMBEDDINGS[name](np.asarray(X_sample), dtype=dtype, **options)
-        size = output_size(embedding, n_inputs)
-        return networks.Embedded(embedding, networks.mlp(size, widths, key=key, dtype=dtype))
     if name == "mlp":
+        widths = (N_NETWORK, N_NETWORK if width is None else width)
         network = networks.mlp(n_inputs, widths, key=key, dtype=dtype)
     else:
         width = N_ATTENTION if width is None else width

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from stochgp.kernels.distances import Forms
-from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, value_of
 
 
@@ -72,11 +70,6 @@ class AbstractKernel(eqx.Module):
     def radial(self) -> Any:
         """The stationary kernel that `between` is, prepared rows being `Points`; None of other kernels."""
         return None
-
-    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
-        """(uᵀKh, hᵀKh), K = k(X, X); u and h are constants. A kernel may know derivatives that cost less than those of K."""
-        Kh = matmul(self.matrix(X, X), h)
-        return jnp.dot(u, Kh), jnp.dot(h, Kh)
 
     @final
     def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
@@ -148,10 +141,6 @@ class Sum(AbstractPair):
 
     def combine(self, left: Array, right: Array) -> Array:
         return left + right
-
-    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
-        (a, b), (c, d) = (value_of(kernel).forms(X, u, h) for kernel in (self.left, self.right))
-        return a + c, b + d
 
     def times(self, factor: float) -> "Sum":
         """Both terms."""

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -94,7 +95,7 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
 
 
 def _is_known(parameter: Any) -> bool:
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(parameter))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parameter))
 
 
 def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -290,13 +291,7 @@ def slopes(
     centre, found = np.mean(Z, axis=0), np.zeros(X.shape, X.dtype)
     if (terms := terms_of(kernel)) is not None:
         for term in terms:
-            by_scaled = np.zeros((len(X), term.scaled(X[:1]).shape[1]), X.dtype)
-            U, V = term.scaled(X - centre), term.scaled(Z - centre)
-            for panel in _panels(term, X, Z, centre, X.dtype):
-                i, j, s = panel()
-                slope = profile(term, s, slope=True)[1] * alpha[None, j]
-                by_scaled[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
-            by_scaled *= 2 * term.variance / term.lengthscale.astype(X.dtype)
+            by_scaled = slopes_of_term(term, X, Z, alpha) / term.lengthscale.astype(X.dtype)
             _add_to_inputs(term, by_scaled, found)
         return found
     for i, x in _tiles(X):
@@ -305,6 +300,20 @@ def slopes(
             weights[: len(alpha) - j] = alpha[j : j + TILE]
             found[i : i + TILE] += np.asarray(_slope(kernel, x, z, centre, weights))[: len(X) - i]
     return found
+
+
+def slopes_of_term(
+    term: Term, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
+) -> Float[np.ndarray, "N A"]:
+    """The same of one term, by the rows that it sees in units of its lengthscales."""
+    centre = np.mean(Z, axis=0)
+    U, V = term.scaled(X - centre), term.scaled(Z - centre)
+    found = np.zeros(U.shape, X.dtype)
+    for panel in _panels(term, X, Z, centre, X.dtype):
+        i, j, s = panel()
+        slope = profile(term, s, slope=True)[1] * alpha[None, j]
+        found[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
+    return 2 * term.variance * found
 
 
 def _add_to_inputs(term: Term, by_scaled: np.ndarray, found: np.ndarray) -> None:

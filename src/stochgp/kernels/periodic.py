@@ -10,11 +10,10 @@ from stochgp.kernels.base import (
     ActiveDims,
     as_active_dims,
     as_amplitude,
-    centre_of,
     per_input,
     select,
 )
-from stochgp.kernels.distances import Forms, Points, forms_of, points, squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 
@@ -59,11 +58,6 @@ class Periodic(AbstractKernel):
     def between(self, rows: Points, columns: Points) -> Float[Array, "N P"]:
         variance = value_of(self.variance, rows.norms.dtype)
         return variance * _profile(squared_distances(rows, columns))
-
-    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
-        variance, Z = value_of(self.variance, X.dtype), self.circles(X)
-        across, own = forms_of(_profile, self.prepare(X, centre_of(X)), Z, u, h)
-        return variance * across, variance * own
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.circles(X[:1])  # refuses what `matrix` refuses

@@ -20,11 +20,10 @@ from stochgp.kernels.base import (
     ActiveDims,
     as_active_dims,
     as_amplitude,
-    centre_of,
     per_input,
     select,
 )
-from stochgp.kernels.distances import Forms, Points, forms_of, points, squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
@@ -89,12 +88,6 @@ class AbstractStationary(AbstractKernel):
     def radial(self) -> "AbstractStationary":
         """Itself."""
         return self
-
-    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
-        centre, variance = centre_of(X), value_of(self.variance, X.dtype)
-        Z = self.scaled(X - centre[None, :])
-        across, own = forms_of(self.profile, self.prepare(X, centre), Z, u, h)
-        return variance * across, variance * own
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.scaled(X[:1])  # refuses what `matrix` refuses

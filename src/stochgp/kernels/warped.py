@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
-from stochgp.kernels.distances import Forms
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import Frozen, frozen, partition, value_of
 
@@ -56,9 +55,6 @@ class Warped(AbstractKernel):
     def radial(self) -> Any:
         """The inner kernel's."""
         return value_of(self.kernel).radial
-
-    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
-        return value_of(self.kernel).forms(self.rows(X), u, h)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))

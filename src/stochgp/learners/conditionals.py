@@ -33,7 +33,7 @@ TRIAL_ROWS, TRIAL_STEPS, MAX_REFITTING = (
     2,
     8,
 )  # scored rows and steps of a trial; steps from its end on
-MAX_PARAMETERS = 1_000  # H has the square of their number
+MAX_PARAMETERS = 500  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
 LEAST_RATIO = 1e-3  # of a step's gain to the gain that the quadratic promises
@@ -82,7 +82,7 @@ class AbstractConditionals(AbstractLearner):
 
     The start is the optimum of the exact likelihood of `warm_rows` rows. A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
     (Guinness 2021), λ larger if the loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step
-    promises less than 0.003 nats.
+    promises less than 0.003 nats, or after half of the steps. Before the last search a quarter of the neighbourhoods is scored.
     """
 
     joint: eqx.AbstractClassVar[bool]
@@ -144,7 +144,7 @@ class AbstractConditionals(AbstractLearner):
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, the rows that are searched, and the optimum of `warm_rows` rows.
 
-        Raises ValueError for a model without a kernel and for a kernel of more than 1,000 parameters.
+        Raises ValueError for a model without a kernel and for a kernel of more than 500 parameters.
         """
         kernel_of(self, gp)
         start = packed(partition(gp)[0])
@@ -172,16 +172,18 @@ class AbstractConditionals(AbstractLearner):
         is_first = np.array_equal(packed(partition(gp)[0]), prepared.start)  # else a run before led here
         gp = _moved(gp, prepared.warm) if is_first else gp
         near = np.full((len(prepared.centres), self._size_of(prepared)), NONE, np.int32)
-        numbers = (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
-        return ConditionalState(gp, near, densities.unknown(len(prepared.start)), *numbers, np.int64(0))
+        damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
+        at = densities.unknown(len(prepared.start))
+        return ConditionalState(gp, near, at, damping, harder, changed, kept, np.int64(0))
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
         """Takes steps. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
         numbers: list[Numbers] = []
-        for _ in range(n_steps):
-            if state.n_searches == 0 or (state.n_searches < self.searches and _gain(state.at) < SEARCHED_AT):
+        for step in range(first_step, first_step + n_steps):
+            is_due = _gain(state.at) < SEARCHED_AT or 2 * step >= problem.plan.total_steps
+            if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
                 state = self._search(state, problem)
             state, found = self.score(state, problem)
             numbers.append(found)
@@ -190,21 +192,22 @@ class AbstractConditionals(AbstractLearner):
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""
+        near = self._scored(state)
         known = np.isfinite(state.at.loss)
-        at = state.at if known else self._curvature(state.gp, problem, state.near)
+        at = state.at if known else self._curvature(state.gp, problem, near)
         x = packed(partition(state.gp)[0])
         H = at.hessian + state.damping * np.diag(np.diagonal(at.hessian) + TINY)
         move = np.clip(-shortest_solution(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
         promised = -float(at.gradient @ move + 0.5 * move @ at.hessian @ move)
         gp = _moved(state.gp, x + move)
-        new = self._curvature(gp, problem, state.near)
+        new = self._curvature(gp, problem, near)
         ratio = float(at.loss - new.loss) / max(promised, TINY)
         better = bool(ratio > LEAST_RATIO)
         factor = max(1 / 3, 1 - (2 * ratio - 1) ** 3) if better else float(state.harder)
         damping = np.float64(np.clip(state.damping * factor, LEAST_DAMPING, MOST_DAMPING))
         harder = np.float64(2 if better else 2 * state.harder)
         gp, at = (gp, new) if better else (state.gp, at)
-        fields = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
+        fields: dict[str, Any] = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
         return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
@@ -244,12 +247,16 @@ class AbstractConditionals(AbstractLearner):
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "exact", f"of the mean of {self.n_centres} conditional densities at most"
 
+    def _scored(self, state: ConditionalState) -> Int32[np.ndarray, "B m"]:
+        """All neighbourhoods after the last search, a quarter of them before it."""
+        return state.near if state.n_searches >= self.searches else state.near[: -(-len(state.near) // 4)]
+
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far: the nearest last, and then the centre."""
         prepared = problem.prepared
         near = self.neighbours(state.gp, prepared, self._size_of(prepared) - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
-        fields = {
+        fields: dict[str, Any] = {
             "near": near,
             "changed": np.float64(1 - shared(near[:, :-1], state.near[:, :-1])),
             "at": densities.unknown(len(prepared.start)),
@@ -261,7 +268,7 @@ class AbstractConditionals(AbstractLearner):
         """With the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
-        others = self.joint, prepared.cells, prepared.n_scored
+        others = self.joint, prepared.cells[: len(near)], prepared.n_scored
         found = densities.curvature(gp, problem.source, near, wide, *others)
         pull, away = self._pull(problem), packed(partition(gp)[0]) - prepared.start
         return found._replace(

@@ -143,12 +143,12 @@ class Prepared(NamedTuple):
 
 
 def optimum_of_few(gp: AbstractGP, rows: Batch, spread: float | None, seed: Seed) -> Float[np.ndarray, " P"]:
-    """The θ of the highest exact likelihood of these rows, with the prior of `FullBatch`, first of a quarter of them: a start for other learners."""
-    learner = FullBatch(spread=spread, tolerance=FEW_TOLERANCE)
+    """The θ of the highest exact likelihood of these rows, with a prior of `spread`, or 1, first of a quarter of them: a start for other learners."""
+    learner = FullBatch(spread=1.0 if spread is None else spread, tolerance=FEW_TOLERANCE)
     at, order = lbfgs.begin(packed(partition(gp)[0])), np.random.default_rng(seed).permutation(len(rows.y))
-    for size in (len(order) // 4, len(order)):
-        few = np.sort(order[:size])
-        at = learner._warm(gp, Batch(*(part[few] for part in rows)), at) if size else at  # noqa: SLF001
+    sizes = [size for size in (len(order) // 4, len(order)) if size >= min(MIN_ROWS, len(order))]
+    for few in (np.sort(order[:size]) for size in sizes):
+        at = learner._warm(gp, Batch(*(part[few] for part in rows)), at)  # noqa: SLF001  # of this file
     return at.x
 
 

@@ -17,9 +17,11 @@ from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed, unpacked_alike
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
 from stochgp.results import RESULTS, Solution
@@ -69,6 +71,8 @@ class Iterative(AbstractLearner):
         ‖b − A u‖ / ‖b‖ of every system, between 0 and 1, at which a solve ends.
     keep_rows : int or None
         Rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0 without it.
+    warm_rows : int or None
+        Random rows whose exact likelihood gives the start; None = the parameters given.
     """
 
     batch_size: None = None
@@ -80,10 +84,11 @@ class Iterative(AbstractLearner):
     solver: AbstractSolver = SDD(epochs=20)
     tolerance: float = 0.01
     keep_rows: int | None = None
+    warm_rows: int | None = None
     evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common("n_probes")
+        self.check_common("n_probes", "warm_rows")
         if self.batch_size is not None:
             raise ValueError(f"batch_size is {self.batch_size}; this learner takes all rows: leave it None")
         if not 0 < self.tolerance < 1:
@@ -129,14 +134,20 @@ class Iterative(AbstractLearner):
 
     def prepare(
         self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed
-    ) -> tuple[Batch, Float[Array, "N S"]]:
-        """(The rows on the device, the probes)."""
-        rows = source.take(np.arange(source.size))
+    ) -> tuple[Batch, Float[Array, "N S"], Float[np.ndarray, " P"]]:
+        """(The rows on the device, the probes, θ at the start)."""
+        rows, start = source.take(np.arange(source.size)), packed(partition(gp)[0])
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
-        return rows, jax.random.rademacher(key, (len(rows.y), self.n_probes), rows.X.dtype)
+        if self.warm_rows is not None:
+            order = np.random.default_rng(seed).permutation(source.size)
+            few = source.on_host(np.sort(order[: self.warm_rows]))
+            start = optimum_of_few(gp, few, 1.0, (*seed, 1))
+        return rows, jax.random.rademacher(key, (len(rows.y), self.n_probes), rows.X.dtype), start
 
     def init(self, gp: KernelGP, problem: Problem, *, key: PRNGKeyArray) -> IterativeState:
-        theta, X = partition(gp)[0], problem.prepared[0].X
+        (theta, rest), (rows, _, start) = partition(gp), problem.prepared
+        theta, X = unpacked_alike(start, theta), rows.X
+        gp = eqx.combine(theta, rest)
         descent = self.begin_descent(theta, problem, RATE)
         solutions = jnp.zeros((X.shape[0], 1 + self.n_probes), X.dtype)
         previous = (jax.tree.map(jnp.zeros_like, theta), theta)
@@ -147,7 +158,9 @@ class Iterative(AbstractLearner):
     ) -> tuple[IterativeState, Numbers]:
         key, epochs, numbers = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32)), 0.0, {}
         for i in range(first_step, first_step + n_steps):
-            state, numbers = self.step(state, problem.prepared, first=i == 0, key=jax.random.fold_in(key, i))
+            state, numbers = self.step(
+                state, problem.prepared[:2], first=i == 0, key=jax.random.fold_in(key, i)
+            )
             epochs += numbers["solver_epochs"]
         return state, {**numbers, "solver_epochs": epochs}
 

@@ -1,7 +1,6 @@
 """The loop of learning: `fit`, which runs any learner; chains of learners; streams of rows."""
 
-from .chain import Chain
 from .fit import fit
 from .stream import Stream, begin_stream, continue_run, feed
 
-__all__ = ["Chain", "Stream", "begin_stream", "continue_run", "feed", "fit"]
+__all__ = ["Stream", "begin_stream", "continue_run", "feed", "fit"]

@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.distributions import Normal, ScaleMixture, student_multipliers
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
-from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
+from stochgp.likelihoods.noise import AbstractNoise, as_noise, noise_of_rows, row_variances
 from stochgp.parameters import AbstractParameter, as_positive, positive, value_of
 from stochgp.warning import warn
 
@@ -43,7 +43,7 @@ class Gaussian(AbstractLikelihood):
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Normal:
         """N(m, v + σ²)."""
-        return Normal(mean[:, 0], np.sqrt(variance[:, 0] + wide_variances(self.noise, X)))
+        return Normal(mean[:, 0], np.sqrt(variance[:, 0] + noise_of_rows(self.noise, X)))
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         std = jnp.sqrt(row_variances(self.noise, X, f.dtype))
@@ -135,7 +135,7 @@ class StudentT(AbstractLikelihood):
             what = f"a Student-t with {nu:.3g} degrees of freedom"
             warn(f"{what} has no mean: medians take its place", stacklevel=2)
         multipliers, log_weights = student_multipliers(nu)
-        scale = wide_variances(self.noise, X)
+        scale = noise_of_rows(self.noise, X)
         return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, nu)
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:

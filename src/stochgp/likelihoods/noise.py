@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Array, Float
 
 from stochgp.numerics.trees import Trees
 from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
@@ -130,19 +130,15 @@ def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) 
     return noise.variance(jnp.asarray(X, dtype), jnp.ones(X.shape[0], dtype))
 
 
-def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.ndarray, " N"]:
-    """σ² s(x) of rows of count 1, in float64 on the host."""
-    with jax.enable_x64(True):
-        return noise_of_rows(noise, np.asarray(X, np.float64), np.ones(len(X)))
-
-
 def noise_of_rows(
-    noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
+    noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """σ² s(x) / ρ of each row, on the host."""
+    """σ² s(x) / ρ of each row, on the host; ρ = 1 without `count`."""
+    count = np.ones(len(X)) if count is None else count
     if isinstance(noise, ConstantNoise):  # without a program for each number of rows
         return np.asarray(float(noise.level) / count)
-    return np.asarray(noise_variances(noise, X, count))
+    with jax.enable_x64(True):
+        return np.asarray(noise_variances(noise, np.asarray(X, np.float64), count))
 
 
 def gradient_of_noise(

@@ -17,8 +17,7 @@ TRANSFORMS = {
     "box-cox": transforms.BoxCox(),
     "yeo-johnson": transforms.YeoJohnson(),
     "sinh-arcsinh": transforms.SinhArcsinh(),
-    "spline": transforms.Spline(),
-    "count": transforms.ShiftedLog(),
+    "count": transforms.Log(0.5),
 }
 AUTO = "auto"  # chosen by held-out rows
 
@@ -44,7 +43,7 @@ class Warped(AbstractLikelihood):
     likelihood : likelihood or str
         That of T(y): a value of `stochgp.likelihoods` or "gaussian"; in a regressor also every name that its own `likelihood` may be.
     transform : transform or str
-        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or "count"
+        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
         (log(y + ½)). In a regressor also "auto": held-out rows decide whether there is a transform.
     """
 

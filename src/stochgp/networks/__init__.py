@@ -1,23 +1,27 @@
-"""Networks: plain Equinox modules that map one row x [D] to z [P], and embeddings of numeric inputs to put before them.
+"""Networks: plain Equinox modules that map one row x [D] to z [P], and a bound on the inputs to put before them.
 
 Any other Equinox module or callable of that kind serves as well. Rows keep their dtype: weights are cast to it. Weights are drawn for standardised inputs.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.networks.embeddings import Embedded as Embedded
-from stochgp.networks.embeddings import periodic, piecewise_linear, smooth_clip, within
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.seeds import normal, split_key, uniform
+from stochgp.parameters import Frozen, frozen, value_of
 
-__all__ = ["attention", "mlp", "periodic", "piecewise_linear", "relu", "smooth_clip", "within"]
+__all__ = ["attention", "mlp", "relu", "within"]
+
+# Standard deviations outside of the range of the rows. RMSE on a fifth year of particulate matter, from four: 0.75 with 0 to 0.1, 0.82 with 0.5, 0.94 unbounded.
+REACH = 0.1
 
 Activation = Callable[[Array], Array]
 
@@ -193,6 +197,57 @@ def attention(
         layers=tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys),
         output_norm=eqx.nn.LayerNorm(width, dtype=dtype),
     )
+
+
+class Within(eqx.Module):
+    """z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and at most w_d outside.
+
+    So a network does not extrapolate linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.
+    """
+
+    low: Frozen
+    high: Frozen
+    width: Frozen
+
+    @property
+    def n_inputs(self) -> int:
+        return self.low.content.shape[0]
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " D"]:
+        low, high, width = (value_of(part, x.dtype) for part in (self.low, self.high, self.width))
+        nearest = jnp.minimum(jnp.maximum(x, low), high)
+        return nearest + width * jnp.tanh((x - nearest) / jnp.where(width > 0, width, 1))
+
+
+class Embedded(eqx.Module):
+    """z = network(embedding(x)): both map one row to one axis."""
+
+    embedding: Any
+    network: Any
+
+    @property
+    def n_inputs(self) -> int:
+        return self.embedding.n_inputs
+
+    @property
+    def n_outputs(self) -> int:
+        return self.network.n_outputs
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
+        return self.network(self.embedding(x))
+
+
+def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
+    """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side.
+
+    Parameters
+    ----------
+    X, limits, dtype : array [N, D], array [2, D], dtype
+        Some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the embedding's arrays.
+    """
+    low, high = np.asarray(limits, np.float64)
+    parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
+    return Within(*(frozen(on_device(part, dtype)) for part in parts))
 
 
 def _encoder_layer(

@@ -22,13 +22,14 @@ from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.linalg import JITTERS, rounding_error
 from stochgp.parameters import partition, slope_of
 
-PAIRS = 1 << 18  # entries of matrices that a thread works on at a time
+PAIRS = 1 << 17  # entries of matrices that a thread works on at a time
 BLOCK = 32  # neighbourhoods of a program of JAX
 WIDE_BELOW = 1e-4  # noise variance over the mean of k(x, x), from which down float32 is not enough
 HALF_LOG_2PI = 0.9189385332046727
 
 Rows3 = Float[np.ndarray, "B m D"]
 Rows2 = Float[np.ndarray, "B m"]
+Part = tuple[dense.Term, np.ndarray, np.ndarray, np.ndarray]  # a term, z [B, m, A], K and f'(s) [B, m, m]
 
 
 class Conditional(NamedTuple):
@@ -70,11 +71,16 @@ def unknown(P: int) -> Curvature:
     return Curvature(nan, np.zeros(P), one, one, np.float64(1), nought, one, nought, np.int64(0))
 
 
-def systems(gp: Any, rows: Batch, dtype: Any) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
-    """(A = k(X, X) + Σ, y) of neighbourhoods, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0."""
+def systems(
+    gp: Any, rows: Batch, dtype: Any, parts: list["Part"] | None = None
+) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
+    """(A = k(X, X) + Σ, y) of neighbourhoods, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0.
+
+    `parts` get the terms of A that NumPy evaluates.
+    """
     X, y, count = rows
     there = count > 0
-    A = covariances(gp, X, np.where(there, count, 1.0), dtype)
+    A = covariances(gp, X, np.where(there, count, 1.0), dtype, parts)
     if not there.all():
         connected = there[:, :, None] & there[:, None, :]
         connected |= np.eye(X.shape[1], dtype=bool)
@@ -82,16 +88,22 @@ def systems(gp: Any, rows: Batch, dtype: Any) -> tuple[Float[np.ndarray, "B m m"
     return A, y.astype(A.dtype)
 
 
-def covariances(gp: Any, X: Rows3, count: Rows2, dtype: Any) -> Float[np.ndarray, "B m m"]:
+def covariances(
+    gp: Any, X: Rows3, count: Rows2, dtype: Any, parts: list["Part"] | None = None
+) -> Float[np.ndarray, "B m m"]:
     """k(X, X) + diag(σ²s/ρ) of each set of rows, in `dtype`."""
     terms = _host_terms(gp)
     if terms is None:
         return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
-    A, centred = None, X - X[:, -1:]
+    A: Any = None
+    centred = X - X[:, -1:]
     for term in terms:
-        K, _ = dense.profile(term, dense.squares(term.scaled(centred).astype(dtype)))
+        Z = term.scaled(centred).astype(dtype)
+        K, slope = dense.profile(term, dense.squares(Z), slope=parts is not None)
         K *= K.dtype.type(term.variance)
-        A = K if A is None else A + K
+        if parts is not None:
+            parts.append((term, Z, K, slope))
+        A = K.copy() if A is None else A + K
     diagonal = np.arange(X.shape[1])
     A[:, diagonal, diagonal] += (float(gp.noise.level) / count).astype(dtype)
     return A
@@ -223,9 +235,11 @@ def _sums(
 ) -> tuple:
     """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows; then weight, loss and gradient of each."""
     rows = neighbourhoods(source, near)
-    A, y = systems(gp, rows, dtype_of(wide))
+    parts: list[Part] = []
+    A, y = systems(gp, rows, dtype_of(wide), parts)
     known, u, h, own = left_out(A, y, *_observed(gp, rows, R, joint))
-    by_A, across, by_more, by_noise = _slopes(gp, rows, h, u[:, :, None] - own[:, None, :] * h, joint)
+    p = u[:, :, None] - own[:, None, :] * h
+    by_A, across, by_more, by_noise = _slopes(gp, rows, parts, h, p, joint)
     z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
     rho = rows.weight[:, -R:]
     weight = (np.ones_like(rho) if joint else rho) / R
@@ -254,12 +268,14 @@ def _weighted_products(J: Float[np.ndarray, "B R P"], weight: Float[np.ndarray, 
     return (J * weight.reshape(-1, 1)).T @ J
 
 
-def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> tuple[np.ndarray, ...]:
+def _slopes(
+    gp: Any, rows: Batch, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
+) -> tuple[np.ndarray, ...]:
     """Derivatives [B, R, P] in float64 by what trains: (h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i, ∂log(σ² s_i)) of the scored rows i; 0 in a joint density for ∂more."""
     X, _, count = rows
     count = np.where(count > 0, count, 1.0)
-    terms, R = _host_terms(gp), h.shape[2]
-    if terms is None:
+    R = h.shape[2]
+    if not terms:
         theta, rest = partition(gp)
         args = (theta, rest, len(packed(theta)))
         parts = _padded(_form_slopes, args, X.astype(h.dtype), count.astype(h.dtype), h, p)
@@ -267,9 +283,9 @@ def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> 
             np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True)
         )
         return own, across, (0 if joint else 1) * more, noise
-    found, centred = [], X - X[:, -1:]
-    for term in terms:
-        found.extend(zip(*_slopes_of_term(term, centred, h, p), strict=True))
+    found = []
+    for part in terms:
+        found.extend(zip(*_slopes_of_term(part, h, p), strict=True))
     by_level = slope_of(gp.noise.level)
     if by_level is not None:
         each = h / count[:, :, None].astype(h.dtype)
@@ -283,17 +299,13 @@ def _slopes(gp: Any, rows: Batch, h: np.ndarray, p: np.ndarray, joint: bool) -> 
     return own, across, more, noise
 
 
-def _slopes_of_term(term: dense.Term, X: Rows3, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
+def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
     """(hᵀ∂K h, pᵀ∂K h) [B, R, ·] by what trains in this term, as lists. With G = f'(s), z the scaled rows and × entry by entry:
 
     Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
     """
-    B, m, R = h.shape
-    Z = term.scaled(X).astype(h.dtype)
-    A = Z.shape[2]
-    F, G = dense.profile(term, dense.squares(Z), slope=True)
-    F *= F.dtype.type(term.variance)
-    Fh = F @ h
+    (B, m, R), (term, Z, F, G) = h.shape, part
+    A, Fh = Z.shape[2], F @ h
     right = (h[:, :, :, None] * Z[:, :, None, :]).reshape(B, m, R * A)
     product = G @ np.concatenate([h, p, right], axis=2)
     Gh, Gp, GhZ = product[:, :, :R], product[:, :, R : 2 * R], product[:, :, 2 * R :].reshape(B, m, R, A)
@@ -335,7 +347,9 @@ def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint
 
 
 def is_small(gp: Any, rows: Batch) -> bool:
-    """Return True if the noise of some row is so small beside the prior variance that neighbourhoods need float64."""
+    """Return True if neighbourhoods need float64: parameters have it, or the noise of some row is small beside the prior variance."""
+    if gp.noise_variance.dtype == np.float64:
+        return True
     X, count = np.asarray(rows.X, np.float64), np.asarray(rows.weight, np.float64)
     noise = _noise(gp, X[None], np.maximum(count, SMALLEST_COUNT)[None])
     return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, X))

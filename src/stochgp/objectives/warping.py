@@ -44,8 +44,8 @@ def fit_transforms(
     seed: Any,
     group: Int32[np.ndarray, " N"] | None = None,
     weight: Float[np.ndarray, " N"] | None = None,
-) -> tuple[dict[str, AbstractTransform], Preference]:
-    """(Transforms by their names, with parameters learned; which of them is preferred to none by rows that none was fitted to).
+) -> tuple[AbstractTransform, Preference]:
+    """(The transform that is preferred, else the first of them, with parameters learned; which is preferred to none by rows that none was fitted to).
 
     All are fitted to the same rows, inputs standardised; none of a group is on both sides.
     """
@@ -59,10 +59,11 @@ def fit_transforms(
     tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
     fitted = {name: T for name, (T, _) in tried.items()}
     if len(held) < 2:
-        return fitted, Preference(None, {}, "there are too few")
+        return next(iter(fitted.values())), Preference(None, {}, "there are too few")
     cell = clusters(X[held], None if group is None else group[held])
     scores = {name: score for name, (_, score) in tried.items()}
-    return fitted, prefer(scored(None)[1], scores, cell, count[held])
+    found = prefer(scored(None)[1], scores, cell, count[held])
+    return fitted[found.name or next(iter(fitted))], found
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +122,7 @@ def _outward(
         T = transform.from_raw(gamma) if transform.raw else transform
         slopes = T.log_slope(y)
         excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
-        beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
+        beyond = PENALTY * jnp.sum(count * jnp.square(excess))
         return T(y), beyond - jnp.sum(count * slopes)
 
     z, value = others(gamma)

@@ -52,9 +52,13 @@ class Boosting(NamedTuple):
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[Trees] = []
         best, n_best = loss(other_values), 0
-        while len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
-            g, h = slopes(values)
-            splits, leaves = self._grow(bins, edges, g, h, generator)
+        inputs = np.flatnonzero([len(edge) > 0 for edge in edges])
+        while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
+            some = np.sort(generator.permutation(inputs)[:MOST_INPUTS])
+            rows = np.sort(generator.permutation(len(X))[: max(1, round(self.share * len(X)))])
+            g, h = (part[rows] for part in slopes(values))
+            splits, leaves = self._grow(bins[np.ix_(rows, some)], [len(edges[j]) for j in some], g, h)
+            splits = [(int(some[j]), cut) for j, cut in splits]
             trees.append(_tree(splits, leaves, edges))
             values += leaves[_leaf(bins, splits)]
             other_values += leaves[_leaf(other_bins, splits)]
@@ -64,42 +68,52 @@ class Boosting(NamedTuple):
         return joined(trees[:n_best]) if n_best else None
 
     def _grow(
-        self, bins: Bins, edges: list[Float[np.ndarray, " _"]], g: np.ndarray, h: np.ndarray, generator: np.random.Generator
-    ) -> tuple[list[Split], Float[np.ndarray, " L"]]:  # fmt: skip
-        """The splits of one tree, level by level those of highest worth, and the values of its leaves."""
-        N, D = bins.shape
-        rows = generator.permutation(N)[: max(1, round(self.share * N))]
-        inputs = np.sort(generator.permutation(D)[:MOST_INPUTS])
-        columns = [bins[rows, j] for j in inputs]
-        # sums of inputs with two values need the rows above the cut only: categories are mostly 0
-        entries = [
-            (slice(None), column, len(edges[j]) + 1) if len(edges[j]) > 1 else (np.flatnonzero(column), 0, 1)
-            for j, column in zip(inputs, columns, strict=True)
-        ]
-        g, h = g[rows], h[rows]
-        leaf, splits = np.zeros(len(rows), np.int64), []
-        for level in range(self.depth):
-            worth = self._worth(entries, leaf, 1 << level, g, h)
-            best = int(np.argmax([each.max() for each in worth]))
-            cut = int(np.argmax(worth[best]))
-            splits.append((int(inputs[best]), cut))
-            leaf = 2 * leaf + (columns[best] > cut)
-        size = 1 << self.depth
-        total_g, total_h = np.bincount(leaf, g, size), np.bincount(leaf, h, size)
-        return splits, -self.rate * total_g / (total_h + self.ridge)
+        self, bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
+    ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
+        """The splits of one tree, level by level those of highest worth, and the values of its leaves.
 
-    def _worth(
-        self, entries: list[tuple], leaf: np.ndarray, n_leaves: int, g: np.ndarray, h: np.ndarray
-    ) -> list[Float[np.ndarray, " b"]]:
-        """Σ (Σg)²/(Σh + ridge) over the leaves and both sides, for every split of every input."""
-        totals, worth = [np.bincount(leaf, w, n_leaves)[:, None] for w in (g, h)], []
-        for rows, column, size in entries:
-            place = leaf[rows] * size + column
-            sums = [np.bincount(place, w[rows], n_leaves * size).reshape(n_leaves, -1) for w in (g, h)]
-            G, H = (one.cumsum(axis=1) for one in sums)
-            other_g, other_h = totals[0] - G, totals[1] - H
-            worth.append((G**2 / (H + self.ridge) + other_g**2 / (other_h + self.ridge)).sum(axis=0))
-        return worth
+        Σg and Σh of one side of all splits are from histograms of all inputs at once. For inputs of two values, mostly 0 as categories are, only rows above the cut
+        are added up.
+        """
+        sizes, n = np.array(n_edges) + 1, len(g)
+        many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
+        order = np.repeat(np.arange(len(many)), sizes[many])  # of the inputs of slots
+        start = np.cumsum(sizes[many]) - sizes[many]
+        slots, pairs = bins[:, many] + start, np.nonzero(bins[:, two])
+        is_equal = bool((h == h[0]).all())
+
+        def histograms(rows: np.ndarray, leaf: np.ndarray, L: int) -> Float[np.ndarray, "2 L S"]:
+            """Σg and Σh of these rows, in each leaf and slot."""
+            place, T, B = (slots[rows] + len(order) * leaf[rows, None]).ravel(), len(order), len(two)
+            there = np.isin(pairs[0], rows, kind="table") if len(rows) < n else slice(None)
+            above = pairs[0][there]
+            place_of_two, found = B * leaf[above] + pairs[1][there], []
+            for w in (g, None if is_equal else h):
+                dense, sparse = (None, None) if w is None else (np.repeat(w[rows], len(many)), w[above])
+                parts = np.bincount(place, dense, L * T), np.bincount(place_of_two, sparse, L * B)
+                found.append(np.hstack([part.reshape(L, -1) for part in parts if len(part)]))
+            return np.stack([found[0], h[0] * found[1] if is_equal else found[1]])
+
+        leaf, splits = np.zeros(n, np.int64), []
+        sums = histograms(np.arange(n), leaf, 1)
+        for level in range(self.depth):
+            totals = np.stack([np.bincount(leaf, w, 1 << level) for w in (g, h)])[..., None]
+            side = sums.copy()
+            np.cumsum(sums[..., : len(order)], axis=2, out=side[..., : len(order)])
+            side[..., : len(order)] -= totals * order
+            worth = sum((G**2 / (H + self.ridge)).sum(axis=0) for G, H in (side, totals - side))
+            k = int(np.argmax(worth))
+            j, cut = (many[order[k]], k - start[order[k]]) if k < len(order) else (two[k - len(order)], 0)
+            splits.append((int(j), int(cut)))
+            is_above = bins[:, j] > cut
+            if level < self.depth - 1:
+                less = is_above if 2 * is_above.sum() <= n else ~is_above
+                part = histograms(np.flatnonzero(less), leaf, 1 << level)
+                both = [sums - part, part] if less is is_above else [part, sums - part]
+                sums = np.stack(both, axis=2).reshape(2, 2 << level, -1)
+            leaf = 2 * leaf + is_above
+        G, H = (np.bincount(leaf, w, 1 << self.depth) for w in (g, h))
+        return splits, -self.rate * G / (H + self.ridge)
 
 
 def _tree(

@@ -25,7 +25,7 @@ PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inpu
 MIN_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
 
 FOLDS = 5  # of trees
-BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=256, fewest=4, patience=30)
+BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=64, fewest=4, patience=30)
 SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows of one tree: as many as this, within these bounds
 SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
@@ -186,7 +186,7 @@ class TreeMean(AbstractMeanFunction):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             learned, judged = (rest.some(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
-            trees = _boosted(learned, judged, k, lambda last=last: deadline.left() > last)
+            trees = boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
                 sizes[k] = len(trees.leaves)
@@ -197,6 +197,11 @@ class TreeMean(AbstractMeanFunction):
         whole = max(np.average((rows.y - values) ** 2, weights=rows.weights), 1e-300)
         share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
+
+    def left_out(self, rows: Rows) -> Float[np.ndarray, " N"]:
+        """offset + g_k(x) at the rows of the fit, k the fold of the row, which g_k has not learned from. m, the mean over folds, varies less."""
+        fold, K = folds(len(rows), rows.group, FOLDS), len(self.sizes)
+        return self.offset + K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
 
     def __call__(self, X: Any, xp: Any = np) -> Any:
         if xp is not np:
@@ -209,15 +214,20 @@ class TreeMean(AbstractMeanFunction):
         return np.zeros(X.shape)
 
     def deviations(self, X: Any, xp: Any = np) -> Any:
-        flat, K, ends = X.reshape(-1, X.shape[-1]), len(self.sizes), np.cumsum((0, *self.sizes))
-        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
-        value = lambda trees: trees.on_host(flat) if xp is np else trees(flat)
-        G = xp.stack([value(part(k)) for k in range(K)], axis=-1)  # g_k/K
+        G, K = self._of_folds(X.reshape(-1, X.shape[-1]), xp), len(self.sizes)
         found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
         return found.reshape(*X.shape[:-1], K)
 
+    def _of_folds(self, X: Any, xp: Any) -> Any:
+        """g_k(x)/K [N, K]."""
+        K, ends = len(self.sizes), np.cumsum((0, *self.sizes))
+        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
+        return xp.stack([part(k).on_host(X) if xp is np else part(k)(X) for k in range(K)], axis=-1)
 
-def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:
+
+def boosted(
+    seen: Rows, others: Rows, seed: int = 0, goes_on: Callable[[], bool] = lambda: True
+) -> Trees | None:
     """Least-squares trees from the rows `seen`, as many as improve the `others`."""
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
     slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)

@@ -2,8 +2,8 @@
 
 from .base import AbstractOperator, wide
 from .kernel import GPU_TILE, TILE, KernelOperator
-from .sharded import Product, ShardedOperator, gather, ring
+from .sharded import ShardedOperator
 
 __all__ = [
-    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "Product", "ShardedOperator", "gather", "ring", "wide",
+    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "ShardedOperator", "wide",
 ]  # fmt: skip

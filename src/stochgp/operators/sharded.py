@@ -1,6 +1,6 @@
-"""K + Σ with its rows, and those of all vectors, spread over G devices, and two ways to multiply by K.
+"""K + Σ with its rows, and those of all vectors, spread over G devices.
 
-Each way sends (G − 1)/G of N (D + 1 + S) numbers to a device.
+A product with all of A sends (G − 1)/G of N (D + 1 + S) numbers to a device.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from stochgp.devices import AXIS, Devices
@@ -23,63 +22,6 @@ from stochgp.operators.kernel import TILE, KernelOperator
 from stochgp.parameters import Frozen
 
 SPREAD, WHOLE = P(AXIS), P()
-
-Product = Callable[[KernelOperator, Float[Array, "R S"], int, int, Read], Float[Array, "R S"]]
-"""How a device's rows of K V are computed: product(shard, V, n_rows, n_devices, read), inside `jax.shard_map`.
-
-`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time, and multiplied by `read(V)`.
-"""
-
-
-def gather(
-    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
-) -> Float[Array, "R S"]:
-    """All rows and all of V are sent to every device first: the fewest messages, and memory for N (D + 1 + S) numbers.
-
-    Parameters
-    ----------
-    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
-        As of `Product`.
-    """
-    columns, V = jax.lax.all_gather((shard.rows, V), AXIS, tiled=True)
-    return _by_blocks(shard, columns, V, n_rows, read)
-
-
-def ring(
-    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
-) -> Float[Array, "R S"]:
-    """Rows and V travel from device to device while the last ones are multiplied: memory for two shards of them.
-
-    Parameters
-    ----------
-    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
-        As of `Product`.
-    """
-    onward = [(i, (i + 1) % n_devices) for i in range(n_devices)]
-
-    def turn(carry: tuple[PyTree, Array, Array], _: None) -> tuple[tuple[PyTree, Array, Array], None]:
-        columns, V, total = carry
-        arriving = jax.lax.ppermute((columns, V), AXIS, onward)
-        return (*arriving, total + _by_blocks(shard, columns, V, n_rows, read)), None
-
-    first = (shard.rows, V, shard.zeros(V.shape, _read_dtype(V, read)))
-    (columns, V, total), _ = jax.lax.scan(turn, first, None, length=n_devices - 1)
-    return total + _by_blocks(shard, columns, V, n_rows, read)
-
-
-def _by_blocks(
-    shard: KernelOperator, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
-) -> Float[Array, "R S"]:
-    """k(rows of the shard, columns) read(V), `n_rows` rows at a time."""
-    R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (shard.rows, columns))
-    n_rows = min(n_rows, R)
-    by_columns = dataclasses.replace(shard, rows=columns, noise=jnp.ones(C, shard.dtype), size=C)
-    product = lambda start: by_columns.times(shard.block(start, n_rows), V, read)
-    return filled(shard.zeros((R, V.shape[1]), _read_dtype(V, read)), R, n_rows, product)
-
-
-def _read_dtype(V: Array, read: Read) -> DTypeLike:
-    return jax.eval_shape(read, V).dtype
 
 
 class ShardedOperator(AbstractOperator):
@@ -95,8 +37,8 @@ class ShardedOperator(AbstractOperator):
         The first two on every device, the next two spread; no rows of K are kept, and `tile` divides P/G.
     inputs : array [P, D], optional
         X and repetitions of its last row, spread over the devices; None once the rows are reordered.
-    devices, product : Devices, callable
-        The G devices, with their mesh, and the product with all of A: `gather` or `ring`.
+    devices : Devices
+        The G devices, with their mesh.
     """
 
     kernel: AbstractKernel
@@ -109,7 +51,6 @@ class ShardedOperator(AbstractOperator):
     keep_rows: int = eqx.field(static=True)
     inputs: Float[Array, "P D"] | None
     devices: Devices = eqx.field(static=True)
-    product: Product = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -121,7 +62,6 @@ class ShardedOperator(AbstractOperator):
         *,
         tile: int = TILE,
         keep_rows: int = 0,
-        product: Product = gather,
     ) -> "ShardedOperator":
         """As `KernelOperator.of`, spread over these devices. Raises ValueError as that does, and for `Devices()`, which have no mesh."""
         if devices.mesh is None:
@@ -137,7 +77,7 @@ class ShardedOperator(AbstractOperator):
         rows, inputs = devices.place(extended((plain.rows, X), missing))
         noise = devices.place(jnp.pad(plain.noise, (0, missing), constant_values=1))
         alike, centre = devices.replicate((plain.kernel, plain.centre))
-        return cls(alike, centre, rows, noise, None, N, tile, keep_rows, inputs, devices, product)
+        return cls(alike, centre, rows, noise, None, N, tile, keep_rows, inputs, devices)
 
     @property
     def n_devices(self) -> int:
@@ -177,7 +117,8 @@ class ShardedOperator(AbstractOperator):
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
     ) -> Float[Array, "P S"]:
         def own_rows(shard: KernelOperator, own: Array) -> Array:
-            KV = self.product(shard, own, n_rows, self.n_devices, read).astype(own.dtype)
+            columns, V = jax.lax.all_gather((shard.rows, own), AXIS, tiled=True)
+            KV = _by_blocks(shard, columns, V, n_rows, read).astype(own.dtype)
             each = own.shape[0]
             inside = jax.lax.axis_index(AXIS) * each + jnp.arange(each) < self.size  # no padding
             return jnp.where(inside[:, None], KV, jnp.zeros_like(KV)) + shard.noise[:, None] * own
@@ -214,6 +155,17 @@ class ShardedOperator(AbstractOperator):
 
         mapped = self._mapped(on_shard, (WHOLE, WHOLE, SPREAD, SPREAD, *taken), given)
         return lambda *arguments: mapped(numbers, self.centre, self.rows, self.noise, *arguments)
+
+
+def _by_blocks(
+    shard: KernelOperator, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
+) -> Float[Array, "R S"]:
+    """k(rows of the shard, columns) read(V), `n_rows` rows at a time."""
+    R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (shard.rows, columns))
+    n_rows = min(n_rows, R)
+    by_columns = dataclasses.replace(shard, rows=columns, noise=jnp.ones(C, shard.dtype), size=C)
+    product = lambda start: by_columns.times(shard.block(start, n_rows), V, read)
+    return filled(shard.zeros((R, V.shape[1]), jax.eval_shape(read, V).dtype), R, n_rows, product)
 
 
 def _places(each: int, indices: Int[Array, " B"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:

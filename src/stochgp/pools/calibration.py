@@ -14,7 +14,6 @@ from stochgp.distributions import (
     recalibration,
     temperature_scaling,
 )
-from stochgp.distributions.calibrating import recalibration_of_parts
 from stochgp.distributions.curves import truncated
 from stochgp.pools.targets import shift_of
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights
@@ -33,14 +32,12 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     y = predictions.y
     if y.min() <= 0 or shift_of(predictions.rows) is None:
         return weights
-    parts = list(predictions.mixed(weights))
-    if not any(not d.has_masses and (d.cdf(0.0) > MAX_BELOW).any() for _, d in parts):
+    found = predictions.mixed(weights)
+    if found.has_masses or not (found.cdf(0.0) > MAX_BELOW).any():
         return weights
-    weight = np.concatenate([predictions.weight[i] for i, _ in parts])
-    mean_crps = lambda of: float(
-        np.average(np.concatenate([of(d).crps(y[i]) for i, d in parts]), weights=weight)
+    before, after = (
+        float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
     )
-    before, after = mean_crps(lambda d: d), mean_crps(truncated)
     why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
     context.record("positive", after <= before, why)
     return dataclasses.replace(weights, positive=after <= before)
@@ -53,19 +50,16 @@ def calibrate(
 
     In tables with a time it is learned from rows between the training rows, and has no strength far from them.
     """
-    rows, parts = predictions.rows, list(predictions.mixed(weights))
-    if any(d.has_masses for _, d in parts):
+    rows, found, strength = predictions.rows, predictions.mixed(weights), None
+    if found.has_masses:
         return keep_probabilities(context, "a curve is of continuous distributions")
+    if near_only:
+        assert predictions.far is not None
+        i = np.flatnonzero(~predictions.far)
+        rows, found = dataclasses.replace(rows, group=None).some(i), found[i]
+        strength = weights.strength(rows.X)
     try:
-        if near_only:
-            assert predictions.far is not None
-            ((_, d),) = parts
-            i = np.flatnonzero(~predictions.far)
-            near = rows.some(i)
-            curve = recalibration(d[i], near.y, weight=near.weight, strength=weights.strength(near.X))
-        else:
-            each = [(d, rows.some(i)) for i, d in parts]
-            curve = recalibration_of_parts([(d, part.y, part.group, part.weight) for d, part in each])
+        curve = recalibration(found, rows.y, groups=rows.group, weight=rows.weight, strength=strength)
     except ValueError as refusal:
         return keep_probabilities(context, str(refusal))
     where = " near the training rows, of later ones F" if near_only else ""

@@ -1,31 +1,24 @@
 """Members of a pool that take in held-out rows, or that other rows are given."""
 
 import contextlib
-import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
 from sklearn.base import clone
 
 from stochgp import deadline
-from stochgp.budget import Budget, MemoryLimitError
+from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.fitted import Fitted
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.hyperparameters import Curvature, integrated
 from stochgp.families.kernel import KernelGPRegressor
-from stochgp.families.solving import solved_directly
 from stochgp.families.updating import with_posterior
 from stochgp.features import is_network
-from stochgp.numerics.arrays import on_device
 from stochgp.observations import TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
 from stochgp.warning import silent
 
-DRAWS_OF_FOLDS = 8  # hyperparameters of a kernel GP that predicts a fold: a quarter of those of the fit
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
@@ -54,35 +47,12 @@ def learned_again(member: Any, rows: Rows, *, labels: Any = None, **settings: An
     return again
 
 
-def curvature_of(member: Any, budget: Budget) -> Curvature | None:
-    """The curvature of the likelihood of a kernel GP that has learned from all rows, for `posterior_of_fewer`; None for other members."""
-    if not isinstance(member, KernelGPRegressor):
-        return None
-    is_fixed = member.noise_variance is not None or member.learner is None
-    with jax.enable_x64(True):
-        return Curvature.of(member._fitted.posterior, is_fixed, budget)
-
-
-def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvature, budget: Budget) -> Fitted:
-    """A kernel GP given some of its rows, at the hyperparameters that these would have: Newton steps from those of all rows."""
-    fitted, rows = member._fitted, rows.merged()
-    base: Any = _base(fitted.posterior)
-    X = on_device(fitted.inputs.transform(rows.X, np.dtype(fitted.dtype)))
-    y = np.asarray(fitted.observation.to_model(rows.X, rows.y), np.float64)
-    system = dataclasses.replace(base.system, X=X, weight=rows.weights.astype(np.float64))
-    with jax.enable_x64(True):
-        posterior = solved_directly(system, base.solver, y)[0]
-        if member.learner is not None:
-            posterior, gp = curvature.stepped(posterior)
-            if curvature.draws:
-                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)
-        return with_posterior(fitted, posterior)
-
-
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows) -> KernelGPRegressor:
     """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
     posterior: Any = member._fitted.posterior
-    noise = float(_base(posterior).noise.level)  # `noise_variance_` has the factor of the error distribution
+    noise = float(
+        getattr(posterior, "base", posterior).noise.level
+    )  # `noise_variance_` has the factor of the error distribution
     again = learned_again(
         member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
         learning_rate=None, prediction=member.plan_["prediction"]["choice"],
@@ -123,7 +93,3 @@ def takes_in(member: Any, rows: Rows) -> bool:
                 getattr(member, method)(rows.X, rows.y, rows.weight)
                 return True
     return False
-
-
-def _base(posterior: Any) -> Any:
-    return posterior.base if isinstance(posterior, MixturePosterior) else posterior

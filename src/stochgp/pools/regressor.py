@@ -48,12 +48,11 @@ from stochgp.pools.targets import COUNT, REAL, choose_counts, choose_transform, 
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack, stack_near_and_far
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
-MEMBERS = ("kernel", "feature", "linear", "trees")
+MEMBERS = ("kernel", "linear", "trees")
 MEMBERS_OF_FEW = ("kernel", "trees")  # below MIN_ROWS_HELD_OUT
-MEMBERS_IN_TIME = ("kernel", "linear", "trees", LINE)  # scored on blocks
-# Rows of a table with a time, up to which a feature GP is scored on blocks: nine larger tables of ten left it out, for a tenth to a fifth of the time.
-MAX_ROWS_OF_FEATURES = 10_000
-MIN_REFIT_SHARE = 0.05  # of the rows, held out, for which trees are learned again
+MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # scored on blocks
+FOLDED = {"kernel", "trees", "linear"}  # members that predict each fold from the others without another fit
+MIN_REFIT_SHARE = 0.12  # of the rows, held out, for which trees are learned again
 POINT_MASS, MIN_GAIN_OF_POINT_MASS = "point_mass", 0.01  # of the CRPS
 
 
@@ -168,8 +167,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 return self._fit_feature(X, y, {"sample_weight": sample_weight, "groups": groups}, context)
             rows, encoder, in_time = table
             settings = self._target_settings(rows, in_time, context)
-            n_rows, rows = len(rows), rows.apart()
-            division = self._divide(rows, in_time, context)
+            n_rows, rows, division = len(rows), *self._divide(rows, in_time, context)
             candidates = self._candidates(rows, encoder, division)
             members = fit_members(self, candidates, rows.some(~division.all), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
@@ -206,18 +204,26 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         settings: dict[str, Any] = {"target_outliers": "keep"} | self._own_likelihood
         is_default = self.target == AUTO and not self._own_likelihood and isinstance(self.members, str)
         if is_default and self._point_mass is None:
-            shared = {"dtype": self.dtype, "memory_limit": self.memory_limit, "devices": self.devices}
             apart = rows.apart()
-            self.target_ = choose_counts(apart, shared | {"random_state": context.seed("counts")}, context)
+            self.target_ = choose_counts(apart, context)
             # In tables with a time members of log(y + c) did worse: 10 % more RMSE on the last fifth of PM2.5, 0.2 nats on steel.
             if self.target_ == REAL and not in_time and (T := choose_transform(apart, context)) is not None:
                 settings["likelihood"] = Warped(AUTO, T)
         return settings | {"target": self.target_}
 
-    def _divide(self, rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
-        if self._point_mass is None:
-            return divide(rows, in_time, self.new_rows, context)
-        return HeldOut.none(len(rows))
+    def _divide(self, rows: Rows, in_time: bool, context: FitContext) -> tuple[Rows, HeldOut]:
+        """(The rows, which of them no member learns from): none of fewer than 100; of 100 to 1,000 none, but folds if members can be given fewer rows later; else a part, in blocks of time if groups are these."""
+        apart, generator = rows.apart(), np.random.default_rng(context.seed("division"))
+        if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
+            return apart, HeldOut.none(len(apart))
+        if len(apart) >= MIN_ROWS_HELD_OUT:
+            of_blocks = in_time and held_out_in_time(apart, self.new_rows == AUTO, generator)
+            return apart, of_blocks or held_out(apart, generator)
+        names = MEMBERS_OF_FEW if isinstance(self.members, str) else self.members
+        if isinstance(self.members, Mapping) or not FOLDED.issuperset(names):
+            return apart, held_out(apart, generator)
+        fold = folds(len(rows), rows.group, N_FOLDS, context.seed("division"))
+        return rows, HeldOut.none(len(rows))._replace(fold=fold)
 
     def _candidates(self, rows: Rows, encoder: Any, division: HeldOut) -> dict[str, Any]:
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
@@ -237,8 +243,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 found = dict(list(found.items())[:1])
         else:
             names = [name for name in MEMBERS_IN_TIME if name in known] or usual
-            if len(rows) <= MAX_ROWS_OF_FEATURES and "feature" in known:
-                names.append("feature")
             found = made(self.members, names, rows.group)
             if self.new_rows == AUTO:
                 first = next(iter(found))
@@ -298,7 +302,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         others, note = without_worse_kernel(others)
         distance = distance_in_time(members, rows, division, others)
         if distance is not None:
-            others, context.report["widths"] = widen_for_later_times(members, others)
+            others = widen_for_later_times(members, others, context)
         weights = self._best_or_pool(others, distance)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
@@ -313,7 +317,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     def _best_or_pool(self, predictions: HeldOutPredictions, distance: Any) -> PoolWeights:
         """The pool, or its best member: if one is asked for, or their distributions cannot be mixed."""
-        is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for _, ds in predictions.parts for d in ds)
+        is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
         if self.ensemble and is_mixed:
             return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
         useful = predictions.of(predictions.informative())
@@ -359,25 +363,14 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return self._fit_from_files("feature", member, why, files, y, others, context)
 
 
-def divide(rows: Rows, in_time: bool, new_rows: str, context: FitContext) -> HeldOut:
-    """Rows that no member learns from: none below 100, five folds of 100 to 1,000 rows, else a part, in blocks if groups are blocks of time."""
-    generator = np.random.default_rng(context.seed("division"))
-    if len(rows) >= MIN_ROWS_HELD_OUT:
-        return held_out_in_time(rows, new_rows == AUTO, generator) if in_time else held_out(rows, generator)
-    if len(rows) < MIN_ROWS_FOLDS:
-        return HeldOut.none(len(rows))
-    fold = folds(len(rows), rows.group, N_FOLDS, context.seed("division"))
-    return HeldOut.none(len(rows))._replace(fold=fold)
-
-
 def _unless_preferred(
     name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
 ) -> PoolWeights:
     """The hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
-    ((_, mixed),) = others.mixed(weights)
-    ((_, distributions),) = predictions.parts
-    rival = {name: distributions[predictions.names.index(name)]}
-    found = prefer_by_crps(mixed, rival, predictions.rows, predictions.cluster, MIN_GAIN_OF_POINT_MASS)
+    rival = {name: predictions.distributions[predictions.names.index(name)]}
+    found = prefer_by_crps(
+        others.mixed(weights), rival, predictions.rows, predictions.cluster, MIN_GAIN_OF_POINT_MASS
+    )
     if not found.gains:  # one of the two has no finite scores
         return weights
     if found.name is None:

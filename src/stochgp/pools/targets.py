@@ -1,28 +1,19 @@
 """What the members of a pool of regressors learn: counts, or real numbers under one transform."""
 
-from typing import Any
+import dataclasses
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp import deadline
-from stochgp.budget import MemoryLimitError
 from stochgp.choosing import Preference, prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
-from stochgp.data.standardise import Standardiser
-from stochgp.data.time_order import BETWEEN
-from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution
-from stochgp.families.kernel import KernelGPRegressor
-from stochgp.families.likelihoods import GAUSSIAN
+from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
-from stochgp.objectives.warping import fit_transforms
+from stochgp.observations.mean_function import boosted
 from stochgp.pools.held_out import held_out
-from stochgp.pools.refit import raise_interrupt_of
-from stochgp.transforms import ShiftedLog
-from stochgp.warning import silent
+from stochgp.transforms import AbstractTransform, Log
 
 REAL, COUNT = "real", "count"
 # Whole numbers of which most are small, and one frequent: for large ones a step of 1 matters little.
@@ -31,59 +22,39 @@ MIN_GAIN_OF_COUNTS = 0.02  # of the CRPS: of marks from 1 to 5 counts had 1.1 % 
 TAILS = (0.1, 0.5, 0.9)  # quantiles, whose distances say which way targets are skew
 MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # nats a row; share
 MIN_ROWS, MAX_ROWS = 400, 2_000  # half of them are predicted
-EPOCHS = 30
-SECONDS = 30.0  # both models of counts, compiled for the first time
 
 
-def choose_counts(rows: Rows, settings: dict[str, Any], context: FitContext) -> str:
-    """Return "count" if small kernel GPs of log(y + ½), rounded, have clearly lower CRPS than ones of y; else "real".
+def choose_counts(rows: Rows, context: FitContext) -> str:
+    """Return "count" if trees of log(y + ½), rounded, have clearly lower CRPS than trees of y; else "real".
 
     Counts have probabilities in place of a density, so the log score does not compare them with real targets. Half of at most 2,000 rows is predicted.
     """
     if not may_be_counts(rows):
         return REAL
-    if len(rows) < MIN_ROWS or deadline.left() < SECONDS:
-        why = "rows are too few" if len(rows) < MIN_ROWS else "there was no time"
-        context.record("target", REAL, f"{why} to compare models of counts and of real numbers")
+    if len(rows) < MIN_ROWS:
+        context.record("target", REAL, "rows are too few to compare models of counts and of real numbers")
         return REAL
-    rows = rows.some(random_rows(len(rows), MAX_ROWS, context.seed("counts")))
-    new = held_out(rows, np.random.default_rng(context.seed("counts")), share=0.5).all
-    model = KernelGPRegressor(
-        likelihood=GAUSSIAN, rotate_inputs=False, epochs=EPOCHS, missing="refuse", new_rows=BETWEEN,
-        target_outliers="keep", **settings,
-    )  # fmt: skip
-    seen, held = rows.some(~new), rows.some(new)
-    try:
-        real, count = (_predicted(model.set_params(target=target), seen, held) for target in (REAL, COUNT))
-    except (MemoryLimitError, TimeIsUpError, ValueError) as refused:  # the members will meet it too
-        context.record("target", REAL, str(refused))
-        return REAL
-    cluster = clusters(np.asarray(model._fitted.inputs.transform(held.X, np.float64)), held.group)
+    seen, held, cluster = _halves(rows, context.seed("counts"))
+    real, count = _predicted(None, seen, held), Rounded(_predicted(Log(0.5), seen, held))
     found = prefer_by_crps(real, {COUNT: count}, held, cluster, MIN_GAIN_OF_COUNTS)
-    context.record("target", found.name or REAL, f"small kernel GPs: {found.why}")
+    context.record("target", found.name or REAL, f"trees: {found.why}")
     return found.name or REAL
 
 
-def choose_transform(rows: Rows, context: FitContext) -> ShiftedLog | None:
-    """log(y + c) for all members, if small GPs of it predict held-out rows clearly better (`fit_transforms`), by at least 0.05 nats; c of `shift_of`.
+def choose_transform(rows: Rows, context: FitContext) -> Log | None:
+    """log(y + c) for all members, if trees of it predict held-out rows clearly better, by at least 0.05 nats; c of `shift_of`.
 
-    Recorded if targets are skew.
+    Recorded if targets are skew. Half of at most 2,000 rows is predicted.
     """
     shift = shift_of(rows)
     if shift is None:
         return None
-    X = np.asarray(Standardiser.fit(rows.X, rows.weight).transform(rows.X, np.float64))
-    tried = {"log": ShiftedLog(shift)}
-    found = fit_transforms(
-        tried, X, rows.y, seed=context.seed("transform"), group=rows.group, weight=rows.weight
-    )[1]
-    gain = found.gains.get("log")
-    chosen = (
-        tried["log"] if found.name is not None and gain is not None and gain.mean > MIN_GAIN_OF_LOG else None
-    )
-    what = None if chosen is None else f"log(y + {shift:.4g})"
-    context.record("transform", what, f"of the targets, for all members; small GPs: {found.why}")
-    return chosen
+    T, (seen, held, cluster) = Log(shift), _halves(rows, context.seed("transform"))
+    base, rival = (_predicted(of, seen, held).logpdf(held.y) for of in (None, T))
+    found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
+    what = found.name and f"log(y + {shift:.4g})"
+    context.record("transform", what, f"of the targets, for all members; trees: {found.why}")
+    return found.name and T
 
 
 def prefer_by_crps(
@@ -133,8 +104,20 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
     return float((high + low - 2 * middle) / max(high - low, np.finfo(float).tiny))
 
 
-def _predicted(model: Any, seen: Rows, held: Rows) -> AbstractDistribution:
-    with silent():
-        model.fit(seen.X, seen.y, seen.weight, groups=seen.group)
-        raise_interrupt_of(model)
-        return model.predict_distribution(held.X)
+def _halves(rows: Rows, seed: int) -> tuple[Rows, Rows, Int[np.ndarray, " R"]]:
+    """(Rows to learn from, rows to predict, clusters of these), of at most 2,000."""
+    rows = rows.some(random_rows(len(rows), MAX_ROWS, seed))
+    new = held_out(rows, np.random.default_rng(seed), share=0.5).all
+    held, spread = rows.some(new), np.std(rows.X, axis=0)
+    return rows.some(~new), held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
+
+
+def _predicted(T: AbstractTransform | None, seen: Rows, held: Rows) -> AbstractDistribution:
+    """N(m, S) of T(y) at the rows `held`, S the mean square of errors there: m by boosting, ended when these rows no longer gain."""
+    z, new = (rows.y if T is None else np.asarray(T(rows.y), np.float64) for rows in (seen, held))
+    offset = np.average(z, weights=seen.weights)
+    trees = boosted(dataclasses.replace(seen, y=z - offset), dataclasses.replace(held, y=new - offset))
+    m = offset + (0.0 if trees is None else trees.on_host(held.X))
+    S = np.average((new - m) ** 2, weights=held.weights) + np.finfo(float).tiny
+    found = Normal(np.broadcast_to(m, new.shape), np.full(len(new), S**0.5))
+    return found if T is None else Warped(found, T)

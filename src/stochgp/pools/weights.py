@@ -1,7 +1,7 @@
 """Weights of the members of a pool, from predictions of held-out rows."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -104,12 +104,12 @@ def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any
 class HeldOutPredictions:
     """Held-out rows [R] as each of K members predicts them.
 
-    `parts` are pairs of row numbers and the members' distributions there: one pair, or a pair for each fold. Sums over a `cluster` of rows are taken as independent.
+    Sums over a `cluster` of rows are taken as independent.
     """
 
     names: list[str]
     rows: Rows
-    parts: list[tuple[Int[np.ndarray, " r"], list[AbstractDistribution]]]
+    distributions: list[AbstractDistribution]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
     weight: PerRow  # for scores: in tables with a time single rows and blocks count alike
@@ -126,19 +126,18 @@ class HeldOutPredictions:
         arrays = {
             name: getattr(self, name)[i] for name in ("mean", "log_density", "weight", "cluster", "constant")
         }
-        return replace(self, rows=self.rows.some(i), parts=[], far=None, **arrays)
+        return replace(self, rows=self.rows.some(i), distributions=[], far=None, **arrays)
 
     def of(self, names: Sequence[str]) -> "HeldOutPredictions":
         """Some of the members."""
         k = [self.names.index(name) for name in names]
-        parts = [(i, [distributions[j] for j in k]) for i, distributions in self.parts]
+        distributions = [self.distributions[j] for j in k] if self.distributions else []
         columns = {"mean": self.mean[:, k], "log_density": self.log_density[:, k]}
-        return replace(self, names=list(names), parts=parts, **columns)
+        return replace(self, names=list(names), distributions=distributions, **columns)
 
-    def mixed(self, weights: PoolWeights) -> Iterator[tuple[Int[np.ndarray, " r"], Any]]:
-        """(Row numbers, distributions of the pool there)."""
-        for i, distributions in self.of(weights.names).parts:
-            yield i, mixed(weights, distributions, self.rows.X[i])
+    def mixed(self, weights: PoolWeights) -> Any:
+        """The distributions of the pool."""
+        return mixed(weights, self.of(weights.names).distributions, self.rows.X)
 
     @functools.cached_property
     def scores(self) -> dict[str, PerRow]:

@@ -147,6 +147,20 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         parts = (self.columns(rows[i : i + COLUMNS]) for i in range(0, len(rows), COLUMNS))
         return 1 / np.concatenate([np.sum(np.square(L, dtype=np.float64), axis=0) for L in parts])
 
+    def fold_out(
+        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(Means, variances) of f at the rows of the fit, each fold F given the others at these hyperparameters: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹, less the noise."""
+        alpha, mean = np.asarray(self.weights, np.float64)[:, 0], np.array(data.y, np.float64)
+        variance = np.empty(len(mean))
+        for k in range(int(fold.max()) + 1):
+            some = np.flatnonzero(fold == k)
+            half = self.columns(some).astype(np.float64)
+            inverse = np.linalg.inv(half.T @ half)
+            mean[some] -= inverse @ alpha[some]
+            variance[some] = inverse.diagonal()
+        return mean, np.maximum(variance - self.system.row_noise, 0.0)
+
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
         """These columns of L⁻¹."""
         units = np.zeros((len(self.system.X), len(rows)), self.factor.L.dtype, order="F")

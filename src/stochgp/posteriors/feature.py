@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Rows as TrainingRows
-from stochgp.features import AbstractFeatureMap
+from stochgp.features import AbstractFeatureMap, Linear
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
 from stochgp.numerics.arrays import filled_up
@@ -90,13 +90,25 @@ class FeaturePosterior(AbstractPosterior):
         noise = known_noise(noise_variance) if noise is None else with_level(noise, noise_variance)
         return cls(features=features, weights=weights, root=root, noise=noise)
 
-    @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:
+        """Of linear features of arrays on the host; else in one program."""
+        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
+            return self.features.on_host(X) @ np.asarray(self.weights)
+        return self._mean(X)
+
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """Both from one evaluation of the features."""
+        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
+            Phi = self.features.on_host(X)
+            return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
+        return self._mean_and_variance(X)
+
+    @eqx.filter_jit
+    def _mean(self, X: Rows) -> PerRow:
         return matmul(self._features(X), self.weights)
 
     @eqx.filter_jit
-    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Both from one evaluation of the features."""
+    def _mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         Phi = self._features(X)
         return matmul(Phi, self.weights), jnp.sum(matmul(Phi, self.root) ** 2, axis=1)
 
@@ -107,7 +119,14 @@ class FeaturePosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Each of twenty folds given the others, whole groups in one, at these features and this constant noise: exactly.
+        """Each of twenty folds given the others, whole groups in one (`fold_out`)."""
+        mean, variance = self.fold_out(data, folds(len(data), data.group, FOLDS), noise)
+        return ((data.y - mean) / np.sqrt(variance + noise))[rows]
+
+    def fold_out(
+        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(Means, variances) of f at the rows of the fit, each fold given the others, at these features and this constant noise: exactly.
 
         With P = (RRᵀ)⁻¹, the precision of the weights, and W the rows' weights, those without the rows k have the precision P_k = P − Φ_kᵀWΦ_k/σ² and the mean
         P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). O(N M²).
@@ -117,23 +136,21 @@ class FeaturePosterior(AbstractPosterior):
         P = half.T @ half
         P += ROUNDING * P.diagonal().max() * np.eye(len(P))
         h = P @ np.asarray(self.weights, np.float64)
-        fold = folds(len(data), data.group, FOLDS)
-        wanted, z = np.zeros(len(data), bool), np.zeros(len(data))
-        wanted[rows] = True
+        mean, variance, features = np.zeros(len(data)), np.zeros(len(data)), self._on_host(data.X)
         for k in range(int(fold.max()) + 1):
-            of_fold = np.flatnonzero(fold == k)
-            Phi, some = self._on_host(data.X[of_fold]), data.some(of_fold)
-            scaled, y = Phi * (some.weights / noise)[:, None], np.asarray(some.y, np.float64)
+            some = np.flatnonzero(fold == k)
+            Phi = features[some]
+            scaled = Phi * (data.weights[some] / noise)[:, None]
             P_k = P - Phi.T @ scaled
-            asked = wanted[of_fold]
             L = np.linalg.cholesky((P_k + P_k.T) / 2)
-            weights = np.linalg.solve(P_k, h - scaled.T @ y)
-            spread = np.linalg.solve(L, Phi[asked].T)
-            z[of_fold[asked]] = (y - Phi @ weights)[asked] / np.sqrt(np.sum(spread**2, axis=0) + noise)
-        return z[rows]
+            mean[some] = Phi @ np.linalg.solve(P_k, h - scaled.T @ data.y[some])
+            variance[some] = np.sum(np.linalg.solve(L, Phi.T) ** 2, axis=0)
+        return mean, variance
 
     def _on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
         """φ of any number of rows, block by block."""
+        if isinstance(self.features, Linear):
+            return self.features.on_host(np.asarray(X))
         blocks = _in_blocks(X).reshape(-1, BLOCK, X.shape[1])
         return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
 

@@ -19,7 +19,7 @@ from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks
-from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
+from stochgp.operators import AbstractOperator, KernelOperator, ShardedOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
@@ -92,14 +92,14 @@ class KernelSystem(eqx.Module):
         own = self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
 
-    def spread_over(self, devices: Devices, product: Product = gather) -> "KernelSystem":
-        """The same with its operator's rows spread over these devices, products as `ShardedOperator.of`. A file holds the system without them."""
+    def spread_over(self, devices: Devices) -> "KernelSystem":
+        """The same with its operator's rows spread over these devices. A file holds the system without them."""
         if devices.mesh is None:
             return self
         made = dataclasses.replace(self)
         with jax.enable_x64(True):
             spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
-            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile, product=product)
+            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile)
         vars(made)["operator"] = many  # what its property would make on one device
         return made
 

@@ -95,6 +95,13 @@ class MixturePosterior(AbstractPosterior):
         e, V = self._total(*(np.stack(values) for values in zip(*found, strict=True)))
         return np.asarray(e / np.sqrt(V))
 
+    def fold_out(
+        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
+    ) -> tuple[PerRow, PerRow]:
+        """The moments of the mixture, w_s being those of all rows."""
+        found = [part.fold_out(data, fold, noise) for part in self.parts]
+        return self._total(*(np.stack(values) for values in zip(*found, strict=True)))
+
     def _total(
         self, means: Float[np.ndarray, "S N"], variances: Float[np.ndarray, "S N"]
     ) -> tuple[PerRow, PerRow]:

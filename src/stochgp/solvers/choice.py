@@ -13,7 +13,7 @@ from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import AS_ASKED
 from stochgp.devices import ONE, Devices
 from stochgp.names import lookup
-from stochgp.operators import GPU_TILE, TILE, Product, gather, ring
+from stochgp.operators import GPU_TILE, TILE
 from stochgp.solvers.adasap import ADASAP
 from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver
 from stochgp.solvers.cg import CG
@@ -29,15 +29,13 @@ MAX_CHOLESKY_ROWS = (
     20_000  # measured: faster than CG and SDD on three UCI sets, and on five of six systems of 20,000 rows
 )
 MAX_CG_VARIANTS = 2  # "auto" takes CG with its default rank or half of it: with less, SDD is faster
-PRODUCTS: dict[str, Product] = {"gather": gather, "ring": ring}
-MAX_GATHERED = 0.1  # of the free memory, for rows and vectors that lie on every device
 
 
 class SolvePlan(NamedTuple):
     """How (K + Σ) α = b is solved.
 
     The posterior depends on `solver`, `tile`, `keep_rows`, `n_samples` and `dtype`.
-    It depends on `way` by rounding, and by a preconditioner without neighbours.
+    It depends on `is_shared` by rounding, and by a preconditioner without neighbours.
     """
 
     solver: AbstractSolver
@@ -47,14 +45,14 @@ class SolvePlan(NamedTuple):
     dtype: str  # of the solve
     need: int  # bytes on top of what was in use
     reason: str
-    way: str | None = None  # key of `PRODUCTS` if devices share products with K
+    is_shared: bool = False  # whether devices share products with K
     n_devices: int = 0  # 0 = none were given
 
     def record(self, record: Callable[[str, Any, str], None]) -> None:
         """Record the decisions (`FitContext.record`)."""
         record("solver", name_of(self.solver), self.reason)
         if self.n_devices:
-            shared = {"count": self.n_devices, "solve": self.way or "one device"}
+            shared = {"count": self.n_devices, "solve": "shared" if self.is_shared else "one device"}
             record("devices", shared, _why_devices(self))
 
 
@@ -119,10 +117,9 @@ def _plan(
     layout = Layout(tile, 0, workspace, solver.itemsize_for(size))
     if solver.exact_variances:
         size = size._replace(n_samples=0)
-    way = None
-    if devices.share_work and isinstance(solver, AbstractIterativeSolver):
-        way = way_of(size, devices, free)
-        need = shared_bytes(solver, size, layout, way, devices)
+    is_shared = devices.share_work and isinstance(solver, AbstractIterativeSolver)
+    if is_shared:
+        need = shared_bytes(solver, size, layout, devices)
     else:
         if solver.keeps_rows:
             layout = layout._replace(keep_rows=room_for_rows(solver, layout, size, free))
@@ -135,28 +132,18 @@ def _plan(
         dtype="float64" if layout.factor_itemsize == 8 else "float32",
         need=need,
         reason="",
-        way=way,
+        is_shared=is_shared,
         n_devices=0 if devices.mesh is None else devices.count,
     )
 
 
-def way_of(size: SystemSize, devices: Devices, free: int) -> str:
-    """Return "gather" if all rows and vectors may lie on every device, else "ring"."""
-    return "gather" if devices.in_one_memory * _gathered(size) <= MAX_GATHERED * free else "ring"
-
-
-def shared_bytes(solver: AbstractSolver, size: SystemSize, layout: Layout, way: str, devices: Devices) -> int:
-    """Return a bound: the need of a device that solves alone, and the bytes sent to it.
+def shared_bytes(solver: AbstractSolver, size: SystemSize, layout: Layout, devices: Devices) -> int:
+    """Return a bound: the need of a device that solves alone, and all rows and vectors, which are sent to it.
 
     Devices with one memory need as many times more.
     """
-    sent = _gathered(size) if way == "gather" else 2 * -(-_gathered(size) // devices.count)
+    sent = size.n_rows * (size.row_bytes + size.itemsize * size.n_columns)
     return devices.in_one_memory * (solver.need_bytes(size, layout) + sent)
-
-
-def _gathered(size: SystemSize) -> int:
-    """Return the bytes of all rows and of all vectors."""
-    return size.n_rows * (size.row_bytes + size.itemsize * size.n_columns)
 
 
 def name_of(solver: AbstractSolver) -> str:
@@ -178,7 +165,7 @@ def _reason(solver: AbstractSolver, size: SystemSize, asked: str | AbstractSolve
 
 
 def _why_devices(plan: SolvePlan) -> str:
-    if plan.way is not None:
+    if plan.is_shared:
         return "the devices share products with K"
     if plan.n_devices == 1:
         return "one device"

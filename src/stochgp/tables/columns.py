@@ -25,6 +25,7 @@ Kind = Literal["number", "boolean", "text", "time"]
 
 MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 
+LARGEST = 1e150  # whose square is still a number; beyond it a value counts as infinite
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
 _ROW = "(rows count from 1, header excluded)"
 _DTYPES = (
@@ -219,7 +220,7 @@ def is_missing(value: Any) -> bool:
 
 def _infinite(column: Column) -> Bool[np.ndarray, " N"]:
     numeric = column.kind in ("number", "boolean")
-    return np.isinf(column.values) if numeric else np.zeros(len(column.missing), bool)
+    return np.abs(column.values) > LARGEST if numeric else np.zeros(len(column.missing), bool)
 
 
 def _frame_columns(table: Any) -> dict[str, Any]:

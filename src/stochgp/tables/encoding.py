@@ -1,6 +1,5 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,12 +22,10 @@ from .columns import (
     read_column,
     rewording,
     table_columns,
-    whole,
 )
-from .files import notes_of
 from .levels import LevelTargets, codes_of, out_of_fold
-from .readings import day_first_of, decimal_mark_of
-from .rules import MAX_LEVELS, ColumnRule, dropped, encode, rule_of, texts_of
+from .readings import day_first_of
+from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
@@ -92,21 +89,20 @@ class TableEncoder:
             if column.kind == "number" and not column.missing.any():
                 targets = LevelTargets.of(column.values, 0)
         imputes, named, day_first = missing != "refuse", not is_array(table), None
-        mark, notes = decimal_mark_of(table), notes_of(table)
         of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
-        alike: dict[bytes, str] = {}
+        alike: dict[Any, str] = {}
         with rewording(lambda text: text + of_array):
             if named:
                 texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
                 day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
                 column = column_of(name, raw, imputes, DROP)
-                rule, column = rule_of(column, imputes, targets, named, mark, day_first)
-                kept.append(rule.noting(notes.get(name, "")))
+                rule, column = rule_of(column, imputes, targets, day_first)
+                kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
-                useful.append(_without_leak(rule, column, targets).noting(notes.get(name, "")))
+                useful.append(_without_leak(rule, column, targets))
         if all(rule.kind == "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
@@ -223,7 +219,7 @@ def column_of(name: str, raw: Any, imputes: bool, without_values: str = "") -> C
     return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
 
 
-def _useful(rule: ColumnRule, column: Column, alike: dict[bytes, str]) -> ColumnRule:
+def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRule:
     """The rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
     if rule.kind == "dropped":
         return rule
@@ -236,15 +232,11 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[bytes, str]) -> Column
     if is_one and len(column.missing) > 1 and not column.missing.any():
         is_number = column.kind in ("number", "boolean")
         return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
-    digest = hashlib.blake2b(column.kind.encode(), digest_size=16)
-    if column.kind == "text":
-        coded = whole(column.values).dictionary_encode()
-        digest.update("\0".join(coded.dictionary.to_pylist()).encode())
-        digest.update(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).tobytes())
-    else:
-        digest.update(np.where(column.missing, 0, column.values).tobytes())
-        digest.update(column.missing.tobytes())
-    first = alike.setdefault(digest.digest(), rule.name)
+    values = (
+        column.values.to_pylist() if column.kind == "text" else np.where(column.missing, 0, column.values)
+    )
+    content = tuple(values) if column.kind == "text" else (values.tobytes(), column.missing.tobytes())
+    first = alike.setdefault((column.kind, hash(content)), rule.name)
     return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
 
@@ -302,12 +294,6 @@ def known_instead(
         return Z
 
     return new, map(instead, range(STAND_INS))
-
-
-def many_texts(table: Any) -> tuple[str, ...]:
-    """Columns of more than 50 texts."""
-    columns = [read_any(name, raw) for name, raw in table_columns(table).items()]
-    return tuple(c.name for c in columns if c.kind == "text" and len(c.values.unique()) > MAX_LEVELS)
 
 
 def some_rows(part: Any, kept: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather, .npz, .npy.
+"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather.
 
 A text table has a header line; it is separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1, with or without a byte-order mark.
 Every fault of the file is one line of ValueError that begins with the path.
@@ -7,12 +7,8 @@ Every fault of the file is one line of ValueError that begins with the path.
 import contextlib
 import csv
 import functools
-import itertools
-import json
-import math
 import os
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,16 +21,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 
-from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
 from stochgp.storage.files import replacing
 
 from .columns import MISSING_VALUES, TableError, is_number
-from .readings import DECIMAL, decimal_mark
 
 TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npz")
-BLOCK_SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npy")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather")
 WRITABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 BLOCK_ROWS = 1 << 16
 BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
@@ -43,7 +36,6 @@ START = 1 << 16  # bytes that show the form of a text file
 LINES = 50
 NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # as after a comma and a blank
 NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
-_NOTES = b"stochgp.notes"  # of a schema's metadata
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -53,24 +45,21 @@ _WRITERS = {
 }
 
 # What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
-DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zlib.error)
 
 
-def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
-    """The table in a file, by its suffix.
+def read_table(path: str | os.PathLike) -> pa.Table:
+    """The table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
 
     csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
-    numbers, true/false, ISO dates and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
-    array X [N, D] the columns X0 … X(D-1). Blanks around names are removed.
+    numbers, true/false, ISO dates and times are recognised, all else is text. Blanks around names are removed.
 
     Raises ValueError, in one line, if the file is missing, of unknown suffix, empty, without rows, ragged, truncated or damaged.
 
     Parameters
     ----------
     path : path
-        A .csv, .tsv (both also with .gz), .parquet, .feather or .npz file.
-    memory_limit : str or int, optional
-        As of the estimators: an npz file whose arrays would exceed it is refused unread.
+        The file.
     """
     path = Path(path)
     suffix = file_suffix(path, SUFFIXES)
@@ -81,27 +70,16 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
     with _naming_damage(path):
         if suffix in TEXT_SUFFIXES:
             table = _read_csv(path)
-        elif suffix == ".npz":
-            table = _read_npz(path, Budget.of(memory_limit))
         elif suffix == ".feather":
             table = pa_feather.read_table(path, memory_map=False)
         else:
             with pa_parquet.ParquetFile(path) as file:
                 table = file.read()
     names = checked_names(path, table)
-    pairs = [(new, old.strip()) for new, old in zip(names, table.column_names, strict=True)]
-    notes = {new: f"a further column called {old!r}" for new, old in pairs if old not in ("", new)}
-    metadata = (table.schema.metadata or {}) | ({_NOTES: json.dumps(notes)} if notes else {})
-    table = table.rename_columns(names).replace_schema_metadata(metadata or None)
+    table = table.rename_columns(names)
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
-
-
-def notes_of(table: Any) -> dict[str, str]:
-    """The notes of `read_table` on columns, by name."""
-    metadata = getattr(getattr(table, "schema", None), "metadata", None)
-    return json.loads(metadata[_NOTES]) if isinstance(metadata, dict) and _NOTES in metadata else {}
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
@@ -203,7 +181,9 @@ def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
     for name, values in arrays.items():
         if values.ndim != 1:
             raise ValueError(f"{path}: column {name!r} has shape {values.shape}; expected one dimension")
-    _refuse_lengths(path, "columns", list(arrays.items()))
+    if len({len(values) for values in arrays.values()}) > 1:
+        shown = ", ".join(f"{name!r} has {len(values)}" for name, values in list(arrays.items())[:8])
+        raise ValueError(f"{path}: columns of unequal length: {shown}")
     try:
         return pa.table({name: pa.array(values) for name, values in arrays.items()})
     except pa.ArrowException as error:
@@ -212,62 +192,19 @@ def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
         ) from error
 
 
-def _refuse_lengths(path: Path, what: str, arrays: list[tuple[str, np.ndarray]]) -> None:
-    if len({len(values) for _, values in arrays}) > 1:
-        shown = ", ".join(f"{name!r} has {len(values)}" for name, values in arrays[:8])
-        raise ValueError(f"{path}: {what} of unequal length: {shown}")
-
-
-def _read_npz(path: Path, budget: Budget) -> pa.Table:
-    # np.load also reads a single array and a pickle, which are no tables.
-    size = 0
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as file:
-                shape, _, dtype = _npy_header(file, f"{name!r} in it is no array")
-            size += math.prod(shape) * dtype.itemsize
-    budget.require(2 * size, f"{path}: reading its arrays, of {format_bytes(size)},")
-    with np.load(path, allow_pickle=False) as archive:
-        columns = [column for name in archive.files for column in _npz_columns(path, name, archive[name])]
-    if not columns:
-        raise ValueError(f"{path}: the archive holds no arrays")
-    _refuse_lengths(path, "arrays", columns)
-    return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
-
-
-def _npy_header(file: Any, otherwise: str | None = None) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(Shape, whether in Fortran's order, dtype) of an array. ValueError for other files."""
-    form = np.lib.format
-    try:
-        version = form.read_magic(file)
-    except ValueError as error:
-        raise ValueError(otherwise or str(error)) from error
-    return (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
-
-
-def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    if array.dtype.kind not in "biufUM" or array.dtype.itemsize > 8 and array.dtype.kind == "f":
-        raise ValueError(f"{path}: array {name!r} has dtype {array.dtype}, which is no column type")
-    if array.ndim == 1 or array.ndim == 2 and array.shape[1] == 1:
-        return [(name, array.reshape(-1))]
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{path}: array {name!r} has shape {array.shape}; expected [N] or [N, D]")
-    return [(f"{name}{j}", array[:, j]) for j in range(array.shape[1])]
-
-
 def tables_of(
     file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] = NO_TYPES
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a .csv, .tsv (both also with .gz), .parquet, .feather or .npy file in tables of at most 65,536 rows.
+    """Yield the rows of a .csv, .tsv (both also with .gz), .parquet or .feather file in tables of at most 65,536 rows.
 
     Memory is for one table, never for all. `columns` are the ones to read, None = all; further ones may be among those read. `types` are of
     columns of text files.
     """
-    suffix = file_suffix(file, BLOCK_SUFFIXES)
+    suffix = file_suffix(file, SUFFIXES)
     if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
         tables = _of_csv(file, types)
     else:
-        tables = _of_parquet(file, columns) if suffix == ".parquet" else _OTHERS[suffix](file)
+        tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
     for table in tables:
         for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
             yield table.slice(start, BLOCK_ROWS)
@@ -290,33 +227,17 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batches.get_batch(number)])
 
 
-def _of_npy(file: Path) -> Iterator[pa.Table]:
-    """By reading: pages of a memory map would count as memory in use."""
-    with open(file, "rb") as opened:
-        shape, fortran, dtype = _npy_header(opened)
-        if len(shape) != 2 or fortran or dtype.kind not in "biuf":
-            raise TableError(f"{file}: expected an array of numbers [N, D] in C order, not {dtype} {shape}")
-        for first in range(0, shape[0], BLOCK_ROWS):
-            values = np.empty((min(BLOCK_ROWS, shape[0] - first), shape[1]), dtype)
-            if opened.readinto(values.data.cast("B")) != values.nbytes:
-                raise TableError(f"{file}: the file ends before its {shape[0]} rows")
-            yield pa.table({f"x{j}": pa.array(values[:, j]) for j in range(shape[1])})
-
-
-_OTHERS = {".feather": _of_feather, ".npy": _of_npy}
-
-
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns; `types` are of columns by their names without blanks around them."""
     typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
-    with pa_csv.open_csv(file, **_csv_form(file, typed)[0]) as batches:
+    with pa_csv.open_csv(file, **_csv_form(file, typed)) as batches:
         for batch in batches:
             yield pa.Table.from_batches([batch])
 
 
 def csv_names(file: Path) -> list[str]:
     """The names in the first line, as they are."""
-    with pa_csv.open_csv(file, **_csv_form(file)[0]) as batches:
+    with pa_csv.open_csv(file, **_csv_form(file)) as batches:
         try:
             return list(batches.schema.names)
         except UnicodeDecodeError as error:
@@ -325,7 +246,7 @@ def csv_names(file: Path) -> list[str]:
 
 def _read_csv(file: Path) -> pa.Table:
     """All rows. Raises pyarrow's errors, with the row if the reader knows it."""
-    options, decimal = _csv_form(file)
+    options = _csv_form(file)
     read = options["read_options"]
     try:
         found = pa_csv.read_csv(file, **options)
@@ -335,11 +256,11 @@ def _read_csv(file: Path) -> pa.Table:
     if read.encoding == "utf8" and any(pa.types.is_binary(kind) for kind in found.schema.types):
         read.encoding = "latin1"
         found = pa_csv.read_csv(file, **options)
-    return found.replace_schema_metadata({DECIMAL: decimal}) if decimal else found
+    return found
 
 
-def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> tuple[dict[str, Any], str]:
-    """(Options for pyarrow's readers, the decimal mark, "" if unknown), by the first bytes.
+def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
+    """Options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal.
 
     Raises ValueError if the file is empty, in UTF-16, or has no line of names.
     """
@@ -362,17 +283,19 @@ def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> tuple[
             f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
         )
     rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
-    columns = itertools.zip_longest(*rows, fillvalue="")
-    decimal = decimal_mark((pa.array(cells, pa.large_string()).unique() for cells in columns), delimiter)
+    has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     return {
         "read_options": pa_csv.ReadOptions(
             block_size=CSV_BYTES, encoding=encoding, skip_rows=int(bool(says))
         ),
         "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": pa_csv.ConvertOptions(
-            null_values=NULLS, strings_can_be_null=True, column_types=types, decimal_point=decimal or "."
+            null_values=NULLS,
+            strings_can_be_null=True,
+            column_types=types,
+            decimal_point="," if has_comma else ".",
         ),
-    }, decimal
+    }
 
 
 def _decoded(start: bytes, is_cut: bool) -> tuple[str, str]:

@@ -19,7 +19,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class LevelTargets(NamedTuple):
     """C values of each of N rows, whose statistics are taken, and the weights of rows; the name "mean" is of real targets.
 
-    Rows of a `group` share a fold. `many` are columns with statistics however few levels their rows of positive weight have.
+    Rows of a `group` share a fold.
     """
 
     values: Float64[np.ndarray, "N C"]
@@ -27,7 +27,6 @@ class LevelTargets(NamedTuple):
     weight: Float64[np.ndarray, " N"]
     seed: int
     group: Any = None
-    many: tuple[str, ...] = ()
 
     @classmethod
     def of(

@@ -30,7 +30,7 @@ AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """N packed rows of counts, for `fit` and `predict` of an estimator with the Tanimoto kernel. Made by `pack` or `from_bytes`.
+    """N packed rows of counts, for `fit` and `predict` of an estimator with the Tanimoto kernel. Made by `pack`.
 
     Rows of bits of 1,024 columns take 140 bytes each.
 
@@ -72,18 +72,6 @@ class Fingerprints:
             words[rows, -1] = np.maximum(dense.astype(np.int64) - np.array(levels), 0).sum(axis=1)
         return cls(levels, words)
 
-    @classmethod
-    def from_bytes(cls, rows: Any, n_bits: int | None = None) -> "Fingerprints":
-        """Bits as `numpy.packbits` and fingerprint libraries write them: uint8 [N, n_bits / 8], the first bit the highest of its byte."""
-        rows = np.asarray(rows)
-        if rows.ndim != 2 or rows.dtype != np.uint8:
-            raise ValueError(f"expected bytes, uint8 [N, B], but got {rows.dtype} of shape {rows.shape}")
-        n_bits = int(8 * rows.shape[1] if n_bits is None else n_bits)
-        words = np.zeros((len(rows), n_words(n_bits) + 1), np.float32)
-        for chunk in _chunks(len(rows), n_bits):
-            words[chunk, :-1] = packed_bits(np.unpackbits(rows[chunk], axis=1, count=n_bits).astype(bool))
-        return cls((1,) * n_bits, words)
-
     def __len__(self) -> int:
         return len(self.words)
 
@@ -95,11 +83,6 @@ class Fingerprints:
     def shape(self) -> tuple[int, int]:
         """(Molecules, columns)."""
         return len(self.words), len(self.levels)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the packed rows."""
-        return self.words.nbytes
 
     def counts(self) -> Any:
         """The counts as a sparse matrix of uint16 [N, columns]. Raises ValueError for rows with further counts."""

@@ -1,6 +1,5 @@
 """Texts that are numbers, dates, times of day or yes and no: how a column writes them, found once and kept."""
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +11,10 @@ import pyarrow.compute as pc
 from jaxtyping import Bool
 
 from . import times
-from .columns import Column, TableError, both, is_array, is_number, read_any, table_columns, whole
+from .columns import Column, both, is_number, whole
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
-FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
 LOOKED_AT = 200  # different texts that show how most columns are read
-ROWS_OF_MARK = 1_000  # of a column, evenly spaced, that show the decimal mark of a table
-NEARER = 100  # times as near to the training median: then the other decimal mark is the right one
-DECIMAL = b"stochgp.decimal"  # of a schema's metadata: the decimal mark of the file
 POINT_MONEY = frozenset(
     ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
 )  # 1,200 is 1200
@@ -30,7 +25,6 @@ _CURRENCY = r"\p{Sc}|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
 _UNIT = r"(?:\p{Sc}|%|‰|°|µ|\p{L})[\p{L}\p{N}\p{Sc}°%‰/·^²³µ. -]{0,11}"
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number: 1.2k, $1.3B
 _SCALED = "k, M"  # the unit of such numbers without a currency
-_OPPOSITE = {"N": "S", "S": "N", "E": "W", "W": "E"}  # 52.1S is −52.1N
 _DURATION = r"^(?:(?P<D>\d+)\s*d(?:ays?)?)?[\s,]*(?:(?P<H>\d+)\s*h(?:rs?|ours?)?)?[\s,]*(?:(?P<M>\d+)\s*m(?:ins?|inutes?)?)?[\s,]*(?:(?P<S>\d+(?:\.\d+)?)\s*s(?:ecs?|econds?)?)?$"
 _SPAN = r"^(?P<sign>-?)(?P<H>\d{1,3}):(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d(?:\.\d+)?))?\s*(?P<ap>[AaPp][Mm])?$"
 
@@ -53,7 +47,7 @@ class Reading:
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
               after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`times`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
+    time      a date (`times`), the day before the month where `day_first`
     span      hours, of 01:20:00 or 1h 20m
     """
 
@@ -62,18 +56,14 @@ class Reading:
     unit: str = ""
     day_first: bool = True
     zoned: bool = False
-    digits: bool = False
-
-
-DIGITS = Reading("time", digits=True)
 
 
 def reading_of(
-    column: Column, strict: bool = False, mark: str = "", day_first: bool | None = None
+    column: Column, strict: bool = False, day_first: bool | None = None
 ) -> tuple[Reading | None, str]:
     """(How a column of texts is read, None if they are levels; a note).
 
-    `mark` is the decimal mark of the table, for a column that admits comma and point; `day_first` the order of day and month in other columns.
+    `day_first` is the order of day and month in other columns.
     At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
     """
     texts = whole(column.values.drop_null())
@@ -88,7 +78,7 @@ def reading_of(
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
     dates = partial(_dates, of_table=day_first)
-    kinds = (partial(_numbers, mark=mark), dates, _spans)
+    kinds = (_numbers, dates, _spans)
     if column.category:  # numbers there are codes
         kinds = () if all_digits(column) else (dates,)
     n_read = lambda reading, texts: int(read_texts(reading, texts)[1].sum())
@@ -101,40 +91,11 @@ def reading_of(
     return None, ""
 
 
-def decimal_mark(columns: Iterable[Any], delimiter: str = "") -> str:
-    """The mark of most columns of different texts that admit one mark alone, "" if unknown; between semicolons 21,334 is a decimal."""
-    found = [_marks_of(texts) for texts in columns]
-    votes = int(np.sign(sum(vote for vote, _ in found)))
-    if votes == 0 and delimiter == ";" and any("," in text for _, either in found for text in either):
-        return ","
-    return ("", ",", ".")[votes]
-
-
-def decimal_mark_of(table: Any) -> str:
-    """The decimal mark of a data frame: as its file has it, else `decimal_mark` of some of its rows."""
-    metadata = getattr(getattr(table, "schema", None), "metadata", None)
-    if isinstance(metadata, dict) and DECIMAL in metadata:
-        return metadata[DECIMAL].decode()
-    columns = []
-    for name, raw in table_columns(table).items():
-        if is_array(table) and raw.dtype.kind in "biuf":
-            continue
-        step = max(1, len(raw) // ROWS_OF_MARK)
-        with contextlib.suppress(TableError):  # it is raised, with the right row, when all rows are read
-            columns.append(read_any(name, raw[::step] if is_array(table) else raw.gather_every(step)))
-    return decimal_mark(different_of(column) for column in columns if column.kind == "text")
-
-
-def different_of(column: Column) -> Any:
-    """The different texts of a column."""
-    return whole(column.values.drop_null()).unique()
-
-
 def day_first_of(columns: Iterable[Column]) -> bool | None:
     """Whether the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
     orders = set()
     for column in columns:
-        different: Any = different_of(column) if column.kind == "text" else ()
+        different: Any = whole(column.values.drop_null()).unique() if column.kind == "text" else ()
         if len(different) and times.dates_of(different.slice(0, LOOKED_AT), True)["first"].any():
             orders.add(times.certain_order(times.dates_of(different, True)))
     orders -= {None}
@@ -154,34 +115,17 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
         values[missing] = np.nan
     what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
     said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
-    caution = both(column.caution, said and said + column.first(bad), _mixed_units(reading, column))
+    caution = both(column.caution, said and said + column.first(bad))
     kind: Any = "number" if reading.kind == "span" else reading.kind
     return replace(
         column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution
     ), bad
 
 
-def with_digits(column: Column) -> Column:
-    """A column of numbers as texts, 20141013.0 as "20141013"."""
-    texts = times.digits_of(np.where(column.missing, 0.0, column.values))
-    absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
-    return replace(column, kind="text", values=absent)
-
-
 def all_digits(column: Column) -> bool:
     """Whether texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
-
-
-def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
-    """Numbers that are all dates such as 20141013, of which at least so many differ, as dates; None for others."""
-    if column.kind != "number":
-        return None
-    numbers = column.values[~column.missing]
-    if not times.are_dates(numbers) or len(np.unique(numbers)) < fewest:
-        return None
-    return as_read(DIGITS, with_digits(column))[0]
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " N"]]:
@@ -206,42 +150,22 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
     return values, ~np.isnan(values)
 
 
-def doubts(column: Column, reading: Reading | None, mark: str) -> str:
-    """What may be wrong in how a training column of texts is read; "" for nothing. `mark` as of `reading_of`."""
-    there, different = ~column.missing, different_of(column)
+def doubts(column: Column, reading: Reading | None) -> str:
+    """What may be wrong in how a training column of texts is read; "" for nothing."""
+    there, texts = ~column.missing, whole(column.values.drop_null())
+    different = texts.unique()
     if reading is None and not column.category and there.any():
-        nearly = _numbers(different, whole(column.values.drop_null()), mark)
+        nearly = _numbers(different, texts)
         bad = there if nearly is None else as_read(nearly[0], column)[1]
         if 2 * bad.sum() <= there.sum():
             return f"{bad.sum()} of {there.sum()} values are no numbers as the others are, {column.first(bad)}: all are taken as categories"
-    if mark or reading is None or reading.kind != "number" or reading.unit in POINT_MONEY:
+    if reading is None or reading.kind != "number" or reading.unit in POINT_MONEY:
         return ""
-    either = _marks_of(different)[1]
-    if len(either) < len(different) or "," not in either[0]:
+    values, others = (parsed(different, comma)[0] for comma in (reading.comma, not reading.comma))
+    first = different[0].as_py()
+    if (values == others).any() or np.isnan(values + others).any() or "," not in first:
         return ""
-    value = as_read(reading, column)[0].values[np.argmax(there)]
-    return f"in all {there.sum()} values {either[0][-4]!r} may stand between thousands or be the decimal mark, and no other column decides: {either[0]!r} is read as {value:g}"
-
-
-def at_predict(reading: Reading | None, column: Column, median: float | None) -> tuple[Reading, str]:
-    """(The reading at fit, None of a column that held numbers, or the same with the other decimal mark; a caution).
-
-    The other mark is taken if it reads more texts, or numbers a hundred times as near to the median at fit.
-    """
-    at_fit = reading or Reading("number")
-    other = replace(at_fit, comma=not at_fit.comma)
-    values = [as_read(candidate, column)[0].values for candidate in (at_fit, other)]
-    more = np.isnan(values[0]).sum() - np.isnan(values[1]).sum()
-    differ = _differing(*values)
-    if more == 0 and median is not None and differ.any():
-        near, far = (abs(float(np.median(part[differ])) - median) for part in values[::-1])
-        more = NEARER * near < far
-    changed = (values[0] != values[1]) & ~np.isnan(values[1]) if more > 0 else differ & (reading is None)
-    if not changed.any():
-        return at_fit, ""
-    used, mark = (other, "comma" if other.comma else "point") if more > 0 else (at_fit, "point")
-    what = f"{changed.sum()} value(s) are written otherwise than at fit, {column.first(changed)}"
-    return used, f"{what}, read with a decimal {mark} as {values[int(more > 0)][np.argmax(changed)]:g}"
+    return f"in all {there.sum()} values {first[-4]!r} may stand between thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -272,8 +196,7 @@ def _unit(before: str, gap: str, after: str) -> tuple[str, float]:
     """(The unit, the factor) of a number between these; "B" alone may be a code."""
     after = after.strip()
     scale = _SCALES.get(after, 1.0) if before or not gap and after != "B" else 1.0
-    direction = after.lstrip("° ")
-    return before or (_SCALED if scale > 1 else direction if direction in _OPPOSITE else after), scale
+    return before or (_SCALED if scale > 1 else after), scale
 
 
 def _replaced(texts: Any, pattern: str, by: str) -> Any:
@@ -281,27 +204,13 @@ def _replaced(texts: Any, pattern: str, by: str) -> Any:
     return pc.call_function("replace_substring_regex", [texts], options)
 
 
-def _mixed_units(reading: Reading, column: Column) -> str:
-    """A caution on numbers without the unit of the reading, or in per cent if it has no unit; "" without such."""
-    if reading.kind != "number":
-        return ""
-    coded = whole(column.values).dictionary_encode()
-    values, units = parsed(coded.dictionary, reading.comma)
-    odd = np.append((units == "") & (np.nan_to_num(values) != 0) if reading.unit else units == "%", False)
-    odd = odd[coded.indices.fill_null(-1).to_numpy()]
-    how = f"without {reading.unit!r} are read as in this unit" if reading.unit else "in % are hundredths"
-    return f"{odd.sum()} value(s) {how}, {column.first(odd)}" if odd.any() else ""
-
-
-def _numbers(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str] | None:
-    """With the decimal mark that reads more of the different texts, else that of the table or a point, and the unit of most."""
+def _numbers(different: Any, texts: Any) -> tuple[Reading, str] | None:
+    """With the decimal mark that reads more of the different texts, a point if both do, and the unit of most."""
     marked = [parsed(different, comma) for comma in (False, True)]
     counts = [int((~np.isnan(values)).sum()) for values, _ in marked]
     if max(counts) == 0:
         return None
     comma = counts[1] > counts[0]
-    if mark == "," and counts[0] == counts[1]:
-        comma = bool(_differing(marked[0][0], marked[1][0]).any())
     values, units = marked[comma]
     unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
     readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
@@ -323,31 +232,16 @@ def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
     bare, percent = (np.abs(values[there & (units == name) & (values != 0)]) for name in ("", "%"))
     if unit == "%" and len(bare) and 10 * np.median(bare) < np.median(percent):
         return ""
-    return _OPPOSITE[unit] if unit in ("S", "W") and _OPPOSITE[unit] in n_of else unit
+    return unit
 
 
 def _factors(units: np.ndarray, unit: str) -> np.ndarray:
     """Factors from these units to this one; NaN for other units."""
     known = (units == unit) | (units == "") | ((units == _SCALED) & (unit == ""))
     factors = np.where(known, 1.0, np.nan)
-    if unit in _OPPOSITE:
-        factors[units == _OPPOSITE[unit]] = -1.0
     if not unit:
         factors[units == "%"] = 0.01
     return factors
-
-
-def _marks_of(different: Any) -> tuple[int, list[str]]:
-    """(1 if more of these texts are numbers with a decimal comma than with a point, −1 if fewer, 0 if most are none; those that differ)."""
-    values = [parsed(different, comma)[0] for comma in (False, True)]
-    counts = [int((~np.isnan(part)).sum()) for part in values]
-    vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
-    return vote, different.filter(pa.array(_differing(*values))).to_pylist()
-
-
-def _differing(a: np.ndarray, b: np.ndarray) -> Bool[np.ndarray, " N"]:
-    """Which numbers are there in both and differ."""
-    return (a != b) & ~np.isnan(a) & ~np.isnan(b)
 
 
 def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:

@@ -19,7 +19,6 @@ from .readings import Reading
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
-WHOLE_DATES = "whole numbers that are dates"
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -108,36 +107,29 @@ def rule_of(
     column: Column,
     imputes: bool,
     targets: LevelTargets | None = None,
-    dates: bool = True,
-    mark: str = "",
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read). If `dates` and values are imputed, numbers such as 20141013 are dates.
+    """(The rule for a training column, the column as it is read).
 
-    `mark` and `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    `day_first` as of `readings.reading_of`. Warns of dates that another order may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
-    name, note, reading, given = column.name, column.note, None, column
+    name, note, reading = column.name, column.note, None
     rule = ColumnRule(name, "number")
     if column.missing.all() and not imputes:
         raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.missing.all():
         return dropped(rule, "it holds no values"), column
     if column.kind == "text":
-        reading, said = readings.reading_of(column, not imputes, mark, day_first)
+        reading, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-        column = replace(column, caution=both(column.caution, readings.doubts(column, reading, mark)))
+        column = replace(column, caution=both(column.caution, readings.doubts(column, reading)))
     if reading is not None:
         column = readings.as_read(reading, column)[0]
-    may_be_dates = dates and imputes and (reading is None or readings.all_digits(given))
-    if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
-        row = int(np.argmin(column.missing))
-        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
-        reading, note, column = readings.DIGITS, both(note, shown), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator, present = imputes and bool(column.missing.any()), column.values
+    indicator = imputes and bool(column.missing.any())
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
@@ -168,7 +160,7 @@ def _rule_of_levels(
     rule: ColumnRule, column: Column, imputes: bool, targets: LevelTargets | None
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
-    if len(levels) <= MAX_LEVELS and (targets is None or column.name not in targets.many):
+    if len(levels) <= MAX_LEVELS:
         return replace(rule, levels=levels)
     if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
         return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
@@ -239,29 +231,21 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         nothing: Any = 0 if rule.kind == "time" else np.nan
         values = np.full(len(column.missing), nothing)
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
-    if column.kind == "number" and rule.reading is not None and rule.reading.digits:
-        column = readings.with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
-        reading, moved = rule.reading or Reading(kind, zoned=rule.zoned), ""
-        if reading.kind == "number":
-            reading, moved = readings.at_predict(rule.reading, column, rule.fill)
-        read, bad = readings.as_read(reading, column)
+        read, bad = readings.as_read(rule.reading or Reading(kind, zoned=rule.zoned), column)
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
-        return read, both(moved, read.caution)
+        is_new = rule.reading is None and kind == "number" and not bad.all()
+        first = int(np.argmin(read.missing))
+        texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
+        return read, both(texts if is_new else "", read.caution)
     if (column.kind == "time") != (rule.kind == "time"):
         raise _changed(rule, column)
     if column.kind == "time" and column.zoned != rule.zoned:
         raise TableError(
             f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
             f"{row_of_first(~column.missing)} on"
-        )
-    strange = ~column.missing & (column.values != 0) & (column.values != 1)
-    if rule.kind == "boolean" and strange.any():
-        value = column.values[np.argmax(strange)]
-        raise TableError(
-            f"column {rule.name!r} held true and false at fit and holds {value:g} now at data row {row_of_first(strange)}"
         )
     return column, said
 

@@ -1,9 +1,8 @@
 """How the target's column becomes numbers or labels: of a table, and of files block by block."""
 
-import abc
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Shaped
@@ -22,7 +21,7 @@ from .columns import (
     row_of_first,
     table_columns,
 )
-from .readings import Reading, as_read, decimal_mark_of, doubts, reading_of
+from .readings import Reading, as_read, doubts, reading_of
 from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
@@ -31,56 +30,33 @@ LABELS = "; if its values are labels of classes, give --task classes"
 MOST_CLASSES = 1_000  # different labels that are remembered
 
 
-class AbstractTargets(abc.ABC):
+@dataclass(frozen=True, eq=False)
+class FileTargets:
     """How a target's column of files becomes numbers. Errors of a block name its data row.
 
-    scaled   whether models may standardise them
+    Parameters
+    ----------
+    kind : "real", "count" or "class"
+        Numbers as they are; whole numbers of at least 0; the number of each label among `levels`.
+    transform : AbstractTransform or None
+        T of the numbers that a model learns, without parameters to learn. None = the numbers themselves.
+    levels : array [C] or None
+        All labels of the files, sorted; None = no rows read yet.
     """
 
-    scaled: ClassVar[bool] = True
+    kind: Literal["real", "count", "class"] = "real"
+    transform: Any = None
+    levels: Shaped[np.ndarray, " C"] | None = None
 
-    def sees(self, table: Any, name: str) -> "AbstractTargets":
-        """The targets after the rows of this block, in the first pass over all of them."""
-        return self
+    @property
+    def scaled(self) -> bool:
+        """Whether models may standardise them."""
+        return self.kind == "real" or self.transform is not None
 
-    @abc.abstractmethod
-    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        """Those of a block, by which rows are divided too."""
-
-    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The targets of a model, of these numbers."""
-        return y
-
-
-class RealTargets(AbstractTargets):
-    """Numbers as they are; no text, which other blocks may write otherwise."""
-
-    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        return target_column(table, name, reads_text=False)
-
-
-REAL = RealTargets()
-
-
-class CountTargets(AbstractTargets):
-    """Whole numbers of at least 0."""
-
-    scaled: ClassVar[bool] = False
-
-    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        y = target_column(table, name, reads_text=False)
-        refuse_targets(name, y, _no_counts(y), "counts are whole numbers of at least 0")
-        return y
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTargets(AbstractTargets):
-    """The number of each label among `levels`, all that the files hold, sorted."""
-
-    levels: Shaped[np.ndarray, " C"] | None = None  # None = no rows seen yet
-    scaled: ClassVar[bool] = False
-
-    def sees(self, table: Any, name: str) -> "ClassTargets":
+    def sees(self, table: Any, name: str) -> "FileTargets":
+        """The targets with the labels of this block."""
+        if self.kind != "class":
+            return self
         found = np.unique(label_column(table, name))
         if self.levels is not None and len(found):
             if (self.levels.dtype == object) != (found.dtype == object):
@@ -93,11 +69,30 @@ class ClassTargets(AbstractTargets):
         return replace(self, levels=found)
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        levels: Any = self.levels
-        return np.searchsorted(levels, label_column(table, name)).astype(np.float64)
+        """Those of a block, by which rows are divided too. Text is refused: other blocks may write it otherwise."""
+        if self.kind == "class":
+            levels: Any = self.levels
+            return np.searchsorted(levels, label_column(table, name)).astype(np.float64)
+        y = target_column(table, name, reads_text=False)
+        if self.kind == "count":
+            _refuse_targets(name, y, _no_counts(y), "counts are whole numbers of at least 0")
+        if self.transform is not None:
+            wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
+            _refuse_targets(name, y, y <= self.transform.lower, wanted)
+        return y
+
+    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """The targets of a model, of these numbers."""
+        if self.transform is None:
+            return y
+        self.transform.check(y)
+        return np.asarray(self.transform(y), np.float64)
 
 
-def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, " N"], wanted: str) -> None:
+REAL = FileTargets()
+
+
+def _refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, " N"], wanted: str) -> None:
     """Raises TableError, with the first data row, for targets of a block that cannot be learned."""
     if bad.any():
         value = y[np.argmax(bad)]
@@ -127,17 +122,17 @@ def target_column(
     """
     column = _named_column(table, name, source, allow_missing)
     with rewording(lambda text: f"{source}, target {text}"):
-        return target_numbers(column, reads_text, decimal_mark_of(table) if column.kind == "text" else "")
+        return target_numbers(column, reads_text)
 
 
-def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> Float64[np.ndarray, " N"]:
-    """NaN where missing. `mark` as of `reading_of`. Raises TableError for a column that holds no numbers."""
+def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
+    """NaN where missing. Raises TableError for a column that holds no numbers."""
     if column.kind == "time":
         raise TableError(
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, True, mark) if reads_text else (None, "")
+        reading, said = reading_of(column, True) if reads_text else (None, "")
         if reading is None or reading.kind != "number":
             bad = _no_number(column) if reading is None else ~column.missing
             shown = column.values[int(np.argmax(bad))].as_py()
@@ -146,7 +141,7 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
         read = as_read(reading, column)[0]
-        if caution := both(doubts(column, reading, mark), read.caution):
+        if caution := both(doubts(column, reading), read.caution):
             warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
         return read.values
     if column.note in (OF_DAY, DURATIONS):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
 import jax
@@ -34,10 +35,6 @@ from stochgp.thompson.maximise import (
 
 GROWN = 2  # hyperparameters are learned again from so many times the rows
 ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
-SETTINGS = (
-    "kernel", "bounds", "candidates", "noise_variance", "solver", "batch_size", "learner", "maximize", "maximiser",
-    "fresh_functions", "standardize", "memory_limit", "time_limit", "dtype", "random_state", "checkpoint",
-)  # fmt: skip
 
 
 class Best(NamedTuple):
@@ -58,6 +55,7 @@ class Best(NamedTuple):
     n_told: int
 
 
+@dataclass(eq=False, repr=False)
 class ThompsonSampler:
     """Batches of points at which posterior functions of a Gaussian process are largest: `ask`, observe, `tell`, again and again.
 
@@ -105,46 +103,55 @@ class ThompsonSampler:
         A file that every `tell` updates; `ThompsonSampler.load` resumes from it.
     """
 
-    def __init__(
-        self,
-        kernel: Any = "matern32",
-        *,
-        bounds: Any = None,
-        candidates: Any = None,
-        noise_variance: float | None = None,
-        solver: Any = "auto",
-        batch_size: int = 8,
-        learner: Any = None,
-        maximize: bool = True,
-        maximiser: Maximiser | None = None,
-        fresh_functions: bool = False,
-        standardize: bool | None = None,
-        memory_limit: Any = None,
-        time_limit: float | None = None,
-        dtype: str = "float32",
-        random_state: int = 0,
-        checkpoint: str | None = None,
-    ):
-        _check_points(bounds, candidates, batch_size)
-        _check_hyperparameters(kernel, noise_variance, learner)
-        self.kernel, self.noise_variance, self.solver, self.learner = kernel, noise_variance, solver, learner
-        self.bounds = None if bounds is None else np.asarray(bounds, np.float64)
-        self.candidates: Any = None if candidates is None else read_candidates(candidates)
-        self._packed = _packed_candidates(kernel, self.candidates)
-        self.batch_size, self.maximize = int(batch_size), maximize
-        self.maximiser = Maximiser() if maximiser is None else maximiser
-        self.fresh_functions, self.standardize = fresh_functions, standardize
-        self.memory_limit, self.time_limit, self.dtype = memory_limit, time_limit, dtype
-        self.random_state = int(random_state)
-        self.checkpoint = None if checkpoint is None else str(checkpoint)
+    kernel: Any = "matern32"
+    _: KW_ONLY
+    bounds: Any = None
+    candidates: Any = None
+    noise_variance: float | None = None
+    solver: Any = "auto"
+    batch_size: int = 8
+    learner: Any = None
+    maximize: bool = True
+    maximiser: Maximiser | None = None
+    fresh_functions: bool = False
+    standardize: bool | None = None
+    memory_limit: Any = None
+    time_limit: float | None = None
+    dtype: str = "float32"
+    random_state: int = 0
+    checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        self.bounds = None if self.bounds is None else np.asarray(self.bounds, np.float64)
+        self.candidates = None if self.candidates is None else read_candidates(self.candidates)
+        self._packed = _packed_candidates(self.kernel, self.candidates)
+        self.batch_size, self.random_state = int(self.batch_size), int(self.random_state)
+        self.maximiser = Maximiser() if self.maximiser is None else self.maximiser
+        self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
         some = self.candidates
-        self._box = read_box(bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
+        self._box = read_box(self.bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
         self._X, self._y = np.zeros((0, self._box.shape[1])), np.zeros(0)
         self._taken = np.zeros(0, np.int64)  # numbers of the candidates that were observed
         self._model: KernelGPRegressor | None = None
         self._learned_rows = 0  # observations when hyperparameters were learned last
         self.history_: list[dict[str, Any]] = []
         self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
+
+    def _check(self) -> None:
+        """Raise ValueError for settings that do not fit together."""
+        if (self.bounds is None) == (self.candidates is None):
+            raise ValueError("give either bounds, a box, or candidates, the points that there are")
+        size = self.batch_size
+        if isinstance(size, bool) or int(size) != size or size < 1:
+            raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
+        or_learner = 'or a learner that finds it (learner="auto")'
+        if self.learner is None and not isinstance(self.kernel, AbstractKernel | Frozen):
+            raise ValueError(
+                f"kernel is {self.kernel!r}: give a kernel with its hyperparameters, {or_learner}"
+            )
+        if self.learner is None and self.noise_variance is None:
+            raise ValueError(f"noise_variance is None: give the variance of the noise, {or_learner}")
 
     def ask(self) -> np.ndarray:
         """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
@@ -198,7 +205,7 @@ class ThompsonSampler:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, from which `ThompsonSampler.load` makes a sampler with the same next points."""
-        settings = {name: getattr(self, name) for name in SETTINGS}
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
         model, facts = (None, None) if self._model is None else stored(self._model)
         rows = {"X": self._X, "y": self._y, "taken": self._taken, "asked": self._asked}
         tree = {"settings": settings, "rows": rows, "model": model}
@@ -274,11 +281,10 @@ class ThompsonSampler:
             inputs, dtype = fitted.inputs, fitted.dtype
             box, sign = inputs.transform(self._box, np.float64), 1.0 if self.maximize else -1.0
             observed = Rows(inputs.transform(self._X, dtype), sign * self._y)
+            how: Any = self.maximiser
             nearby = half_lengthscales(self._model.kernel_, box)
             functions = self._functions()
-            found, _ = maximise(
-                functions, self.maximiser, box, observed, nearby, sign=sign, generator=generator
-            )
+            found, _ = maximise(functions, how, box, observed, nearby, sign=sign, generator=generator)
         return np.clip(inputs.inverse(found), *self._box)
 
     def _chosen_candidates(self, generator: np.random.Generator) -> np.ndarray:
@@ -320,7 +326,8 @@ class ThompsonSampler:
         held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
         drawn = 0 if held else posterior.need_bytes(Request(n_samples=self.batch_size))
         rows = BLOCK * min(posterior.system.tile, N) * ARRAYS
-        points = self.maximiser.candidates if self.candidates is None else len(self.candidates)
+        how: Any = self.maximiser
+        points = how.candidates if self.candidates is None else len(self.candidates)
         return drawn + itemsize * (
             rows + 3 * N * (self.batch_size + self._X.shape[1]) + points * self.batch_size
         )
@@ -333,14 +340,6 @@ class ThompsonSampler:
 
 
 _values = jax.jit(values_at)
-
-
-def _check_points(bounds: Any, candidates: Any, batch_size: Any) -> None:
-    """Raise ValueError unless one of box and candidates is given, and `batch_size` is a whole number of at least 1."""
-    if (bounds is None) == (candidates is None):
-        raise ValueError("give either bounds, a box, or candidates, the points that there are")
-    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1")
 
 
 def _packed_candidates(kernel: Any, candidates: Float[np.ndarray, "C D"] | None) -> Fingerprints | None:
@@ -377,17 +376,3 @@ def _read_observations(y: Any, n_points: int) -> Float[np.ndarray, " n"]:
     if shape not in ((n_points,), (n_points, 1)):
         raise ValueError(f"y must have one value for each of the {n_points} points, but got {shape}")
     return read_targets(np.reshape(y, n_points)) if n_points else np.zeros(0)
-
-
-def _check_hyperparameters(kernel: Any, noise_variance: Any, learner: Any) -> None:
-    """Raise ValueError without a learner and without a kernel or noise."""
-    if learner is not None:
-        return
-    if not isinstance(kernel, AbstractKernel | Frozen):
-        raise ValueError(
-            f'kernel is {kernel!r}: give a kernel with its hyperparameters, or a learner that finds them (learner="auto")'
-        )
-    if noise_variance is None:
-        raise ValueError(
-            'noise_variance is None: give the variance of the noise, or a learner that finds it (learner="auto")'
-        )

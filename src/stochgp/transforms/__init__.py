@@ -3,8 +3,6 @@
 from .base import AbstractTransform
 from .base import Anchored as Anchored
 from .base import anchored as anchored
-from .curves import BoxCox, Log, ShiftedLog, SinhArcsinh, YeoJohnson
-from .curves import Spline as Spline
-from .curves import spline_of as spline_of
+from .curves import BoxCox, Log, SinhArcsinh, YeoJohnson
 
-__all__ = ["AbstractTransform", "BoxCox", "Log", "ShiftedLog", "SinhArcsinh", "YeoJohnson"]
+__all__ = ["AbstractTransform", "BoxCox", "Log", "SinhArcsinh", "YeoJohnson"]

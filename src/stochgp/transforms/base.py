@@ -55,15 +55,6 @@ class AbstractTransform(eqx.Module):
         """The transform with these unbounded parameters, which may be traced."""
         return self
 
-    def started(self, y: Any) -> "AbstractTransform":
-        """The transform with the starting values of a fit to targets y, in its units."""
-        return self
-
-    @property
-    def roughness(self) -> Any:
-        """The penalty that a fit adds to the negative log density of all rows, for transforms with many parameters."""
-        return 0.0
-
 
 def namespace(values: Any) -> Any:
     """The array's numpy or jax.numpy."""
@@ -131,10 +122,6 @@ class Anchored(AbstractTransform):
         xp = namespace(raw) if hasattr(raw, "__array_namespace__") else np
         return _through(self.inner.from_raw(raw), self.center, self.scale, xp)
 
-    @property
-    def roughness(self) -> Any:
-        return self.inner.roughness
-
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
     """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745.
@@ -145,7 +132,7 @@ def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
     if math.isfinite(inner.lower):
         return _through(inner, 0.0, float(middle), np) if inner.raw else inner
     scale = float(high - low) / (2 * QUARTILE) or float(np.std(y)) or 1.0
-    return _through(inner.started((y - middle) / scale), float(middle), scale, np)
+    return _through(inner, float(middle), scale, np)
 
 
 def _through(inner: AbstractTransform, center: float, scale: float, xp: Any) -> Anchored:
