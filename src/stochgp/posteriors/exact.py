@@ -13,14 +13,7 @@ from stochgp.kernels import dense
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.posteriors.base import PerRow, Request, Rows
-from stochgp.posteriors.kernel import (
-    BLOCK,
-    EXACT_ROWS,
-    NEAR,
-    AbstractKernelPosterior,
-    KernelSystem,
-    with_information,
-)
+from stochgp.posteriors.kernel import BLOCK, EXACT_ROWS, AbstractKernelPosterior, KernelSystem
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
 from stochgp.solvers.memory import covariance_bytes
@@ -112,9 +105,9 @@ class ExactKernelPosterior(AbstractKernelPosterior):
             need += itemsize * N**2
         if request.covariance:
             return need + covariance_bytes(N, n)
-        return need + (
-            64 * n + 8 * 6 * min(n, BLOCK) * N if self.is_exact and n else self.near_bytes(request)
-        )
+        if n and self.is_exact:
+            return need + 64 * n + 8 * 6 * min(n, BLOCK) * N
+        return need + self.near_bytes(request)
 
     def nlml(self) -> float:
         """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.
@@ -147,9 +140,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         """As variances of new rows: by the factor or from near rows."""
         if self.is_exact:
             return self.left_out_by_factor(rows)
-        return (
-            with_information(self.near.left_out(rows, NEAR), self.information) + self.system.row_noise[rows]
-        )
+        return self.left_out_near(rows)
 
     def left_out_by_factor(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """1/Q_ii by N² operations each."""

@@ -181,11 +181,14 @@ class AbstractKernelPosterior(AbstractPosterior):
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
 
+    @abc.abstractmethod
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, from near rows."""
-        return (
-            with_information(self.near.left_out(rows, NEAR), self.information) + self.system.row_noise[rows]
-        )
+        """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, found as those of new rows are."""
+
+    def left_out_near(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        """`left_out_variances` from near rows."""
+        variance = with_information(self.near.left_out(rows, NEAR), self.information)
+        return variance + self.system.row_noise[rows]
 
     @property
     @abc.abstractmethod

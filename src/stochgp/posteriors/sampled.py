@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from stochgp.kernels import dense
 from stochgp.numerics.linalg import rounding_error, safe_covariance
@@ -80,6 +80,9 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         X = np.asarray(X)
         return self.mean(X), self.variance_near(X)
+
+    def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        return self.left_out_near(rows)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
