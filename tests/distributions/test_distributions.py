@@ -614,7 +614,7 @@ def test_quantiles_are_searched_in_parts_that_change_nothing(monkeypatch):
 def test_quantiles_of_mixtures_of_one_transform_are_those_of_their_bases():
     """Also where a few entries need many more steps than the others."""
     bases = (Normal(MEAN, STD), Student(MEAN + 1, 0.1 * STD, 3.0))
-    p, T, w = np.linspace(1e-6, 1 - 1e-6, 60), ShiftedLog(1.0), np.array([0.999, 0.001])
+    p, T, w = np.linspace(1e-6, 1 - 1e-6, 60), Log(1.0), np.array([0.999, 0.001])
     found = Mixture(tuple(Warped(base, T) for base in bases), w)
     expected = T.inverse(Mixture(bases, w).quantile(p))
     np.testing.assert_allclose(found.quantile(p), expected, rtol=1e-10)
