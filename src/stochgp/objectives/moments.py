@@ -32,11 +32,11 @@ class Moments(NamedTuple):
         Σ ρ, the number of rows that they stand for, and Σ ρ log s.
     """
 
-    gram: Float[Array, "M M"]
-    cross: Float[Array, " M"]
-    square: Float[Array, ""]
-    count: Float[Array, ""]
-    log_multiplier: Float[Array, ""] | float = 0.0
+    gram: Float[Any, "M M"]
+    cross: Float[Any, " M"]
+    square: Float[Any, ""]
+    count: Float[Any, ""]
+    log_multiplier: Float[Any, ""] | float = 0.0
 
 
 def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
