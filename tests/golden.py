@@ -154,7 +154,7 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel weights": lambda: fitted(kernel(), sample_weight=WEIGHT),
     "kernel groups": lambda: fitted(kernel(), groups=GROUP),
     "kernel table": lambda: fitted(kernel(), X=table(X)),
-    "kernel impute": lambda: fitted(kernel(missing="impute"), X=np.where(X > 15, np.nan, X)),
+    "kernel impute": lambda: fitted(kernel(missing="auto"), X=np.where(X > 15, np.nan, X)),
     "kernel student": lambda: fitted(kernel(likelihood="student-t")),
     "kernel student value": lambda: fitted(kernel(likelihood=_likelihood_value("student-value"))),
     "kernel positive": lambda: fitted(kernel(target="positive"), y=np.exp(Y / 20)),

@@ -150,28 +150,23 @@ def one_blas_thread() -> Any:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """`work` of every item, in their order, on a thread for each core, with one thread of BLAS each.
 
-    For pieces that keep one core busy and make the same numbers on any thread. The first is done before the others, so that programs are compiled once.
-    An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
+    For pieces that keep one core busy and make the same numbers on any thread. An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs
+    with factorisations under `vmap` (see `linalg.one_by_one`).
     """
-    with one_blas_thread():
-        return _in_threads(work, items)
-
-
-def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    done, rest = [work(item) for item in items[:1]], items[1:]
-    n_threads = min(cores(), len(rest))
-    if n_threads <= 1:
-        return done + [work(item) for item in rest]
+    if len(items) == 1:
+        with one_blas_thread():
+            return [work(items[0])]
     wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # a setting of this thread
 
     def alike(item: T) -> R:
         with jax.enable_x64(wide), kept_on_disk():
             return work(item)
 
-    pool = ThreadPoolExecutor(n_threads)
+    pool = ThreadPoolExecutor(min(cores(), max(1, len(items))))
     try:
-        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in rest]
-        return done + [future.result() for future in begun]
+        with one_blas_thread():
+            begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
+            return [future.result() for future in begun]
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -145,7 +145,7 @@ def test_columns_widen_where_later_rows_need_it(tmp_path):
     lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines))
-    found = rows_of(Blocks.of(path), missing="impute")
+    found = rows_of(Blocks.of(path), missing="auto")
     a, b = found.rows.encoder.columns
     assert a.levels == ("0", "1", "1.5", "2", "3", "4", "5", "6", "x")
     assert (b.kind, b.indicator, b.fill) == ("number", True, 3.5)
@@ -157,7 +157,7 @@ def test_imputed_values_are_medians(table, tmp_path):
     path = written(
         pa.table({"a": pa.array(values, from_pandas=True), "y": table["y"]}), tmp_path / "rows.parquet"
     )
-    (rule,) = rows_of(Blocks.of(path), missing="impute").rows.encoder.columns
+    (rule,) = rows_of(Blocks.of(path), missing="auto").rows.encoder.columns
     assert rule.fill == np.nanmedian(values)
 
 

@@ -609,3 +609,19 @@ def test_quantiles_are_searched_in_parts_that_change_nothing(monkeypatch):
     assert max(sizes) <= distributions_base.HELD / distributions_base.ARRAYS and sum(sizes) == parts.size
     rows = slice(16_000, 17_000)
     np.testing.assert_array_equal(parts[rows], found[rows].quantile(q))
+
+
+def test_quantiles_of_mixtures_of_one_transform_are_those_of_their_bases():
+    """Also where a few entries need many more steps than the others."""
+    bases = (Normal(MEAN, STD), Student(MEAN + 1, 0.1 * STD, 3.0))
+    p, T, w = np.linspace(1e-6, 1 - 1e-6, 60), Log(1.0), np.array([0.999, 0.001])
+    found = Mixture(tuple(Warped(base, T) for base in bases), w)
+    expected = T.inverse(Mixture(bases, w).quantile(p))
+    np.testing.assert_allclose(found.quantile(p), expected, rtol=1e-10)
+    np.testing.assert_allclose(found.cdf(found.quantile(p)), np.broadcast_to(p, (N, 60)), rtol=1e-9)
+
+
+def test_the_crps_of_a_mixture_of_normal_parts_is_the_integral():
+    parts, w = (Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)), np.column_stack([W, 1 - W])
+    y, found = MEAN[:, None] + np.array([-30.0, 0.0, 2.0]), Mixture(parts, w)
+    np.testing.assert_allclose(found.crps(y), super(Mixture, found)._crps(y), rtol=1e-8)

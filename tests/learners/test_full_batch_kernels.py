@@ -11,11 +11,10 @@ from scipy.optimize import minimize
 
 from stochgp import kernels, networks
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import ByLoss, Problem
+from stochgp.learners import ByLoss, Problem, lbfgs
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
 from stochgp.models import KernelGP
-from stochgp.numerics import lbfgs
 from stochgp.parameters import cast, frozen, partition, positive
 from stochgp.results import RESULTS
 

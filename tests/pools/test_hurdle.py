@@ -102,7 +102,7 @@ def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(
     found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
-    division = regressor.divide(Rows(X, Y), False, "auto", regressor.FitContext(found))
+    division = found._divide(Rows(X, Y), False, regressor.FitContext(found))[1]
     for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
         pool = GPRegressor(**settings)
         pool.target_ = "real"

@@ -1,16 +1,14 @@
 """Pools that Ctrl-C, a limit or a checkpoint ends: which members stay, and what `plan_` records."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
-from stochgp.data.rows import Rows
 from stochgp.families import left_out
-from stochgp.pools import held_out, regressor, targets
+from stochgp.learners import SCGD
+from stochgp.pools import held_out, regressor
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -52,7 +50,7 @@ def pool(wavy=FeatureGPRegressor, **settings):
     """`line` is fitted first."""
     members = {
         "wavy": wavy("rff", n_features=40, **SETTINGS),
-        "line": FeatureGPRegressor("linear", **SETTINGS),
+        "line": FeatureGPRegressor("linear", learner=SCGD(), **SETTINGS),
     }
     return GPRegressor(members=members, **({"random_state": 0} | settings))
 
@@ -126,13 +124,6 @@ def test_ctrl_c_before_there_is_a_member_raises():
 def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
     monkeypatch.setattr(regressor, "takes_in", interrupts(1, regressor.takes_in))
     assert_interrupted(pool().fit(X, Y), "line", "wavy")
-
-
-def test_ctrl_c_while_small_models_are_compared_is_passed_on():
-    model = SimpleNamespace(fit=lambda *_, **__: None, plan_={"ended": {"choice": "interrupted"}})
-    rows = Rows(X[:5], Y[:5], None)
-    with pytest.raises(KeyboardInterrupt):
-        targets._predicted(model, rows, rows)
 
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):

@@ -225,6 +225,8 @@ def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, m
         outward = mean_k * o.scale + float(o.targets.mean) + (values if mean is None else values[some])
         base = found.base if isinstance(found, WarpedDistribution) else found
         assert_allclose(base.mean[some], outward, rtol=2e-3, atol=2e-3)
+    # The variance of trees is largest at the rows whose errors they have learned; deviations of left-out rows do not show it.
+    assert np.ptp(base.std) < 0.1 * base.std.mean()
 
 
 def test_one_member_on_request_and_members_of_the_user():

@@ -48,7 +48,7 @@ def refusal(call, *arguments, **options):
 
 
 def test_medians_levels_and_indicators():
-    encoder = TableEncoder.fit(GAPS, missing="impute")
+    encoder = TableEncoder.fit(GAPS, missing="auto")
     assert encoder.output_names == tuple(FILLED)
     np.testing.assert_array_equal(encoder.transform(GAPS), np.array(list(FILLED.values())).T)
     assert decode(json.loads(json.dumps(encode(encoder, {}))), {}) == encoder
@@ -56,13 +56,13 @@ def test_medians_levels_and_indicators():
 
 def test_without_gaps_imputing_is_refusing():
     whole = GAPS[["full", "word"]]
-    kept, filled = (TableEncoder.fit(whole, missing=rule) for rule in ("refuse", "impute"))
+    kept, filled = (TableEncoder.fit(whole, missing=rule) for rule in ("refuse", "auto"))
     assert kept.output_names == filled.output_names
     np.testing.assert_array_equal(kept.transform(whole), filled.transform(whole))
 
 
 def test_gaps_that_come_only_at_predict():
-    encoder = TableEncoder.fit(GAPS, missing="impute")
+    encoder = TableEncoder.fit(GAPS, missing="auto")
     names = list(encoder.output_names)
     row = dict(zip(names, encoder.transform(GAPS[:1].assign(full=np.nan, word=None))[0], strict=True))
     assert (row["full"], row["word=p"], row["word=q"]) == (2.5, 0, 0)
@@ -87,11 +87,9 @@ def test_missing_values_are_refused_on_request_with_the_remedy(column):
 def test_what_stays_refused():
     for gap in ([np.nan] * 2, [None] * 2, pd.Series([None, float("nan")], dtype=object)):
         assert "no column to learn from: 'x': not learned from: it holds no values" in refusal(
-            TableEncoder.fit, pd.DataFrame({"x": gap}), missing="impute"
+            TableEncoder.fit, pd.DataFrame({"x": gap}), missing="auto"
         )
-    assert "unknown missing 'imput'; did you mean 'impute'?" in refusal(
-        TableEncoder.fit, GAPS, missing="imput"
-    )
+    assert "unknown missing 'aut'; did you mean 'auto'?" in refusal(TableEncoder.fit, GAPS, missing="aut")
 
 
 @pytest.mark.parametrize("text", ["?", "NA", "n/a", "", " ?", " NA", "N/A", "NaN", "null"])
@@ -100,7 +98,7 @@ def test_marks_of_missing_values_in_text_files(tmp_path, text):
     path.write_text(f"a,t,d\n1,u,2011-01-01\n{text},{text},{text}\n3,v,2011-01-02\n")
     table = read_table(path)
     assert [table[name].null_count for name in "atd"] == [1, 1, 1]
-    names = TableEncoder.fit(table, missing="impute").output_names
+    names = TableEncoder.fit(table, missing="auto").output_names
     assert names == ("a", "a=(missing)", "t=u", "t=v", "t=(missing)", "d.days", "d.weekday", "d=(missing)")
 
 
@@ -118,10 +116,10 @@ def test_estimators_impute_arrays_as_their_encoder_does(model, tmp_path):
     y = np.sin(X[:, 0])
     X[generator.random(40) < 0.3, 1] = np.nan
     assert "Input X contains NaN at row" in refusal(model.set_params(missing="refuse").fit, X, y)
-    encoded = TableEncoder.fit(X, missing="impute").transform(X)
+    encoded = TableEncoder.fit(X, missing="auto").transform(X)
     assert encoded.shape == (40, 3)
     expected = model.fit(encoded, y).predict(encoded)
-    found = model.set_params(missing="impute").fit(X, y)
+    found = model.set_params(missing="auto").fit(X, y)
     np.testing.assert_array_equal(found.predict(X), expected)
     assert found.n_features_in_ == 2
     missing = lambda value: np.where(np.arange(40)[:, None] == [2, 50], value, X)
@@ -131,7 +129,7 @@ def test_estimators_impute_arrays_as_their_encoder_does(model, tmp_path):
     assert "mean is nan" in refusal(model.set_params(missing="refuse", mean=np.nan).fit, X, y)
     model.set_params(mean=None)
     table = pd.DataFrame(X, columns=["a", "b"])
-    model.set_params(missing="impute").fit(table, y).save(tmp_path / "model")
+    model.set_params(missing="auto").fit(table, y).save(tmp_path / "model")
     np.testing.assert_array_equal(model.predict(table), expected)
     from stochgp import load
 

@@ -92,7 +92,7 @@ def _bytes_of_row(n_inputs: int) -> int:
 
 def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
     """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
-    lookup(estimator.missing, dict.fromkeys(("auto", "impute", "refuse")), "missing")
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
     if not isinstance(target, str):
         raise TypeError(
             f"y must be the name of the target's column where X names files, but is {type(target).__name__}"

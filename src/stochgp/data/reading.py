@@ -68,7 +68,7 @@ def read_training_rows(
     (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
     missing, budget = estimator.missing, context.budget
-    lookup(missing, dict.fromkeys(("auto", "refuse", "impute", "skip")), "missing")
+    lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
     refuse_no_targets(estimator, y)
     targets, outliers = None, getattr(estimator, "target_outliers", "keep")
     if inputs is Inputs.FINGERPRINTS:

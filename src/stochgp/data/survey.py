@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -252,8 +251,14 @@ def _seen(
 ) -> tuple[list[_Seen], FileTargets]:
     seen: dict[str, _Seen] = {}
     for block in with_targets(blocks, target, missing, dropped):
-        targets = targets_seen(block, targets, target)
-        for name, raw in _inputs(block, blocks.inputs(block.table, target)):
+        names = blocks.inputs(block.table, target)
+        try:
+            targets = targets.sees(block.table, target)
+        except ValueError as error:
+            raise block.placed(TableError(str(error).removeprefix("the table, "))) from error
+        for name, raw in table_columns(block.table).items():
+            if name not in names:
+                continue
             try:
                 column = column_of(name, raw, missing != "refuse", DROP)
             except TableError as error:
@@ -262,18 +267,6 @@ def _seen(
     if not seen:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
     return list(seen.values()), targets
-
-
-def targets_seen(block: Block, targets: FileTargets, target: str) -> FileTargets:
-    """`targets` after this block. Raises TableError with the file in it."""
-    try:
-        return targets.sees(block.table, target)
-    except ValueError as error:
-        raise block.placed(TableError(str(error).removeprefix("the table, "))) from error
-
-
-def _inputs(block: Block, names: list[str]) -> Iterator[tuple[str, Any]]:
-    return ((name, raw) for name, raw in table_columns(block.table).items() if name in names)
 
 
 def _few(column: Column, there: np.ndarray) -> Column:

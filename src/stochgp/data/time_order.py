@@ -7,7 +7,7 @@ and stopped is then judged as rows of another time will be predicted.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32
@@ -31,19 +31,10 @@ FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
 UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
-# Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks
-# gave a kernel GP 0.88, 0.75, 0.77 and 0.86 nats a row at one RMSE; of Tetouan's power 100 and 20 gave 1.37 and 2.13, of steel −7.18 and −7.14.
-MOST_BLOCKS, FEWEST_BLOCKS = 100, 20
+MOST_BLOCKS, FEWEST_BLOCKS = 100, 20  # how far ahead new rows lie is not known
 LAST, DRIFT_BLOCKS = 0.15, 15  # of the rows, by which `drift` is seen, and into how many blocks these are cut
 RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
-
-
-class TimeOrder(NamedTuple):
-    """When the rows were taken."""
-
-    position: Float[np.ndarray, " N"]  # days, or places in the order of the rows
-    what: str
 
 
 def between_if(calibrated: bool, new_rows: str) -> str:
@@ -72,24 +63,24 @@ def groups_in_time(
     if order is None and asked:
         if not in_order:
             raise ValueError("new_rows='after' of rows in files wants a column of dates among the inputs")
-        order = TimeOrder(np.arange(N, dtype=np.float64), "the order of the rows")
-    fewest = FEWEST_BLOCKS if new_rows == EITHER else FEWEST
-    if order is None or (not asked and len(np.unique(order.position)) < fewest):
+        order = np.arange(N, dtype=np.float64), "the order of the rows"
+    if order is None:
         return None
-    found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, order.position)
-    seen = (
-        f"errors of neighbours in time, by {order.what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
-    )
+    position, what = order
+    if not asked and len(np.unique(position)) < (FEWEST_BLOCKS if new_rows == EITHER else FEWEST):
+        return None
+    found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
+    seen = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
     if not asked and not depends(found):
-        later = drift(X, y, order.position) if X is not None and new_rows == EITHER else Estimate(0.0)
+        later = drift(X, y, position) if X is not None and new_rows == EITHER else Estimate(0.0)
         if not drifts(later):
             record("new_rows", BETWEEN, f"{seen}: too little to judge rows by whole blocks of time")
             return None
-        seen = f"by {order.what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
-    group = blocks(order.position, n_blocks(N, reach))
+        seen = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
+    group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
-    because = f"as asked, by {order.what}" if asked else seen
+    because = f"as asked, by {what}" if asked else seen
     why = (
         f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
         "For new rows between these, new_rows='between' predicts better"
@@ -105,15 +96,15 @@ def groups_in_time(
 
 def time_order(
     X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
-) -> TimeOrder | None:
-    """By the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`)."""
+) -> tuple[Float[np.ndarray, " N"], str] | None:
+    """(When rows were taken, in days or places; by what), None if nothing says so: by the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`)."""
     start, dates = 0, []
     for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
         if rule.kind == "time":
-            dates.append(TimeOrder(X[:, start], repr(rule.name)))
+            dates.append((X[:, start], repr(rule.name)))
         start += len(rule.output_names)
     if dates:
-        return next((one for one in dates if (np.diff(one.position) >= 0).all()), dates[0])
+        return next((one for one in dates if (np.diff(one[0]) >= 0).all()), dates[0])
     if not in_order:
         return None
     columns, changes = increasing(X, sorted_too)
@@ -121,7 +112,7 @@ def time_order(
         return None
     names = encoder.output_names if isinstance(encoder, TableEncoder) and encoder.named else None
     what = ", ".join(repr(names[j]) if names else f"column {j + 1}" for j in columns)
-    return TimeOrder(np.concatenate([[0], np.cumsum(changes)]).astype(np.float64), what)
+    return np.concatenate([[0], np.cumsum(changes)]).astype(np.float64), what
 
 
 def increasing(

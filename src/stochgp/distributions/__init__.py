@@ -32,7 +32,6 @@ __all__ = [
     "Student",
     "TemperatureScaling",
     "Warped",
-    "conformal",
     "mixture",
     "recalibration",
     "student_multipliers",

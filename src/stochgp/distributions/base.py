@@ -346,7 +346,7 @@ def solve_increasing(
         x = np.where(done, x, np.where(within, newton, 0.5 * (low + high)))
         if some is not None and 2 * done.sum() > done.size:
             left = ~done
-            columns = (part[left][:, None] for part in (low, high, x))
-            x[left] = solve_increasing(some(left), *columns)[:, 0]
+            least, most, at = (part[left][:, None] for part in (low, high, x))
+            x[left] = solve_increasing(some(left), least, most, at)[:, 0]
             break
     return x

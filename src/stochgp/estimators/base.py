@@ -23,7 +23,7 @@ class GPEstimator(PosteriorEstimator):
         Between the training rows, or after them in time, held out in blocks of it. "auto": after, where dates or increasing columns say when, and it matters.
     random_state : None, an integer, a NumPy RandomState or Generator
     standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
-    missing : "auto" (or "impute"): gaps are filled in, rows without a target and columns that tell nothing left out (docs/methods/data.md); "refuse": errors
+    missing : "auto": gaps are filled in, rows without a target and columns that tell nothing left out (docs/methods/data.md); "refuse": errors
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead

@@ -59,7 +59,8 @@ def _tied(y: np.ndarray) -> float:
 
 def calibrated(fitted: Fitted, left_out: Rows, method: str | None, context: FitContext) -> Fitted:
     """The model with the correction by these rows, which is recorded."""
-    found, options = fitted.distribution(left_out.X), {"groups": left_out.group, "weight": left_out.weight}
+    found = fitted.distribution(left_out.X)
+    options: dict[str, Any] = {"groups": left_out.group, "weight": left_out.weight}
     if method == PIT:
         made: Any = recalibration(found, left_out.y, **options)
         name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"

@@ -53,7 +53,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
 CHOICES = {
     "dtype": tuple(DTYPES),
     "prediction": ("auto", "global", "local"),
-    "missing": ("auto", "impute", "refuse", "skip"),
+    "missing": ("auto", "refuse", "skip"),
     "target": ("real", "positive", "count"),
     "new_rows": ("auto", "between", "after"),
     "target_outliers": ("warn", "refuse", "keep"),

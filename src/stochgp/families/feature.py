@@ -28,6 +28,7 @@ from stochgp.families.common import (
     observation_model,
     open_fit,
     read_regression_data,
+    reporter,
     store,
     warn_of_data,
 )
@@ -168,6 +169,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 why = "nothing in linear features trains: both variances are those of the highest likelihood"
                 context.record("learner", None, why)
                 learned = learned_variances(start, data, context)
+                reporter(learner, data, context)(learned.history[0])
             else:
                 context.record("learner", type(learner).__name__, why)
                 learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)

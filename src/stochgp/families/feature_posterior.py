@@ -1,6 +1,7 @@
 """Feature GPs that take rows in as they come: sums of moments, with the features and both variances held."""
 
 import dataclasses
+import time
 import typing
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, HostRows
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
-from stochgp.features import Extrapolation
+from stochgp.features import Extrapolation, Linear
 from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence, Evidence
@@ -144,14 +145,15 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
     """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
+    began = time.perf_counter()
     Phi, y, rho = (
-        gp.features.on_host(data.X),
+        typing.cast(Linear, gp.features).on_host(data.X),
         np.asarray(data.y, np.float64),
         np.asarray(data.weight, np.float64),
     )
     s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
     precise = Phi * (rho / s)[:, None]
-    sums = np.float64((rho / s) @ y**2), np.float64(rho.sum()), np.float64(rho @ np.log(s))
+    sums: Any = (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
     moments = Moments(precise.T @ Phi, precise.T @ y, *sums)
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
     limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
@@ -160,10 +162,13 @@ def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) ->
     variances = refit(found, *start, variance_range=ranges[0], noise_range=ranges[1])
     nlml = nlml_of_spectrum(found, *variances)[0]
     context.report |= {"gradients": "none: nothing in the features trains", "result": RESULTS.successful.name}
-    entry = {"step": 1.0, "nlml": nlml, "variance": variances[0], "noise_variance": variances[1]}
+    numbers = {"nlml": nlml, "variance": variances[0], "noise_variance": variances[1]}
+    entry = {"step": 1.0, "epoch": 1.0, **numbers, "seconds": time.perf_counter() - began}
     evidence, gp = Evidence(moments, found, nlml, None, None), gp.with_variances(*variances)
     plan: Any = None
-    return FitResult(gp, nlml, evidence, 1, True, RESULTS.successful, [entry], 0.0, plan, 0, 0.0, None, None)
+    return FitResult(
+        gp, nlml, evidence, 1, True, RESULTS.successful, [entry], entry["seconds"], plan, 0, 0.0, None, None
+    )
 
 
 def refit_on_all_rows(

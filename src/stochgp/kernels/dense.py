@@ -191,7 +191,7 @@ def _fill(
                 f[f < least] = 0
             K[i, j] = f
 
-        in_threads(write, _panels(term, X, Z, centre, K.dtype, above))
+        _each(write, _panels(term, X, Z, centre, K.dtype, above))
 
 
 def times(
@@ -279,7 +279,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
         across = np.einsum("id,id->d", Z[i], slope @ Z[j].astype(slope.dtype))
         return float(np.vdot(g, f)), rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
 
-    found = in_threads(sums, _panels(term, X, X, centre, G.dtype, above=True))
+    found = _each(sums, _panels(term, X, X, centre, G.dtype, above=True))
     total, by_length = sum(f for f, _ in found), np.sum([by for _, by in found], axis=0)
     return term.packed(-2 * term.variance * by_length, np.array([term.variance * total]))
 
@@ -353,6 +353,11 @@ def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
         return np.full(len(X), sum(term.variance for term in terms))
     parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
     return np.concatenate([np.zeros(0), *parts])[: len(X)]
+
+
+def _each(work: Callable[[Panel], Any], panels: list[Panel]) -> list[Any]:
+    """`work` of every panel, on a thread for each core if there are several."""
+    return [work(panels[0])] if len(panels) == 1 else in_threads(work, panels)
 
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:

@@ -15,15 +15,15 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
+from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Optimizer, Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
 from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP
-from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
-from stochgp.numerics.lbfgs import Quasi
 from stochgp.objectives import nlml_and_gradient
 from stochgp.objectives.kernel import SMALL
 from stochgp.parameters import in_parameters, partition
@@ -50,7 +50,7 @@ class QuasiState(eqx.Module):
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Descent by L-BFGS (`numerics.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
+    """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
 
     tolerance: eqx.AbstractVar[float]
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import COMPILING, Pace
+from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant, cosine
 from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
@@ -18,7 +19,6 @@ from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
 from stochgp.learners.sampling import AbstractSampling, HeavyInAll
 from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
-from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
 from stochgp.objectives.elbo import expected_log_density, sites

@@ -1,4 +1,4 @@
-"""`GPRegressor`: a kernel GP, a feature GP, linear regression and trees, pooled."""
+"""`GPRegressor`: a kernel GP, linear regression and trees, pooled."""
 
 import dataclasses
 import os
@@ -63,7 +63,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     A quarter of the rows, from 800 to 2,000, is held out (whole groups, if groups are given), and each member learns from the others. An observation is predicted
     as p(y | x) = Σ_k w_k p_k(y | x). The weights maximise the mean of log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of
     y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
-    again from all rows. With 100 to 1,000 rows the members are a kernel GP and trees, scored by five folds; with fewer rows a kernel GP predicts alone.
+    again if these are more than 12 %. With 100 to 1,000 rows a kernel GP and trees learn from all rows, and each of five folds is predicted from the others; with fewer rows a kernel GP predicts alone.
 
     In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. Weights from single rows
     give way to those from blocks with the distance in time to the nearest training row.
@@ -78,8 +78,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         "auto", or a likelihood of one of the families (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
     target : "auto", "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and predictions are whole numbers from 0 on. "auto": "count" for
-        small whole numbers, if small kernel GPs predict held-out rows clearly better so; else "real". All members of skew targets from 0 on learn log(y + c),
-        c half of the least positive target, if small GPs predict held-out rows clearly better so (`plan_["transform"]`).
+        small whole numbers, if trees predict held-out rows clearly better so; else "real". All members of skew targets from 0 on learn log(y + c),
+        c half of the least positive target, if trees predict held-out rows clearly better so (`plan_["transform"]`).
     point_mass : "auto", float or None
         A frequent value of the targets, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`). "auto"
         tries the value of a tenth of the targets, five times as frequent as any other; the model is kept if the CRPS of held-out rows is clearly lower.

@@ -52,9 +52,9 @@ def choose_transform(rows: Rows, context: FitContext) -> Log | None:
     T, (seen, held, cluster) = Log(shift), _halves(rows, context.seed("transform"))
     base, rival = (_predicted(of, seen, held).logpdf(held.y) for of in (None, T))
     found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
-    what = found.name and f"log(y + {shift:.4g})"
+    what = None if found.name is None else f"log(y + {shift:.4g})"
     context.record("transform", what, f"of the targets, for all members; trees: {found.why}")
-    return found.name and T
+    return None if found.name is None else T
 
 
 def prefer_by_crps(

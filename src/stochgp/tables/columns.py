@@ -272,7 +272,7 @@ def _read(name: str, raw: Any) -> Column:
     if dtype == nw.Object or _is_of_objects(series.to_native()):
         return _read_objects(name, np.asarray(series.to_native(), object).tolist())
     if dtype.is_numeric():  # a missing number becomes NaN
-        return _numeric(name, series.cast(nw.Float64).to_numpy(), "number", dtype.is_integer())
+        return _numeric(name, series.cast(nw.Float64).to_numpy())
     missing = series.is_null().to_numpy().astype(bool)
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan))
@@ -297,16 +297,9 @@ def _read(name: str, raw: Any) -> Column:
         raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
 
 
-def _numeric(name: str, values: Any, kind: Kind = "number", whole: bool = False) -> Column:
-    """With a caution on integers that float64 may not hold: mostly the number of an account, not a quantity."""
+def _numeric(name: str, values: Any, kind: Kind = "number") -> Column:
     values = np.asarray(values, np.float64)
-    column = Column(name, kind, values, np.isnan(values))
-    long = whole & (np.abs(np.where(column.missing, 0.0, values)) > times.LARGEST_INTEGER)
-    if not long.any():
-        return column
-    shown = first_of(f"{values[np.argmax(long)]:.0f}", long)
-    said = f"integers beyond 2⁵³ lose digits, {shown}: drop the column if it is an identifier"
-    return replace(column, caution=said)
+    return Column(name, kind, values, np.isnan(values))
 
 
 def _spans(name: str, seconds: np.ndarray, missing: np.ndarray, of_day: bool = False) -> Column:
@@ -342,7 +335,7 @@ def _read_objects(name: str, values: list[Any]) -> Column:
     if found <= {"number", "boolean"}:
         pairs = zip(values, missing, strict=True)
         numeric = [np.nan if absent else _as_float(value) for value, absent in pairs]
-        return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number", whole=True)
+        return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number")
     if found == {"time"}:
         try:
             micros, zoned = times.times_of_objects(values, missing)

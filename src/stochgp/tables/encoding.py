@@ -30,7 +30,7 @@ from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
 OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
-MISSING = ("auto", "impute", "refuse")
+MISSING = ("auto", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
 UNNAMED = "Unnamed: "
 LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks, and the rows that it is computed on
@@ -57,8 +57,8 @@ class TableEncoder:
         The column that is no input, if the table has one.
     named : bool
         Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
-    missing : "auto", "impute" or "refuse"
-        "auto" and "impute" are the same: a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
+    missing : "auto" or "refuse"
+        "auto": a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
         level, and if the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
         and levels that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are dropped.
         "refuse": such values are errors, and all columns stay.

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int64
 
-LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
 YEAR = 366 * DAY
