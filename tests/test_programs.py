@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from programs import compiled, counts
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
 ROWS, OTHER = 130, 133
@@ -60,3 +60,17 @@ def test_other_settings_and_other_rows_compile_nothing(family):
     first, other = FAMILIES[family]
     programs(first(), ROWS, seed=0)
     assert programs(other(), OTHER, seed=1) == {}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"solver": "cg"}, {"prediction": "local"}], ids=["exact", "near rows", "local"]
+)
+def test_first_predictions_of_kernel_models_compile_nothing(settings):
+    """Of a kernel and a number of inputs that no other test has."""
+    X = np.random.default_rng(0).normal(size=(ROWS, 7))
+    kernel = kernels.Matern32(np.linspace(1, 2, 7), 1.3)
+    model = KernelGPRegressor(kernel, learner=None, noise_variance=0.1, random_state=0, **settings)
+    model.fit(X, X[:, 0])
+    with compiled() as found:
+        model.predict(X[:50] + 0.1, return_std=True)
+    assert not counts(found)

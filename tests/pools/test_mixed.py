@@ -33,7 +33,7 @@ class Member:
     def distribution(self, X):
         return Normal(*self.mean_and_std(X, include_noise=True))
 
-    def covariance(self, X, *, include_noise, free):
+    def covariance(self, X, *, include_noise):
         return self.C
 
     def sample_functions(self, n, *, key, budget):
@@ -65,7 +65,7 @@ def test_of_a_hurdle_observations_have_indicators_that_are_independent_from_row_
         mean += p * m
         second += p * (np.outer(m, m) + within)
     pool = Pool(MEMBERS, ByRow())
-    found = pool.covariance(X, include_noise=True, free=0)
+    found = pool.covariance(X, include_noise=True)
     assert_allclose(found, second - np.outer(mean, mean), atol=1e-12)
     assert_allclose(found.diagonal() ** 0.5, pool.mean_and_std(X, include_noise=True)[1])
 
@@ -92,7 +92,7 @@ def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
     drawn = pool.observed(functions, X, key=jax.random.key(1))
     of_first = np.asarray(functions.u) < 0.25
     assert_array_equal(abs(drawn) < 1e-4, np.broadcast_to(of_first, drawn.shape))
-    found = pool.covariance(X, include_noise=True, free=0)
+    found = pool.covariance(X, include_noise=True)
     assert_allclose(found, 0.75 * (C + 25.0) - 3.75**2, atol=1e-12)
 
 

@@ -312,7 +312,7 @@ def test_noise_of_the_input_is_added_row_by_row():
     wanted = 4 * NOISE * (1 + NEAR[:, 0] ** 2)
     clean, noisy = (fitted.mean_and_std(NEAR, include_noise=given)[1] for given in (False, True))
     assert_allclose(noisy**2 - clean**2, wanted, rtol=1e-9)
-    clean, noisy = (fitted.covariance(NEAR, include_noise=given, free=10**9) for given in (False, True))
+    clean, noisy = (fitted.covariance(NEAR, include_noise=given) for given in (False, True))
     assert_allclose(noisy - clean, np.diag(wanted), atol=1e-12)
     rows = ModelRows(NEAR, fitted.inputs, fitted.dtype)
     draws = fitted.observation.draw_noise(rows, 4000, key=KEY)

@@ -1,7 +1,7 @@
 """Requests to a fitted kernel GP, each with the memory that it is counted to need and the peak that it had, as JSON.
 
 The argument is JSON: n_rows, n_inputs, n_samples, solver, and requests [[name, size], …]. The fit solves for two epochs: what it comes to does not
-matter here. Of a covariance of 512 rows `size` columns are solved for at a time; of the likelihood `size` are the steps.
+matter here. Of the likelihood `size` are the steps.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ def measured(model: KernelGPRegressor, X: np.ndarray, name: str, size: int) -> d
             need = posterior.need_bytes(Request(n_samples=size))
             model.sample_functions(size)
         case "covariance":
-            need = posterior._covariance_bytes(512, size)
-            posterior._covariance(np.asarray(posterior.system.X[:512]), size)
+            need = posterior.need_bytes(Request(size, covariance=True))
+            posterior.covariance(np.asarray(posterior.system.X[:size]))
         case "likelihood":
             need = slq.estimate_bytes(*posterior.system.sizes(posterior.n_samples), size)
             key = jax.random.key(0)

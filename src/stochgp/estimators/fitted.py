@@ -144,17 +144,15 @@ class Fitted:
         """Of the posterior."""
         return self.posterior.need_bytes(request)
 
-    def covariance(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
-    ) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units; in slices that fit into `free` bytes."""
+    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
+        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
         rows, observation = self._rows(X), self.observation
         if observation.outward is not None:
             raise ValueError(
                 "transformed targets and counts have no covariance to return: sample_y draws them jointly"
             )
         with jax.enable_x64(True):
-            found = self.posterior.covariance_within(rows.standardised(), free)
+            found = self.posterior.covariance(rows.standardised())
             scaled = observation.with_inflation(found, rows)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         new = known_instead(self.encoder, X)[0]

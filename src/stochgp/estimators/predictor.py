@@ -165,9 +165,9 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            budget = self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
+            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
             mean = self._fitted.mean(X)
-            return mean, self._fitted.covariance(X, include_noise=include_noise, free=budget.free())
+            return mean, self._fitted.covariance(X, include_noise=include_noise)
         self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)

@@ -89,7 +89,7 @@ class Hurdle:
     def distribution(self, X: Inputs) -> PointMass:
         return PointMass(self.mean(X), np.full(len(X), self.width))
 
-    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
+    def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         return np.zeros((len(X), len(X)))
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "Hurdle":

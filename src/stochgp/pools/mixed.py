@@ -92,7 +92,7 @@ class Pool:
         alone = len(self.members) == 1 and self.correction is None and not self.pooling.positive
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
-    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
+    def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
 
         If observations have members of their own, P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
@@ -100,7 +100,7 @@ class Pool:
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)
         mean = np.sum(w * means, axis=1)
-        covariances = (m.covariance(X, include_noise=include_noise, free=free) for m in self.members)
+        covariances = (m.covariance(X, include_noise=include_noise) for m in self.members)
         if include_noise and not self.pooling.is_joint:
             total, variance = np.zeros((len(X), len(X))), np.zeros(len(X))
             for k, C in enumerate(covariances):

@@ -92,10 +92,6 @@ class AbstractPosterior(eqx.Module):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, positive semi-definite to rounding. ValueError where it cannot be known."""
 
-    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
-        """`covariance` with at most `free` bytes, where that can be had."""
-        return self.covariance(X)
-
     @abc.abstractmethod
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         """Functions drawn from the posterior. ValueError where only single rows are known."""

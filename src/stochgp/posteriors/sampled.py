@@ -1,8 +1,6 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
 
 import functools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +22,7 @@ from stochgp.posteriors.kernel import (
 from stochgp.priors import PriorFunctions
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver, solve
-from stochgp.solvers.memory import most_columns, sliced_covariance_bytes
+from stochgp.solvers.memory import covariance_bytes
 
 SAMPLES = 64  # functions whose covariance stands for the posterior's, with a relative standard error of √(2/64) = 0.18
 
@@ -85,60 +83,30 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return self.left_out_near(rows)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
+        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy, never below the exact one, and equal to it if C is exact:
 
-        CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
-        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.linalg`).
+            CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)],
+
+        the bracket without eigenvalues below its rounding error (`numerics.linalg`).
         """
-        return self._covariance(np.asarray(X), len(X))
-
-    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
-        """The same from as many columns of C at a time as there is memory for; the others wait in files of the system's temporary folder."""
-        need = lambda n: self._covariance_bytes(len(X), n)
-        return self._covariance(np.asarray(X), most_columns(need, len(X), free))
-
-    def _covariance(self, X: Float[np.ndarray, "N D"], n_columns: int) -> Float[np.ndarray, "N N"]:
-        """By blocks of columns: CᵢᵀΣCⱼ, and k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ, Rⱼ = k(X, Zⱼ) − KCⱼ, the latter without eigenvalues below its rounding error."""
-        parts = [slice(i, min(i + n_columns, len(X))) for i in range(0, len(X), n_columns)]
-        noise, squares = self.system.row_noise[:, None], np.empty(len(X))
-        sure, rest = np.empty((2, len(X), len(X)))
-        with tempfile.TemporaryDirectory(prefix="stochgp-") as folder:
-            for j, columns in enumerate(parts):
-                across, C, R = self._solved_columns(X[columns])
-                np.save(Path(folder) / f"{j}.npy", np.stack([across, C]))
-                C, R = C.astype(np.float64), R.astype(np.float64)
-                squares[columns] = np.sum(C**2, axis=0)
-                for i, rows in enumerate(parts[: j + 1]):
-                    before, earlier = np.load(Path(folder) / f"{i}.npy").astype(np.float64)
-                    within = dense.block(self.system.kernel, X[rows], X[columns]).astype(np.float64)
-                    block = within - before.T @ C - earlier.T @ R
-                    rest[rows, columns] = block
-                    sure[rows, columns] = earlier.T @ (noise * C)
-                    rest[columns, rows], sure[columns, rows] = rest[rows, columns].T, sure[rows, columns].T
-        prior = dense.diagonal(self.system.kernel, X)
-        sure += sure.T.copy()
-        sure *= 0.5
-        return safe_covariance(sure, rest, rounding_error(prior, squares, self.system.operator.dtype))
-
-    def _solved_columns(self, Z: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(k(X, Z), C, R), in the operator's dtype."""
-        operator = self.system.operator
-        across = dense.block(self.system.kernel, np.asarray(self.system.X), np.asarray(Z))
+        Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
+        across = dense.block(kernel, np.asarray(self.system.X), Z)
         C = np.asarray(self._solve(across).value)
-        KC = np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype)))
-        return across, C, across - KC + self.system.row_noise[:, None].astype(C.dtype) * C
-
-    def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
-        size, layout = self.system.sizes(0)
-        return sliced_covariance_bytes(size, n_test, layout, self.solver, n_columns)
+        AC = np.asarray(whole_product(self.system.operator, jnp.asarray(C, self.system.operator.dtype)))
+        across, C, AC = (part.astype(np.float64) for part in (across, C, AC))
+        rest = dense.block(kernel, Z, Z).astype(np.float64) - across.T @ C - C.T @ (across - AC + noise * C)
+        rounding = rounding_error(dense.diagonal(kernel, Z), np.sum(C**2, axis=0), self.dtype)
+        of_noise = C.T @ (noise * C)
+        return safe_covariance((of_noise + of_noise.T) / 2, rest, rounding)
 
     def need_bytes(self, request: Request) -> int:
-        """Of covariances with one column at a time, of functions drawn one by one."""
         need = self.drawing_bytes(request)
         if request.likelihood:
             need += estimate_bytes(*self.system.sizes(self.n_samples))
         if request.covariance:
-            return need + self._covariance_bytes(request.n_rows, 1)
+            size, layout = self.system.sizes(request.n_rows - 1)
+            need += covariance_bytes(size.n_rows, request.n_rows) + self.solver.need_bytes(size, layout)
+            return need
         return need + self.near_bytes(request)
 
     @functools.cached_property

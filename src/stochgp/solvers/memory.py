@@ -1,6 +1,5 @@
 """The bytes that solves, predictions and covariances need beyond those in use, results included."""
 
-from collections.abc import Callable
 from typing import Any
 
 from stochgp.budget import Budget
@@ -46,22 +45,3 @@ COMPILER_BYTES = 60_000_000  # of compiling one more evaluation
 def covariance_bytes(n_rows: int, n_test: int) -> int:
     """Four squares of the test rows, and six blocks of test by training rows, in float64."""
     return int(MARGIN * 8 * n_test * (4 * n_test + 6 * n_rows))
-
-
-def sliced_covariance_bytes(
-    size: SystemSize, n_test: int, layout: Layout, solver: AbstractSolver, n_columns: int
-) -> int:
-    """The covariance of the test rows, found `n_columns` of them at a time.
-
-    That is four squares of the test rows, six blocks of `n_columns` by training rows in float64, and what a solve for these columns takes.
-    """
-    arrays = 8 * (4 * n_test**2 + n_columns * (6 * size.n_rows + 2 * n_test))
-    return int(MARGIN * arrays) + solver.need_bytes(size._replace(n_samples=n_columns - 1), layout)
-
-
-def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
-    """How many columns are to be solved for at a time: `most`, or the largest power of two that needs at most `free` bytes, or 1."""
-    if need(most) <= free:
-        return most
-    halves = (1 << power for power in range(most.bit_length() - 1, -1, -1))
-    return next((n for n in halves if n < most and need(n) <= free), 1)
