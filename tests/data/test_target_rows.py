@@ -1,4 +1,4 @@
-"""Targets as they are given: targets far from all others, durations, dates, masked values."""
+"""Targets as they are given: codes for missing values, durations, dates, masked values."""
 
 import datetime
 
@@ -9,7 +9,7 @@ import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier
 from stochgp.data.target_rows import read_targets
-from stochgp.kernels import RBF
+from stochgp.kernels import RBF, Tanimoto
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -33,12 +33,20 @@ def fitted_with_warning(match, *data, **settings):
     return found
 
 
+def test_a_code_for_a_missing_target_is_missing():
+    found = fitted_with_warning("1 with the target -9999, a code for .*: data row 8", X, with_value(-9999.0))
+    same = fitted_with_warning("without a target .*: data row 8", X, with_value(np.nan))
+    np.testing.assert_array_equal(found.predict(X), same.predict(X))
+    assert found.n_rows_ == N - 1 and "the target -9999" in found.summary()
+
+
+def test_a_far_target_that_is_no_code_is_learned_from_with_a_warning():
+    found = fitted_with_warning("1 target.* 50.5 at data row 8; they are learned from", X, with_value(50.5))
+    assert found.n_rows_ == N and "50.5 at data row 8" in found.summary()
+
+
 @pytest.mark.parametrize("value", [-9999.0, 50.5])
-def test_far_targets_are_learned_from_with_a_warning_refused_or_kept(value):
-    found = fitted_with_warning(
-        f"1 target.* {value:g} at data row 8; they are learned from", X, with_value(value)
-    )
-    assert found.n_rows_ == N and f"{value:g} at data row 8" in found.summary()
+def test_far_targets_are_refused_or_kept(value):
     with pytest.raises(ValueError, match=f"{value:g} at data row 8; target_outliers='keep'"):
         model(target_outliers="refuse").fit(X, with_value(value))
     assert model(target_outliers="keep").fit(X, with_value(value)).n_rows_ == N
@@ -46,24 +54,40 @@ def test_far_targets_are_learned_from_with_a_warning_refused_or_kept(value):
         model(target_outliers="drop").fit(X, Y)
 
 
+def test_codes_are_errors_where_missing_values_are():
+    with pytest.raises(ValueError, match="-9999 at data row 8"):
+        model(missing="refuse").fit(X, with_value(-9999.0))
+
+
 def test_targets_of_rows_of_weight_0_are_not_looked_at():
     assert model().fit(X, with_value(-9999.0), 1.0 * (np.arange(N) != 7)).n_rows_ == N - 1
 
 
-def test_a_far_target_in_files_is_named(tmp_path):
+def test_a_code_among_targets_of_fingerprints_is_left_out():
+    bits = RNG.integers(0, 2, (N, 16)).astype(np.float64)
+    gp = KernelGPRegressor(Tanimoto(), learner=None, noise_variance=0.1)
+    with pytest.warns(UserWarning, match="1 rows of 60 are not learned from: 1 with the target -9999"):
+        found = gp.fit(bits, with_value(-9999.0))
+    keep = np.arange(N) != 7
+    np.testing.assert_allclose(found.predict(bits), gp.fit(bits[keep], Y[keep]).predict(bits), rtol=1e-6)
+
+
+def test_a_code_in_files_is_named(tmp_path):
     path = tmp_path / "rows.csv"
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": with_value(-9999.0)}).to_csv(path, index=False)
-    with pytest.warns(UserWarning, match="of 60 rows of the files: 1 target.*: -9999;"):
+    with pytest.warns(UserWarning, match="of 60 rows of the files: 1 target.*: -9999$"):
         FeatureGPRegressor("linear", random_state=0).fit(path, "y")
+    with pytest.raises(ValueError, match="-9999; target_outliers='keep'"):
+        FeatureGPRegressor("linear", target_outliers="refuse").fit(path, "y")
 
 
 def test_a_pool_looks_at_targets_once_and_its_members_do_not():
     pool = GPRegressor(members=["linear"], random_state=0)
-    with pytest.warns(UserWarning, match="50.5 at data row 8") as warned:
-        pool.fit(X, with_value(50.5))
-    assert len(warned) == 1
+    with pytest.warns(UserWarning, match="-9999|50.5") as warned:
+        pool.fit(X, np.where(np.arange(N) == 9, 50.5, with_value(-9999.0)))
+    assert len(warned) == 2
     assert all(member.target_outliers == "keep" for member in pool.estimators_.values())
-    assert "50.5" in pool.summary()
+    assert "-9999" in pool.summary() and "50.5" in pool.summary()
 
 
 SECONDS = np.round(60 + 10 * Y, 3)

@@ -1,25 +1,55 @@
-"""Values far beyond all others: extremes among targets, inputs that are moved near the others."""
+"""Values far beyond all others: codes for missing targets, extremes that stay, inputs that are moved near the others."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp.tables.bounds import bound_of, far_targets
+from stochgp.tables.bounds import bound_of, target_outliers
 from stochgp.tables.encoding import TableEncoder
 
 N = 300
 NORMAL = np.random.default_rng(0).normal(size=N)
 PRICES = np.exp(12 + 0.6 * np.random.default_rng(1).normal(size=1000))
 CLAIMS = np.where(np.arange(1000) % 10 > 0, 0.0, np.exp(7 + 1.5 * np.random.default_rng(0).normal(size=1000)))
+CODES = [
+    -9999,
+    -999,
+    999,
+    -99,
+    99,
+    -99.9,
+    np.float32(-999.9),
+    99999,
+    1e5,
+    1e9,
+    -1e20,
+    9.96921e36,
+    32767,
+    -(2**31),
+    2**31 - 1,
+]
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("count", [1, 4, 120])
+def test_codes_among_targets_are_found_at_any_number_of_rows(code, count):
+    codes, far = target_outliers(np.append(NORMAL, np.full(count, code)))
+    np.testing.assert_array_equal(codes, np.arange(N + count) >= N)
+    assert not far.any()
+
+
+def test_codes_are_found_beside_others_beside_missing_values_and_in_any_unit():
+    y = np.concatenate([100 * NORMAL, [-9999.0] * 3, [np.nan], [1e9] * 2])
+    codes, _ = target_outliers(y)
+    np.testing.assert_array_equal(np.flatnonzero(codes), [N, N + 1, N + 2, N + 4, N + 5])
 
 
 def test_where_most_targets_are_equal_the_scale_is_that_of_the_others():
-    assert far(CLAIMS) == far(np.append(np.zeros(400), -9999.0)) == far(np.full(400, -9999.0)) == ""
-    assert "2 target(s)" in far(np.append(CLAIMS, [-99999.0, 1e9]))
-
-
-def far(y, outliers="warn", weight=None):
-    return far_targets(y, weight, outliers)
+    assert not np.any(target_outliers(CLAIMS))
+    codes, far = target_outliers(np.append(CLAIMS, [-99999.0, 1e9]))
+    assert codes[-2] and codes[-1] and codes.sum() == 2 and not far.any()
+    assert not np.any(target_outliers(np.append(np.zeros(400), -9999.0)))  # no scale is known
+    assert not np.any(target_outliers(np.full(400, -9999.0)))
 
 
 EXTREMES = {
@@ -31,19 +61,15 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("name", EXTREMES)
-def test_extremes_are_far(name):
+def test_extremes_are_far_but_no_codes(name):
     y, count = EXTREMES[name]
-    assert (
-        far(y).startswith(f"{count} target(s)") and f"at data row {len(y)}" in far(y) and far(y, "keep") == ""
-    )
-    with pytest.raises(ValueError, match="target_outliers='keep'"):
-        far(y, "refuse")
-    assert far(y, weight=np.arange(len(y)) < len(y) - count) == ""
+    codes, far = target_outliers(y)
+    assert not codes.any() and far[-count:].all() and far.sum() == count
 
 
-def test_a_second_group_of_targets_is_not_far():
+def test_a_second_group_of_targets_is_neither():
     for other in (0.0, 5000.0):
-        assert far(np.append(100 + 0.5 * NORMAL, np.full(100, other))) == ""
+        assert not np.any(target_outliers(np.append(100 + 0.5 * NORMAL, np.full(100, other))))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +88,11 @@ def test_a_second_group_of_targets_is_not_far():
         ),
     ],
 )
-def test_heavy_tails_seldom_hold_far_targets(draw, most_far):
-    """Of 200 tables; the share with a warning is bounded, by 4 standard errors above what gaps of 5 have in theory."""
-    found = [far(draw(np.random.default_rng(seed))) != "" for seed in range(200)]
-    assert np.mean(found) <= most_far
+def test_heavy_tails_hold_no_codes_and_seldom_far_targets(draw, most_far):
+    """Of 200 tables none may lose a row; the share with a warning is bounded, by 4 standard errors above what gaps of 5 have in theory."""
+    found = [target_outliers(draw(np.random.default_rng(seed))) for seed in range(200)]
+    assert not any(codes.any() for codes, _ in found)
+    assert np.mean([far.any() for _, far in found]) <= most_far
 
 
 def test_inputs_beyond_a_gap_are_moved_near_the_others_also_if_more_than_a_thousandth_are():

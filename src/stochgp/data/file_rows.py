@@ -13,7 +13,7 @@ from stochgp.data.reading import note_columns
 from stochgp.data.survey import Survey, survey
 from stochgp.data.training import TrainingData
 from stochgp.names import lookup
-from stochgp.tables.bounds import far_targets
+from stochgp.tables.bounds import checked_targets
 from stochgp.tables.targets import REAL, FileTargets
 from stochgp.warning import warn
 
@@ -61,9 +61,10 @@ def read_files(
     found = survey(
         blocks, target, missing=estimator.missing, seed=context.sample_seed, sample=most, targets=targets
     )
-    outliers = estimator.target_outliers if targets.scaled else "keep"
-    if said := far_targets(found.sample.y, None, outliers, has_rows=False):
-        warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
+    if targets.scaled:
+        said = checked_targets(found.sample.y, None, estimator.target_outliers, leaves_out=False)[1]
+        if said:
+            warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
     if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(

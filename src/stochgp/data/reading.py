@@ -33,7 +33,7 @@ from stochgp.data.target_rows import (
 )
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
-from stochgp.tables.bounds import far_targets
+from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, unmasked
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
@@ -45,6 +45,7 @@ logger = logging.getLogger("stochgp.estimators")
 Encoder = TableEncoder | FingerprintEncoder
 
 FIT = 6  # calls from here to that of `fit`
+CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
 
 _FLOATS = (np.float64, np.float32)
 
@@ -113,19 +114,21 @@ def _known(
     X, y, weight = given[:3]
     if any(_length(part) != len(y) for part in given if part is not None):
         return None
-    if said := far_targets(y, weight, outliers):
-        warn(said, UserWarning, stacklevel=FIT)
+    codes, said = checked_targets(y, weight, outliers, missing == "refuse")
+    if said:
+        warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
     rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
     empty = empty if X is None or missing == "refuse" else rows_without_values(X)
     kept = np.ones(len(y), bool) if rho is None or not rho.any() else rho > 0
-    drop = unknown | empty
+    drop = unknown | empty | codes
     if not drop.any():
         return None if kept.all() else kept
     if drop.all():
         what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
         raise ValueError(f"Input {what}: there is nothing to learn from")
     reasons = [(unknown, "without a target"), (empty & ~unknown, "without any input")]
+    reasons += [(codes & (y == value), f"with {CODE.format(value)}") for value in np.unique(y[codes])]
     why = " and ".join(
         f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
         for which, what in reasons

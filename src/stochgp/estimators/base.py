@@ -83,8 +83,8 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them, that the fit does
         not see.
     target_outliers : "warn", "refuse" or "keep"
-        Targets far from all others, more than 20 robust standard deviations from the median. "warn": they are learned from, with a warning
-        (docs/methods/data.md). "refuse": ValueError. "keep": no warning.
+        Targets far from all others, more than 20 robust standard deviations from the median. "warn": codes for missing values such as −9999 are left out,
+        others are learned from, with a warning for both (docs/methods/data.md). "refuse": ValueError. "keep": all are learned from.
     """
 
     mean: float | str | None = None
