@@ -166,9 +166,7 @@ def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
     if column.kind != "number":
         raise TableError(f"the column of weights {name!r} holds no numbers")
     if (negative := column.values < 0).any():
-        raise TableError(
-            f"the column of weights {name!r} is negative: {column.first(negative)}"
-        )
+        raise TableError(f"the column of weights {name!r} is negative: {column.first(negative)}")
     if (column.values > LARGEST_WEIGHT).any():
         raise TableError(
             f"the column of weights {name!r} holds {np.nanmax(column.values):g}; a weight is the number of rows that a row stands for, at most "

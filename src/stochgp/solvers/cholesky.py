@@ -10,8 +10,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
+from stochgp.kernels import dense
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.linalg import NEGLIGIBLE, Factor, factorised
+from stochgp.numerics.linalg import Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import sizes
@@ -61,7 +62,9 @@ class Cholesky(AbstractDirectSolver):
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
-        return _refined(factor, b, lambda x: _product_of(operator, x), tolerance, operator.dtype)
+        return _refined(
+            factor, b, lambda x: _product_of(operator, x, factor.L.dtype), tolerance, operator.dtype
+        )
 
     def solve_filled(
         self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
@@ -131,37 +134,18 @@ def _refined(
 
 
 def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:
-    """A, of which only the part right of the diagonal blocks is filled."""
-    N, T = operator.size, operator.tile
-    A = np.empty((N, N), dtype)
-    B = min(FILL_ROWS, N)
-    wide = operator if operator.dtype == dtype else operator.astype(dtype)
-    least = np.zeros((), dtype)
-
-    def block(first: int, tile: int) -> np.ndarray:
-        starts = np.asarray(first), np.asarray(tile * T)  # plain numbers would be compiled in
-        return np.asarray(_block(wide, *starts, least, B))
-
-    if dtype == np.float32:
-        least = np.asarray(NEGLIGIBLE * np.abs(block(0, 0)).max(), dtype)
-    for start in range(0, N, B):
-        first = min(start, N - B)
-        for tile in range(first // T, operator.padded // T):
-            stop = min((tile + 1) * T, N)
-            A[first : first + B, tile * T : stop] = block(first, tile)[:, : stop - tile * T]
-    A[np.diag_indices(N)] += np.asarray(wide.noise)[:N]
+    """A on and right of its diagonal."""
+    A = dense.upper(operator.kernel, np.asarray(operator.inputs), dtype)
+    A[np.diag_indices(operator.size)] += np.asarray(operator.noise, dtype)[: operator.size]
     return A
 
 
-@eqx.filter_jit
-def _block(operator: KernelOperator, start: Any, first_column: Any, least: Any, n_rows: int) -> Array:
-    """Entries of K, those below `least` as 0."""
-    K = operator.kernel.between(operator.block(start, n_rows), operator.block(first_column, operator.tile))
-    return jnp.where(jnp.abs(K) < least, jnp.zeros_like(K), K)
-
-
-def _product_of(operator: AbstractOperator, value: np.ndarray) -> np.ndarray:
-    """Aα with α rounded to the operator's dtype."""
+def _product_of(operator: AbstractOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Aα with α rounded to the operator's dtype; of one column on the host, from entries of K in `dtype`."""
+    if value.shape[1] == 1 and isinstance(operator, KernelOperator) and operator.inputs is not None:
+        X, v = np.asarray(operator.inputs), value[:, 0].astype(operator.dtype).astype(np.float64)
+        noise = np.asarray(operator.noise, np.float64)[: operator.size]
+        return (dense.times(operator.kernel, X, X, v, dtype) + noise * v)[:, None]
     rounded = operator.pad(jnp.asarray(value, operator.dtype))
     return np.asarray(_product(operator, rounded), np.float64)[: operator.size]
 
