@@ -96,7 +96,7 @@ def page(records: list[Record]) -> list[str]:
     lines = sorted([*read(RESULTS / "floors.jsonl"), *records], key=lambda record: record["finished"])
     before = {_key(r): r for r in lines if r["commit"] == BASELINE}
     after = {_key(r): r for r in lines if r["commit"] != BASELINE}
-    newest = {k: after.get(k, before.get(k)) for k in map(_key, records)}
+    newest = {k: (before | after)[k] for k in map(_key, records)}
     rows = [[*k[:2], r["commit"][:7], *tables.numbers(r["results"], **COLUMNS)] for k, r in newest.items()]
     compared = [k for k in newest if k in before and k in after]
     changes = [change(after[k]["results"], before[k]["results"]) for k in compared]
