@@ -16,6 +16,7 @@ NAMES = {
     "kernel_defaults": "KernelGPRegressor() on six UCI sets",
     "pool_defaults": "GPRegressor() on six UCI sets, beside its members",
     "sparse_defaults": "SparseGPRegressor() on six UCI sets, beside an RBF kernel and Gaussian noise",
+    "floors": "scores and CPU seconds of defaults on tables and UCI sets, against an earlier commit",
     "likelihoods": 'likelihood="auto" against "gaussian" and boosting',
     "defaults": "FeatureGPRegressor() on six UCI sets",
 }

@@ -6,7 +6,8 @@ A module of `experiments` or `benchmarks` has
 - `run(cell)`: the results of one, or a list of them that differ in the settings KEYS of the module;
 - `page(records)`: Markdown tables and notes;
 - optionally `depends(cell, records)`: settings taken from results of other cells, None until these exist;
-- optionally ONE_CORE: whether a cell runs on one core.
+- optionally ONE_CORE: whether a cell runs on one core;
+- optionally RESULTS: the folder of its lines, if not `results` of the package.
 """
 
 import argparse
@@ -163,9 +164,8 @@ def main(package: str, names: Mapping[str, str], arguments: Sequence[str] | None
     only = {key: values.split(",") for key, _, values in (word.partition("=") for word in options.only)}
     chosen = lambda cell: all(str(cell.get(key)) in values for key, values in only.items())
     cells = [cell for cell in module.cells(options.quick, options.slow) if chosen(cell)]
-    path = (
-        None if options.quick else (options.results or ROOT / package / "results") / f"{options.name}.jsonl"
-    )
+    folder = options.results or getattr(module, "RESULTS", ROOT / package / "results")
+    path = None if options.quick else folder / f"{options.name}.jsonl"
     records = [] if path is None else store.read(path)
     failed = 0
     if options.list:

@@ -21,7 +21,7 @@ THREAD_VARIABLES = (
     "JAX_PLATFORMS",
 )
 WRITTEN = (
-    "experiments/results", "benchmarks/results", "docs/measured.md", "docs/comparison.md", "docs/solvers.md",
+    "experiments/results", "experiments/floors.jsonl", "benchmarks/results", "docs/measured.md", "docs/comparison.md", "docs/solvers.md",
 )  # fmt: skip
 """What runs write: changes there do not make a commit dirty."""
 
