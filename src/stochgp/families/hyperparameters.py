@@ -30,7 +30,7 @@ from stochgp.parameters import Frozen, cast, in_parameters, value_of
 from stochgp.posteriors import ExactKernelPosterior
 from stochgp.posteriors.mixture import MixturePosterior, exact_at
 
-MOST_ROWS, FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 400, 3, 64, 32
+MOST_ROWS, FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 200, 3, 64, 32
 SECONDS = 3.0  # that are left at least, compilation included
 QUANTILE, LEAST_SHARE = (
     0.9,
