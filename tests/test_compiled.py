@@ -46,7 +46,9 @@ def test_a_fit_keeps_what_it_compiles_and_leaves_the_settings(fresh, tmp_path, c
     X = np.linspace(0, 3, 20)[:, None]
     jax.clear_caches()
     with caplog.at_level(logging.INFO, logger="stochgp"):
-        model = stochgp.KernelGPRegressor(stochgp.kernels.RationalQuadratic(), learner=None, n_samples=0, random_state=0).fit(X, np.sin(X[:, 0]))
+        model = stochgp.KernelGPRegressor(
+            stochgp.kernels.RationalQuadratic(), learner=None, n_samples=0, random_state=0
+        ).fit(X, np.sin(X[:, 0]))
         model.predict(X)
     assert kept(fresh) and kept(tmp_path) == kept(fresh) and fresh.is_relative_to(tmp_path / "user")
     assert settings() == [None, 1.0]
