@@ -167,10 +167,11 @@ def learn(
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]
         placed = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
-        learner = placed.learner
+        learner, on_device, context.report["peak_bytes"] = placed
+        context.report["rows_on_device"] = on_device
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         context.devices = shared_steps(learner, N, context)
-        source = data.source(placed.on_device)
+        source = data.source(on_device)
         rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
         found = fit(
             learner, gp, rows, key=context.learn_key, progress=reporter(learner, data, context),
@@ -184,7 +185,7 @@ def learn(
         context.end(found.result, _ENDED[found.result])  # so that what follows an interrupt is quick
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
-    record_learning(learner, found, N, placed, data, context)
+    record_learning(learner, found, N, data, context)
     if data.mean_function is None and (useless := worse_than_a_constant(context.plan_, context.report)):
         warn(useless, ConvergenceWarning, stacklevel=4)
     return found, rows, learner
