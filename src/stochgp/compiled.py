@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
@@ -134,28 +134,14 @@ def _instructions() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-@functools.cache
-def _blas() -> Any:
-    """The BLAS libraries of the process."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def one_blas_thread() -> Any:
-    """A context in which BLAS and LAPACK use one thread: for small matrices, on which further threads wait longer than they work."""
-    return _blas().limit(limits=1, user_api="blas")
-
-
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` of every item, in their order, on a thread for each core, with one thread of BLAS each.
+    """`work` of every item, in their order, on a thread for each core.
 
-    For pieces that keep one core busy and make the same numbers on any thread. An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs
+    For pieces that keep one core busy, without matrix products that BLAS divides among threads, and make the same numbers on any thread. An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs
     with factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
-        with one_blas_thread():
-            return [work(items[0])]
+        return [work(items[0])]
     wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # a setting of this thread
 
     def alike(item: T) -> R:
@@ -164,9 +150,8 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
     pool = ThreadPoolExecutor(min(cores(), max(1, len(items))))
     try:
-        with one_blas_thread():
-            begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
-            return [future.result() for future in begun]
+        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
+        return [future.result() for future in begun]
     finally:
         pool.shutdown(cancel_futures=True)
 

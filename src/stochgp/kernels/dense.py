@@ -5,7 +5,7 @@ tiles of 256 × 256 rows, so that sets of any size share them.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,15 +25,16 @@ from stochgp.numerics.arrays import filled_up, unpacked_alike
 from stochgp.numerics.linalg import NEGLIGIBLE
 from stochgp.parameters import Frozen, partition, slope_of, value_of
 
-TILE = 256  # rows: intermediate values of a tile stay in a core's cache
-COLUMNS = 1024  # of a panel of NumPy
-ROWS = 128  # of a panel of `times`
+TILE = 256  # rows of a tile of JAX: intermediate values stay in a core's cache
+ROWS = 128  # of a panel of NumPy
+PRODUCTS = 1 << 18  # of a matrix product of a panel: OpenBLAS divides larger ones among threads
 UNIT = 4.0  # distances of so many roundings of the norms are 0, as in `distances.squared_distances`
 
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]
 Slopes = np.ndarray | None
-Panel = Callable[[], tuple[slice, slice, np.ndarray]]
+Panel = tuple[slice, slice, np.ndarray]
+Strip = Callable[[], Iterator[Panel]]
 
 
 class Term(NamedTuple):
@@ -181,17 +182,17 @@ def _fill(
     """Write k(X, Z) into K, with 0 for entries below `least`; `above`: only panels that reach right of the diagonal."""
     for number, term in enumerate(terms):
 
-        def write(panel: Panel, number: int = number, term: Term = term) -> None:
-            i, j, s = panel()
-            f = profile(term, s)[0]
-            f *= f.dtype.type(term.variance)
-            if number:
-                f += K[i, j]
-            if least and number == len(terms) - 1:
-                f[f < least] = 0
-            K[i, j] = f
+        def write(strip: Strip, number: int = number, term: Term = term) -> None:
+            for i, j, s in strip():
+                f = profile(term, s)[0]
+                f *= f.dtype.type(term.variance)
+                if number:
+                    f += K[i, j]
+                if least and number == len(terms) - 1:
+                    f[f < least] = 0
+                K[i, j] = f
 
-        _each(write, _panels(term, X, Z, centre, K.dtype, above))
+        _each(write, _strips(term, X, Z, centre, K.dtype, above))
 
 
 def times(
@@ -203,18 +204,21 @@ def times(
         parts = [block(kernel, X[i : i + TILE], Z).astype(np.float64) @ v for i in range(0, len(X), TILE)]
         return np.concatenate([np.zeros(0), *parts])
     total, centre = np.zeros(len(X)), np.mean(Z, axis=0, dtype=np.float64)
-    width = COLUMNS * max(1, ROWS // max(len(X), 1))
     for term in terms:
         U, V = (term.scaled(np.asarray(rows, np.float64) - centre) for rows in (X, Z))
         u, w = (np.einsum("ij,ij->i", rows, rows)[:, None] for rows in (U, V))
         left = np.hstack([-2 * U, u, np.ones_like(u)])  # left · right is ‖u − w‖²
         right = np.hstack([V, np.ones_like(w), w])
+        width = _width(min(ROWS, len(X)), right)
 
-        def add(i: int, term: Term = term, left: np.ndarray = left, right: np.ndarray = right) -> None:
+        def add(
+            i: int, term: Term = term, left: np.ndarray = left, right: np.ndarray = right, width: int = width
+        ) -> None:
             for j in range(0, len(right), width):
                 s = left[i : i + ROWS] @ right[j : j + width].T
                 f = profile(term, np.maximum(s, 0, out=s).astype(dtype, copy=False))[0]
-                total[i : i + ROWS] += term.variance * (f.astype(np.float64, copy=False) @ v[j : j + width])
+                f = f.astype(np.float64, copy=False)
+                total[i : i + ROWS] += term.variance * np.einsum("ij,j->i", f, v[j : j + width])
 
         in_threads(add, range(0, len(X), ROWS))
     return total
@@ -267,19 +271,22 @@ def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
 def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.ndarray) -> list[np.ndarray]:
     Z = term.scaled(np.asarray(X, np.float64) - centre)
 
-    def sums(panel: Panel) -> tuple[float, np.ndarray]:
-        i, j, s = panel()
-        f, slope = profile(term, s, slope=True)
-        g = 2 * G[i, j]
-        if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
-            rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
-            g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
-        slope = slope * g
-        rows, columns = slope.sum(axis=1, dtype=np.float64), slope.sum(axis=0, dtype=np.float64)
-        across = np.einsum("id,id->d", Z[i], slope @ Z[j].astype(slope.dtype))
-        return float(np.vdot(g, f)), rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
+    def sums(strip: Strip) -> tuple[float, np.ndarray]:
+        total, by_length = 0.0, np.zeros(Z.shape[1])
+        for i, j, s in strip():
+            f, slope = profile(term, s, slope=True)
+            g = 2 * G[i, j]
+            if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
+                rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
+                g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
+            slope = slope * g
+            rows, columns = slope.sum(axis=1, dtype=np.float64), slope.sum(axis=0, dtype=np.float64)
+            across = np.einsum("id,id->d", Z[i], slope @ Z[j].astype(slope.dtype))
+            total += float(np.einsum("ij,ij->", g, f))
+            by_length += rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
+        return total, by_length
 
-    found = _each(sums, _panels(term, X, X, centre, G.dtype, above=True))
+    found = _each(sums, _strips(term, X, X, centre, G.dtype, above=True))
     total, by_length = sum(f for f, _ in found), np.sum([by for _, by in found], axis=0)
     return term.packed(-2 * term.variance * by_length, np.array([term.variance * total]))
 
@@ -309,10 +316,10 @@ def slopes_of_term(
     centre = np.mean(Z, axis=0)
     U, V = term.scaled(X - centre), term.scaled(Z - centre)
     found = np.zeros(U.shape, X.dtype)
-    for panel in _panels(term, X, Z, centre, X.dtype):
-        i, j, s = panel()
-        slope = profile(term, s, slope=True)[1] * alpha[None, j]
-        found[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
+    for strip in _strips(term, X, Z, centre, X.dtype):
+        for i, j, s in strip():
+            slope = profile(term, s, slope=True)[1] * alpha[None, j]
+            found[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
     return 2 * term.variance * found
 
 
@@ -325,26 +332,36 @@ def _add_to_inputs(term: Term, by_scaled: np.ndarray, found: np.ndarray) -> None
     found += seen if term.W is None else seen @ term.W.astype(found.dtype).T
 
 
-def _panels(
+def _strips(
     term: Term, X: np.ndarray, Z: np.ndarray, centre: np.ndarray, dtype: DTypeLike, above: bool = False
-) -> list[Panel]:
-    """Functions that give (rows, columns, squared scaled distances in `dtype`, computed in float64); `above`: of panels that reach right of the diagonal."""
+) -> list[Strip]:
+    """For each strip of rows a function that yields (rows, columns, squared scaled distances in `dtype`, computed in float64) of its panels.
+
+    `above`: panels that reach right of the diagonal.
+    """
     wide = lambda rows: term.scaled(np.asarray(rows, np.float64) - centre)
     U = wide(X)
     V = U if Z is X else wide(Z)
     u, v = (np.einsum("ij,ij->i", rows, rows) for rows in (U, V))
+    width = _width(ROWS, V)
 
-    def panel(i: int, j: int) -> tuple[slice, slice, np.ndarray]:
-        rows, columns = slice(i, min(i + TILE, len(U))), slice(j, min(j + COLUMNS, len(V)))
-        s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
-        s *= -2
-        s += norms
-        norms *= UNIT * np.finfo(np.float64).eps
-        s[s <= norms] = 0
-        return rows, columns, s.astype(dtype, copy=False)
+    def strip(i: int) -> Iterator[Panel]:
+        rows = slice(i, min(i + ROWS, len(U)))
+        for j in range(i if above else 0, len(V), width):
+            columns = slice(j, min(j + width, len(V)))
+            s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
+            s *= -2
+            s += norms
+            norms *= UNIT * np.finfo(np.float64).eps
+            s[s <= norms] = 0
+            yield rows, columns, s.astype(dtype, copy=False)
 
-    starts = range(0, len(U), TILE)
-    return [functools.partial(panel, i, j) for i in starts for j in range(i if above else 0, len(V), COLUMNS)]
+    return [functools.partial(strip, i) for i in range(0, len(U), ROWS)]
+
+
+def _width(n_rows: int, V: np.ndarray) -> int:
+    """Columns of a panel."""
+    return max(32, PRODUCTS // (max(n_rows, 1) * max(V.shape[1], 1)))
 
 
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
@@ -355,9 +372,9 @@ def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
     return np.concatenate([np.zeros(0), *parts])[: len(X)]
 
 
-def _each(work: Callable[[Panel], Any], panels: list[Panel]) -> list[Any]:
-    """`work` of every panel, on a thread for each core if there are several."""
-    return [work(panels[0])] if len(panels) == 1 else in_threads(work, panels)
+def _each(work: Callable[[Strip], Any], strips: list[Strip]) -> list[Any]:
+    """`work` of every strip, on a thread for each core if there are several."""
+    return [work(strips[0])] if len(strips) == 1 else in_threads(work, strips)
 
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:

@@ -7,7 +7,6 @@ which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(x
     ∂nlml/∂A = (A⁻¹ − ααᵀ)/(2n), α = A⁻¹y.
 """
 
-import contextlib
 import math
 
 import equinox as eqx
@@ -16,7 +15,6 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from stochgp.compiled import one_blas_thread
 from stochgp.data.rows import Rows
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
@@ -29,7 +27,6 @@ from stochgp.results import ExactNLML
 
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
 SOME_ROWS = 100  # on which the signal is looked at
-FEW_ROWS = 1_500  # rows up to which one thread factorises as fast as two
 SMALL = 512  # rows up to which the factor is in float64 unless another dtype is asked for
 
 
@@ -40,8 +37,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
     float32. None = float32, and float64 for up to 1,024 rows, if the noise is below 1e-4 of the mean variance, or if float32 has no factor.
     Raises ValueError if A has no factor even with a jitter of 1e-3 of its mean diagonal.
     """
-    few = len(rows.y) <= FEW_ROWS
-    with jax.enable_x64(True), one_blas_thread() if few else contextlib.nullcontext():
+    with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
         factor = _factor(gp, at, noise, dtype)
         dtype = factor.L.dtype.name

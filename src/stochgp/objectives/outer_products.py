@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.compiled import in_threads
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
@@ -39,7 +38,7 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    found: list[Any] = in_threads(sums, parts_of(near))
+    found: list[Any] = [sums(part) for part in parts_of(near)]  # of matrices that BLAS divides among threads
     return np.sum([M for M, _ in found], axis=0) / sum(weight for _, weight in found)
 
 
