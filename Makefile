@@ -41,6 +41,8 @@ demo: $(READY)
 # emitters of loops. `make test-all` compiles as users do.
 test test-docs: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test test-docs: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
+# A process of tests has a core: further threads of BLAS would wait longer than they work.
+test test-docs test-all: export OPENBLAS_NUM_THREADS := 1
 test: export CHOSEN := -m "not long" $(BESIDE:%=--ignore=%)
 test-all: export STOCHGP_EXTRAS := 1
 test-all: export STOCHGP_TYPECHECK := 1

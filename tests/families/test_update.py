@@ -209,7 +209,9 @@ def test_an_extended_factor_is_the_factor(double):
 def test_local_prediction_takes_rows_in(all_rows):
     found = model(prediction="local").fit(X[:N], y[:N]).update(X[N:], y[N:])
     exact = model().fit(X, y)
-    assert_allclose(found.predict(Z), exact.predict(Z), rtol=1e-7)  # all rows are neighbours
+    assert_allclose(
+        found.predict(Z), exact.predict(Z), rtol=2e-4
+    )  # all rows are neighbours; weights are in float32
 
 
 def test_an_updated_model_is_saved_and_updated_again(tmp_path):

@@ -10,7 +10,7 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor, load
 from stochgp.data.rows import Rows
-from stochgp.pools import regressor
+from stochgp.pools import held_out, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import alone
 
@@ -58,6 +58,7 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     """Its posterior is that of a fit to all rows at its hyperparameters, in their units, with wider errors."""
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     monkeypatch.setattr(regressor, "stack_near_and_far", lambda *_: alone("kernel_by_blocks", "given"))
+    monkeypatch.setattr(held_out, "best_width", lambda *_: 2.0)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]
@@ -66,7 +67,7 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     expected.fit(TIMED, y)
     new = TIMED[::100] + [N, 0]
     root = np.sqrt(found.fit_report_["widths"]["kernel_by_blocks"])
-    assert root > 1
+    assert root == np.sqrt(2)
     pairs = zip(one.predict(new, True), expected.predict(new, True), (1, root), strict=True)
     for ours, other, factor in pairs:
         assert_allclose(ours, factor * other, rtol=1e-4)

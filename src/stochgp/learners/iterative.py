@@ -26,7 +26,7 @@ from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
-from stochgp.solvers.memory import room_for_rows
+from stochgp.solvers.choice import room_for_rows
 
 RATE, STEPS = 0.1, 100
 PRODUCTS_IN_TIME, FEWEST_ROWS = 300, 200  # products with K if time is short, and rows if there is none
