@@ -18,7 +18,6 @@ from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.learners import AbstractLearner
 from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.learners.standard_errors import named
-from stochgp.learning.placing import Placement
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
@@ -32,7 +31,6 @@ def record_learning(
     learner: AbstractLearner,
     found: FitResult,
     n_rows: int,
-    placed: Placement,
     data: TrainingData,
     context: FitContext,
 ) -> None:
@@ -52,8 +50,6 @@ def record_learning(
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
         "learning_rate": rates[0] if rates else None,
         "held_out_rows": found.held_out_rows,
-        "rows_on_device": placed.on_device,
-        "peak_bytes": placed.need,
         "result": found.result.name,
     }
     for name in ("held_out_nlpd", "constant_nlpd"):

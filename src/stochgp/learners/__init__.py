@@ -8,7 +8,6 @@ from .descent import InverseRoot, PowerLaw, constant, cosine, muon
 from .evaluators import AbstractEvaluator, ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
-from .iterative import Iterative
 from .minimax import Minimax
 from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD
@@ -31,7 +30,6 @@ __all__ = [
     "FullBatch",
     "HeavyInAll",
     "InverseRoot",
-    "Iterative",
     "LeaveOneOut",
     "Minimax",
     "NearestNeighbours",

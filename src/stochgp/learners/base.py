@@ -94,10 +94,6 @@ class AbstractLearner(eqx.Module):
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The peak memory of learning, beside the rows, the evaluations and the compiler's."""
 
-    def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
-        """The learner that makes use of `free` bytes, if it can."""
-        return self
-
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Return how many of the rows it can learn from in so many seconds."""
         return n_rows
@@ -126,11 +122,6 @@ class AbstractLearner(eqx.Module):
     def model(self, state: Any) -> AbstractGP:
         """θ of the state."""
         return state.gp
-
-    @property
-    def loss_shift(self) -> float:
-        """c, if the loss of targets s·y and variances s²·v is loss(y, v) + c log s: 1 of a negative log density per datum, 0 of a difference of two."""
-        return 1.0
 
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""

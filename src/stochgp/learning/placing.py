@@ -1,7 +1,6 @@
 """Memory of a run, the place of its rows, and the number of rows that there is time for."""
 
 import math
-from typing import NamedTuple
 
 import jax
 
@@ -23,14 +22,6 @@ MIN_SECONDS = 1e-6  # of a piece that a clock can tell from none
 MIN_ROWS = 200  # to learn from, if there is time for none
 
 
-class Placement(NamedTuple):
-    """How a run uses memory. Bytes are on top of what is in use."""
-
-    learner: AbstractLearner  # within the memory that is free
-    on_device: bool  # whether all rows lie there
-    need: int  # bytes that the run takes
-
-
 def place(
     learner: AbstractLearner,
     gp: AbstractGP,
@@ -39,14 +30,12 @@ def place(
     itemsize: int,
     budget: Budget,
     devices: Devices = ONE,
-) -> Placement:
-    """The learner within the memory limit, the place of the rows, and the bytes of the run.
+) -> tuple[bool, int]:
+    """(True if all rows are kept on the device, the bytes that the run takes on top of what is in use).
 
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
-    free = int(devices.least(max(budget.free() - need, 0)))
-    learner = learner.within(gp, n_rows, n_inputs, free)
     need += learner.need_bytes(gp, n_rows, n_inputs)
     need += evaluator_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
     if devices.mesh is not None and isinstance(gp, FeatureGP):  # sums of each virtual shard, and its rows
@@ -56,7 +45,7 @@ def place(
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
-    return Placement(learner, on_device, need)
+    return on_device, need
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource) -> int:

@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from stochgp.kernels.base import select
-from stochgp.kernels.gradients import equal_tiles
 from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
@@ -86,7 +85,7 @@ class InducingFunctions(eqx.Module):
         M = self.capacity
         if M <= TILE:
             return part(self, a)
-        size = equal_tiles(M, TILE)
+        size = -(-M // -(-M // TILE))
         filled = lambda x: jnp.pad(x, ((0, -M % size),) + ((0, 0),) * (x.ndim - 1))
         tiles = jax.tree.map(
             lambda x: filled(x).reshape(-1, size, *x.shape[1:]), (self.points, self.log_scales, a)
