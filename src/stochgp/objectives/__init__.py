@@ -8,7 +8,7 @@ from stochgp.models import FeatureGP, KernelGP
 from stochgp.results import ExactNLML
 
 from . import feature, kernel
-from .collapsed import lower_bound, upper_bound
+from .collapsed import lower_bound
 from .elbo import bound_of_all, elbo
 from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
 from .moments import Moments, moments_of_rows
@@ -26,7 +26,6 @@ __all__ = [
     "nlml_of_spectrum",
     "refit",
     "spectrum",
-    "upper_bound",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form, and an upper bound: passes over chunks of rows."""
+"""The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form: passes over chunks of rows."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,6 @@ class Statistics(NamedTuple):
     square: Float[Array, ""]  # Σ ω y²
     log_noise: Float[Array, ""]  # Σ ρ log 2πν
     unexplained: Float[Array, ""]  # Σ ω (k(x, x) − ‖w‖²)
-    trace: Float[Array, ""]  # Σ ρ (k(x, x) − ‖w‖²)
 
 
 class Collapsed(NamedTuple):
@@ -59,26 +58,7 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, process_of(gp), source, 0.0, devices))
-
-
-def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
-    """−½ [n log 2π + log|Q + Σ| + yᵀ(Q + Σ + tI)⁻¹y] ≥ log p(y), t = tr(K − Q), in nats of all rows (Titsias 2014): two passes.
-
-    Parameters
-    ----------
-    gp, source : SparseGP, AbstractSource
-        As in `lower_bound`; the rows are read twice.
-    """
-    with jax.enable_x64(True):
-        gp = cast(gp, WIDE)
-        process = process_of(gp)
-        first = _statistics(gp, process, source, 0.0)
-        second = _statistics(gp, process, source, float(first.trace))
-        log_determinant, _ = _solved(first)
-        _, explained = _solved(second)
-        total = float(first.log_noise) + log_determinant + float(second.square) - explained
-        return -0.5 * total
+        return _collapsed(_statistics(gp, process_of(gp), source, devices))
 
 
 def lower_bound_and_gradient(
@@ -102,7 +82,7 @@ def lower_bound_and_gradient(
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process: Any = process_of(gp)  # of inducing points
-        found = _collapsed(_statistics(gp, process, source, 0.0, devices))
+        found = _collapsed(_statistics(gp, process, source, devices))
         theta, rest = split(gp)
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
@@ -117,17 +97,14 @@ def _pass_rows(gp: SparseGP, devices: Devices) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing))) * devices.parts
 
 
-def _statistics(
-    gp: SparseGP, process: Any, source: AbstractPasses, more: float, devices: Devices = ONE
-) -> Statistics:
-    """Of all rows, with ν + `more` in the place of ν."""
+def _statistics(gp: SparseGP, process: Any, source: AbstractPasses, devices: Devices) -> Statistics:
     chunks = source.chunks(_pass_rows(gp, devices))
-    return sum_over_rows(_of_rows, gp, chunks, devices, process, np.asarray(more, WIDE))
+    return sum_over_rows(_of_rows, gp, chunks, devices, process)
 
 
-def _of_rows(gp: SparseGP, rows: Batch, process: Any, more: Any) -> Statistics:
+def _of_rows(gp: SparseGP, rows: Batch, process: Any) -> Statistics:
     rows = cast(rows, WIDE)
-    nu = row_variances(gp.noise, rows.X, rows.y.dtype) + more
+    nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
     root = jnp.sqrt(omega)
     W = process.whitened(rows.X) * root
@@ -138,27 +115,19 @@ def _of_rows(gp: SparseGP, rows: Batch, process: Any, more: Any) -> Statistics:
         square=jnp.sum(omega * rows.y**2),
         log_noise=jnp.sum(rows.weight * jnp.log(2 * jnp.pi * nu)),
         unexplained=jnp.sum(left),
-        trace=jnp.sum(nu * left),
     )
-
-
-def _solved(s: Statistics) -> tuple[float, float]:
-    """(log|Λ|, bᵀΛ⁻¹b), on the host."""
-    L = np.linalg.cholesky(np.eye(len(s.cross)) + np.asarray(s.gram))
-    half = solve_triangular(L, np.asarray(s.cross), lower=True)
-    return 2 * float(np.sum(np.log(np.diagonal(L)))), float(half @ half)
 
 
 def _collapsed(s: Statistics) -> Collapsed:
     """NaN where the statistics are not finite."""
-    if not all(np.all(np.isfinite(np.asarray(part))) for part in s):
-        log_determinant = explained = math.nan
-    else:
-        log_determinant, explained = _solved(s)
     gram, cross = np.asarray(s.gram), np.asarray(s.cross)
-    total = float(s.log_noise) + float(s.square) + float(s.unexplained) - explained + log_determinant
-    precision = np.eye(len(gram), dtype=gram.dtype) + gram
-    return Collapsed(-0.5 * total, Naturals(on_device(precision[None]), on_device(cross[None])))
+    precision, total = np.eye(len(gram), dtype=gram.dtype) + gram, math.nan
+    if all(np.all(np.isfinite(np.asarray(part))) for part in s):
+        L = np.linalg.cholesky(precision)
+        half = solve_triangular(L, cross, lower=True)
+        log_determinant = 2 * float(np.sum(np.log(np.diagonal(L))))
+        total = float(s.log_noise) + float(s.square) + float(s.unexplained) - half @ half + log_determinant
+    return Collapsed(-0.5 * float(total), Naturals(on_device(precision[None]), on_device(cross[None])))
 
 
 @jax.jit
