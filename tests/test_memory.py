@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor
-from stochgp.solvers.memory import most_columns
+from stochgp.solvers.sizes import most_columns
 
 WORKER = Path(__file__).parent / "support" / "memory_worker.py"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="peaks are reset by Linux alone")

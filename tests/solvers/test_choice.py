@@ -26,7 +26,7 @@ from stochgp.operators import GPU_TILE, TILE, KernelOperator
 from stochgp.solvers import ADASAP, CG, SDD, SGD, Cholesky, Layout, SystemSize
 from stochgp.solvers.choice import MAX_CHOLESKY_ROWS, NAMES, choose_solver
 from stochgp.solvers.cholesky import factorisation_seconds
-from stochgp.solvers.memory import HEADROOM, workspace_of
+from stochgp.solvers.sizes import HEADROOM, workspace_of
 
 SIZES = (100, 3_500, 13_500, 41_157, 500_000)
 SAMPLES = (0, 8, 64)

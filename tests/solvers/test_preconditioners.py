@@ -41,16 +41,8 @@ def greedily(K, rank):
     return F.T, pivots
 
 
-def test_greedy_pivots_are_those_of_the_book(key):
-    F, pivots = greedily(dense(), RANK)
-    found = partial_cholesky(operator(), RANK, key=key, greedy=True)
-    assert list(found.pivots) == pivots
-    np.testing.assert_allclose(found.F, F, atol=1e-8)
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-def test_what_is_left_is_positive_and_zero_at_the_pivots(key, greedy):
-    K, found = dense(), partial_cholesky(operator(), RANK, key=key, greedy=greedy)
+def test_what_is_left_is_positive_and_zero_at_the_pivots(key):
+    K, found = dense(), partial_cholesky(operator(), RANK, key=key)
     left = K - found.F.T @ found.F
     pivots = found.pivots
     assert len(set(pivots)) == RANK and pivots.min() >= 0
@@ -91,18 +83,16 @@ def test_random_pivots_have_the_distribution_of_drawing_one_after_the_other():
             assert abs(share - p) <= 4 * np.sqrt(p * (1 - p) / n) + 1e-12
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-def test_a_kernel_of_lower_rank_ends_early(key, greedy):
+def test_a_kernel_of_lower_rank_ends_early(key):
     kernel = kernels.Linear(variance=2.0)
-    found = partial_cholesky(operator(kernel), RANK, key=key, greedy=greedy)
+    found = partial_cholesky(operator(kernel), RANK, key=key)
     np.testing.assert_allclose(found.F.T @ found.F, dense(kernel), atol=1e-10)
     assert found.F.shape == (2, N) and len(found.pivots) == 2
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-def test_repeated_rows_in_float32_are_no_pivots_twice(key, greedy):
+def test_repeated_rows_in_float32_are_no_pivots_twice(key):
     rows = np.repeat(X[:10], 6, axis=0)
-    found = partial_cholesky(operator(rows=rows, dtype=jnp.float32), RANK, key=key, greedy=greedy)
+    found = partial_cholesky(operator(rows=rows, dtype=jnp.float32), RANK, key=key)
     assert found.F.shape == (10, N) and np.all(np.isfinite(found.F))
     np.testing.assert_allclose(found.F.T @ found.F, dense(rows=rows), atol=1e-5)
 

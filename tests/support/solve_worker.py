@@ -22,7 +22,7 @@ from stochgp.posteriors import sample_targets
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, SystemSize, solve
 from stochgp.solvers.choice import SolvePlan, choose_solver
-from stochgp.solvers.memory import workspace_of
+from stochgp.solvers.sizes import workspace_of
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),

@@ -38,8 +38,7 @@ from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
 from stochgp.solvers.choice import SolvePlan, choose_solver
 from stochgp.solvers.cholesky import factorisation_seconds
-from stochgp.solvers.memory import workspace_of
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.sizes import SMALL, workspace_of
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")

@@ -17,7 +17,7 @@ from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers.memory import COMPILER_BYTES, FEATURES
+from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
 from stochgp.variational import AbstractProcess, DecoupledMean
 from stochgp.variational.decoupled_mean import Solved
 

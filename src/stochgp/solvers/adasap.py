@@ -129,10 +129,6 @@ class ADASAP(AbstractMovingSolver):
         return 0.8
 
     @property
-    def left_by_compiler(self) -> int:
-        return 170_000_000
-
-    @property
     def step_rows(self) -> int:
         return LARGEST_BLOCK if self.batch_size is None else self.batch_size
 

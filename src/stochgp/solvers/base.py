@@ -21,38 +21,24 @@ from stochgp.results import Solution
 from stochgp.solvers import sizes
 from stochgp.solvers.sizes import Layout, SystemSize
 
-# Figures of a solver that does not state its own:
-COLUMNS = 24  # arrays [P, C]
-LEFT_BY_COMPILER = 170_000_000  # bytes
+COLUMNS = 24  # arrays [P, C] of a solver that does not state its own
 
 
 class AbstractSolver(eqx.Module):
-    """How (K + Σ) α = b is solved; b is [N, S], all columns at once."""
+    """How (K + Σ) α = b is solved; b is [N, S], all columns at once.
+
+    Exact variances come with the solution of a direct solver; an iterative one is faster with rows of K kept in memory. `tolerance_share` is
+    the share of an estimator's tolerance that a solver solves to: below 1 if its predictions are worse than those of others at the same residual.
+    """
+
+    exact_variances: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = True
+    tolerance_share: ClassVar[float] = 1.0
 
     @property
     def name(self) -> str:
         """What plans and errors call it."""
         return type(self).__name__.lower()
-
-    @property
-    @abc.abstractmethod
-    def exact_variances(self) -> bool:
-        """Whether exact variances come with the solution. Then no function samples are solved for."""
-
-    @property
-    @abc.abstractmethod
-    def keeps_rows(self) -> bool:
-        """Whether it is faster with rows of K kept in memory."""
-
-    @property
-    def tolerance_share(self) -> float:
-        """The share of an estimator's tolerance that this solver solves to.
-
-        It is below 1 for a solver whose predictions are worse than those of others at the same residual. What lies along eigenvectors
-        of small eigenvalues hardly counts for predictions. Steps by random blocks leave most of the residual there. Conjugate gradients
-        do not.
-        """
-        return 1.0
 
     def itemsize_for(self, size: SystemSize) -> int:
         """Bytes of a number in which such a system should be solved."""
@@ -70,15 +56,9 @@ class AbstractSolver(eqx.Module):
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
 
+    exact_variances: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = False
     takes_filled: ClassVar[bool] = False  # whether it has `solve_filled`
-
-    @property
-    def exact_variances(self) -> bool:
-        return True
-
-    @property
-    def keeps_rows(self) -> bool:
-        return False
 
     @abc.abstractmethod
     def factorise(self, operator: AbstractOperator) -> Factor:
@@ -122,18 +102,16 @@ class AbstractIterativeSolver(AbstractSolver):
 
     In an epoch the steps use as many rows of A as A has. A run takes at most `epochs` of them. The residual is measured on all rows after
     every `check_every` epochs, and whenever the steps' own estimate is within the tolerance. A measurement costs as much as an epoch.
+
+    `knows_residual`: the steps' estimate is the residual itself, up to rounding. `patience`: how many measured residuals in a row may fail to fall
+    before the run ends; None = no limit. `left_by_compiler`: bytes that compiling the solver and its predictions leaves behind.
     """
 
+    knows_residual: ClassVar[bool] = False
+    patience: ClassVar[int | None] = 2
+    left_by_compiler: ClassVar[int] = 170_000_000
     epochs: eqx.AbstractVar[int]
     check_every: eqx.AbstractVar[int]
-
-    @property
-    def exact_variances(self) -> bool:
-        return False
-
-    @property
-    def keeps_rows(self) -> bool:
-        return True
 
     # A run
 
@@ -163,9 +141,9 @@ class AbstractIterativeSolver(AbstractSolver):
         """How many steps use as many rows as there are: `size`."""
 
     @property
-    @abc.abstractmethod
     def steps_per_group(self) -> int:
         """How many steps make a group. `regroup` follows after each group."""
+        return 1
 
     @abc.abstractmethod
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> PyTree:
@@ -180,32 +158,22 @@ class AbstractIterativeSolver(AbstractSolver):
     ) -> tuple[PyTree, StepInfo]:
         """(State after one step, Info). Pure; fit for jit and scan."""
 
-    @abc.abstractmethod
     def regroup(self, state: PyTree) -> PyTree:
         """The same point. Scales that have grown or decayed are multiplied into their arrays."""
+        return state
 
     @abc.abstractmethod
     def value(self, state: PyTree) -> Float[Array, "P S"]:
         """α of the state."""
 
-    @abc.abstractmethod
     def at_epoch(self, arranged: Arranged, state: PyTree, epoch: int, n_failures: int) -> PyTree:
         """The state with the settings for this epoch, such as a step size. `n_failures` is how often the run has diverged."""
-
-    @property
-    def knows_residual(self) -> bool:
-        """Whether the steps' estimate is the residual itself, up to rounding."""
-        return False
+        return state
 
     @property
     def measured_share(self) -> float:
         """The expected ratio of the measured residual to the estimate of its epoch. It is below 1 where `value` averages over steps."""
         return 1.0
-
-    @property
-    def patience(self) -> int | None:
-        """How many measured residuals in a row may fail to fall. After that the run ends: its precision allows no more. None = no limit."""
-        return 2
 
     def after_check(self, state: PyTree) -> PyTree:
         """The state with which the run continues after a residual was measured on all rows. By default the same."""
@@ -217,11 +185,6 @@ class AbstractIterativeSolver(AbstractSolver):
     def step_rows(self) -> int:
         """Rows of K that a step evaluates at once: the solver's `batch_size`, or 512 if it has no such field."""
         return getattr(self, "batch_size", BLOCK)
-
-    @property
-    def left_by_compiler(self) -> int:
-        """Bytes that compiling the solver and its predictions leaves behind."""
-        return LEFT_BY_COMPILER
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """Bytes of the operator and of all arrays of a run, without the rows of K that are kept or that a step evaluates."""

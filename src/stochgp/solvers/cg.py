@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -31,17 +31,13 @@ LARGEST_RANK = 1000
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the rank, tried in this order if memory is short
 DAMPING = 3.0
-# Neighbours leave too little in directions that are smooth beside them. Steps of 10,000 rows to a residual of 0.01 without it and with it: kin40k 16 and 12, Friedman's function
-# 13 and 10, energies of atoms 24 and 19, pol 11 and 11, protein 11 and 12, a smooth function without noise 8 and 9; to 1e-4: 41 and 32, 34 and 27, over 100 and 76, 31 and 29,
-# 59 and 56, 52 and 65.
-DAMPING_BESIDE = 0.2
+DAMPING_BESIDE = 0.2  # neighbours leave too little in smooth directions: on kin40k 12 steps in place of 16
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
 FACTORS_BESIDE = 2.8  # the same beside neighbours
-# Of a row of K p beside b: from there on products are summed in float64. It is white noise in r, whose removal takes as many steps as all before. 1.6e-2 on kin40k at
-# the noise that leave-one-out learns (1.2e-7 of the variance), where sums in float32 took 61 steps for about 30; 5e-4 on keggdirected, 2e-8 to 5e-7 on pol, bike, protein.
+# Of a row of K p beside b: from there on products are summed in float64; 1.6e-2 on kin40k, where sums in float32 doubled the steps, at most 5e-4 on five other sets.
 ROUNDING = 1e-3
 
 
@@ -73,18 +69,19 @@ class CG(AbstractIterativeSolver):
         Of FFᵀ; None = about 8 √N, at most 1,000.
     damping : float or None
         Of the preconditioner, as a multiple of the mean diagonal that FFᵀ leaves of K; None = 0.2 beside neighbours, else 3.
-    greedy : bool
-        Whether pivots are the largest diagonal entries left; False = drawn at random.
     check_every : int
         Steps between measurements of the residual.
     neighbours : int or None
         Of each row; None = 24 beyond 3,000 rows, else 0. 0 in any case where the kernel has no places to find them by, or several devices have the rows.
     """
 
+    tolerance_share: ClassVar[float] = (
+        0.5  # on keggdirected a residual of 0.02 left 3.3 % in RMSE, one more step 0.4 %
+    )
+    knows_residual: ClassVar[bool] = True
     epochs: int = 1000
     rank: int | None = None
     damping: float | None = None
-    greedy: bool = False
     check_every: int = 50
     neighbours: int | None = None
 
@@ -118,7 +115,7 @@ class CG(AbstractIterativeSolver):
         there = has_neighbours(operator)
         rank, m = self.rank_for(operator.size), self.neighbours_for(operator.size, there)
         rank_key, order_key = jax.random.split(key) if m else (key, key)
-        F, added = _low_rank(operator, rank, self.damping_for(m), self.greedy, key=rank_key)
+        F, added = _low_rank(operator, rank, self.damping_for(m), key=rank_key)
         if m:
             made = low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
         else:
@@ -148,10 +145,6 @@ class CG(AbstractIterativeSolver):
     def steps_per_epoch(self, size: int) -> int:
         return 1
 
-    @property
-    def steps_per_group(self) -> int:
-        return 1
-
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, " K"]:
         """The steps' numbers: nothing is drawn."""
         return np.arange(first, first + n_steps, dtype=np.int32)
@@ -165,22 +158,8 @@ class CG(AbstractIterativeSolver):
         )
         return state, StepInfo(_sums(state.s**2))
 
-    def regroup(self, state: "CGState") -> "CGState":
-        return state
-
     def value(self, state: "CGState") -> Float[Array, "P S"]:
         return state.y.astype(state.given)
-
-    def at_epoch(self, arranged: Arranged, state: "CGState", epoch: int, n_failures: int) -> "CGState":
-        return state
-
-    @property
-    def knows_residual(self) -> bool:
-        return True
-
-    @property
-    def left_by_compiler(self) -> int:
-        return 170_000_000
 
     def variants(self, size: SystemSize) -> Iterator["CG"]:
         """Yield the solver, without neighbours if they cannot be found, and then with lower ranks."""
@@ -202,11 +181,6 @@ class CG(AbstractIterativeSolver):
         """(Rank, neighbours)."""
         N, there = size.n_rows, size.has_neighbours
         return self.rank_for(N), self.neighbours_for(N, there)
-
-    @property
-    def tolerance_share(self) -> float:
-        """On keggdirected a residual of 0.02 left 3.3 % in RMSE, where descent by blocks left 0.9 %; one more step 0.4 %."""
-        return 0.5
 
     def after_check(self, state: "CGState") -> "CGState":
         """The next step corrects the residuals."""
@@ -270,12 +244,12 @@ def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Flo
 
 
 def _low_rank(
-    operator: AbstractOperator, rank: int, damping: float, greedy: bool, *, key: PRNGKeyArray
+    operator: AbstractOperator, rank: int, damping: float, *, key: PRNGKeyArray
 ) -> tuple[np.ndarray, float]:
     """(F [R, N], what damping adds to the diagonal)."""
     if rank == 0:
         return np.zeros((0, operator.size)), 0.0
-    found = partial_cholesky(operator, rank, key=key, greedy=greedy)
+    found = partial_cholesky(operator, rank, key=key)
     return found.F, damping * float(found.left.mean())
 
 

@@ -18,16 +18,17 @@ from stochgp.solvers.adasap import ADASAP
 from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver
 from stochgp.solvers.cg import CG
 from stochgp.solvers.cholesky import Cholesky
-from stochgp.solvers.memory import HEADROOM, plannable, room_for_rows
 from stochgp.solvers.sdd import SDD
 from stochgp.solvers.sgd import SGD
-from stochgp.solvers.sizes import Layout, SystemSize
+from stochgp.solvers.sizes import HEADROOM, Layout, SystemSize, padded, plannable
 
 TILES = (TILE, 1024, 512, 256)
 NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 MAX_CHOLESKY_ROWS = (
     20_000  # measured: faster than CG and SDD on three UCI sets, and on five of six systems of 20,000 rows
 )
+KEPT_ROWS = 512  # kept rows come in blocks of so many
+SHARE_FOR_KEPT = 0.9  # of what is free: with more the plan leaves rows of K to be evaluated
 MAX_CG_VARIANTS = 2  # "auto" takes CG with its default rank or half of it: with less, SDD is faster
 
 
@@ -135,6 +136,15 @@ def _plan(
         is_shared=is_shared,
         n_devices=0 if devices.mesh is None else devices.count,
     )
+
+
+def room_for_rows(solver: AbstractSolver, layout: Layout, size: SystemSize, free: int) -> int:
+    """How many rows of K fit beside everything else that `solver` needs: all of them, or whole blocks."""
+    row_bytes = size.itemsize * padded(size.n_rows, layout.tile)
+    block = solver.need_bytes(size, layout._replace(keep_rows=KEPT_ROWS))
+    rows = int((SHARE_FOR_KEPT * free - (block - KEPT_ROWS * row_bytes)) // row_bytes)
+    P = padded(size.n_rows, layout.tile)
+    return P if rows >= P else max(rows // KEPT_ROWS * KEPT_ROWS, 0)
 
 
 def shared_bytes(solver: AbstractSolver, size: SystemSize, layout: Layout, devices: Devices) -> int:

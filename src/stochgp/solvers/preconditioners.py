@@ -59,15 +59,12 @@ class LowRankPlusDiagonal(eqx.Module):
         return self.root[:, None] * (half - matmul(self.W.T, matmul(self.W, half)))
 
 
-def partial_cholesky(
-    operator: AbstractOperator, rank: int, *, key: PRNGKeyArray, greedy: bool = False
-) -> PartialCholesky:
+def partial_cholesky(operator: AbstractOperator, rank: int, *, key: PRNGKeyArray) -> PartialCholesky:
     """A Cholesky factorisation of K stopped after `rank` pivots, or before where nothing but rounding is left.
 
     Takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
     diagonal of what is left, K − FᵀF (RPCholesky: Chen, Epperly, Tropp and Webber, 2022), many at a time and then thinned so that their
-    distribution is that of drawing one after the other (Epperly, Tropp and Webber, 2024). `greedy` takes the largest instead, one by
-    one: slower, and it picks outliers.
+    distribution is that of drawing one after the other (Epperly, Tropp and Webber, 2024).
 
     Raises ValueError for a rank that is not between 1 and N.
     """
@@ -80,9 +77,8 @@ def partial_cholesky(
     floor = ROUNDING * float(jnp.finfo(operator.dtype).eps) * whole
     left = np.where(whole > floor, whole, 0)
     while len(pivots) < rank and np.any(left):
-        n_proposed = 1 if greedy else min(PROPOSED, N)
-        rows = np.array([np.argmax(left)]) if greedy else generator.choice(N, n_proposed, p=left / left.sum())
-        thresholds = np.zeros(1) if greedy else generator.random(n_proposed)
+        rows = generator.choice(N, min(PROPOSED, N), p=left / left.sum())
+        thresholds = generator.random(len(rows))
         done = F[: len(pivots)]
         columns = np.array(_columns(operator, jnp.asarray(rows, jnp.int32)).T, np.float64)  # [C, N]
         columns -= done[:, rows].T @ done

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -79,6 +79,7 @@ class SDD(AbstractMovingSolver):
         Epochs between measurements of the residual on all rows.
     """
 
+    left_by_compiler: ClassVar[int] = 130_000_000
     epochs: int = 300
     batch_size: int = 512
     step_size: float | None = None
@@ -111,10 +112,6 @@ class SDD(AbstractMovingSolver):
             return arranged
         factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
         return Arranged(arranged.operator, arranged.order, factors, jitter)
-
-    @property
-    def left_by_compiler(self) -> int:
-        return 130_000_000
 
     def variants(self, size: SystemSize) -> Iterator["SDD"]:
         """Yield the solver with N/16 rows a block, from 512 to 2,048 of them, and then with smaller blocks."""

@@ -1,6 +1,6 @@
 """Stochastic gradient descent on the primal objective."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -60,6 +60,7 @@ class SGD(AbstractIterativeSolver):
         Epochs between measurements of the residual of ᾱ on all rows.
     """
 
+    patience: ClassVar[int | None] = None  # slow progress is no sign of exhausted precision here
     epochs: int = 300
     batch_size: int = 512
     step_size: float | None = None
@@ -164,29 +165,17 @@ class SGD(AbstractIterativeSolver):
             return self.averaging
         return min(1.0, 100 / (self.epochs * self.steps_per_epoch(size)))
 
-    def regroup(self, state: "SGDState") -> "SGDState":
-        return state
-
     def value(self, state: "SGDState") -> Float[Array, "P S"]:
         return state.mean
 
     def at_epoch(self, arranged: Arranged, state: "SGDState", epoch: int, n_failures: int) -> "SGDState":
         return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
 
-    @property
-    def left_by_compiler(self) -> int:
-        return 170_000_000
-
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States; rows of K, twice, and random features of all rows in each step."""
         rows = (layout.workspace + 1) * self.batch_size + 3 * self.n_features
         P = padded(size.n_rows, layout.tile)
         return column_bytes(size, layout, COLUMNS) + int(size.itemsize * P * rows)
-
-    @property
-    def patience(self) -> int | None:
-        """Slow progress is no sign of exhausted precision here."""
-        return None
 
 
 class SGDState(eqx.Module):

@@ -1,19 +1,26 @@
-"""Sizes of systems (K + Σ) α = b, and the bytes that every solver holds.
+"""Sizes of systems (K + Σ) α = b, and the bytes that solves, predictions and covariances hold.
 
 The counts hold for arrays alive at the worst moment, beyond the memory in use when the training rows are on the
 device. A test compares them with measured peaks.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
+from stochgp.budget import Budget
+from stochgp.kernels import Product, Sum, Warped
 from stochgp.operators import AbstractOperator
 from stochgp.operators.base import BLOCK
+from stochgp.parameters import value_of
 
 SMALL = 3_000  # rows up to which a direct solve in float64 takes little time
 MARGIN = 1.1  # on arrays that are counted
 DRAWS_BYTES = 30_000_000  # left behind by compiling and running prior draws
+FEATURES = 2000  # of the prior's draws
+COMPILER_BYTES = 60_000_000  # of compiling one more evaluation
+HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
 TERM_BYTES = 20_000_000  # and for each further number that a product holds for an entry of its tile: kernels of several terms
 
 
@@ -140,3 +147,43 @@ def left_by_compiler(size: SystemSize, layout: Layout, solver_bytes: int) -> int
     """What compiling everything from prior draws to predictions leaves behind, of which `solver_bytes` are the solver's."""
     draws = DRAWS_BYTES if size.n_samples else 0
     return solver_bytes + draws + int(TERM_BYTES * max(layout.workspace - 1, 0))
+
+
+def workspace_of(kernel: Any) -> float:
+    """Numbers that a product with K holds for an entry of its tile: one for each term and factor of the kernel.
+
+    Compiled products of nine kernels of one to eight terms held 1.00 to 1.02 times as many.
+    """
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return workspace_of(kernel.left) + workspace_of(kernel.right)
+    return workspace_of(kernel.kernel) if isinstance(kernel, Warped) else 1.0
+
+
+def plannable(budget: Budget) -> int:
+    """What is free but for the headroom."""
+    return max(budget.free() - int(HEADROOM * budget.limit), 0)
+
+
+def covariance_bytes(n_rows: int, n_test: int) -> int:
+    """Four squares of the test rows, and six blocks of test by training rows, in float64."""
+    return int(MARGIN * 8 * n_test * (4 * n_test + 6 * n_rows))
+
+
+def sliced_covariance_bytes(
+    size: SystemSize, n_test: int, layout: Layout, solver: Any, n_columns: int
+) -> int:
+    """The covariance of the test rows, found `n_columns` of them at a time.
+
+    That is four squares of the test rows, six blocks of `n_columns` by training rows in float64, and what a solve for these columns takes.
+    """
+    arrays = 8 * (4 * n_test**2 + n_columns * (6 * size.n_rows + 2 * n_test))
+    return int(MARGIN * arrays) + solver.need_bytes(size._replace(n_samples=n_columns - 1), layout)
+
+
+def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
+    """How many columns are to be solved for at a time: `most`, or the largest power of two that needs at most `free` bytes, or 1."""
+    if need(most) <= free:
+        return most
+    halves = (1 << power for power in range(most.bit_length() - 1, -1, -1))
+    return next((n for n in halves if n < most and need(n) <= free), 1)
