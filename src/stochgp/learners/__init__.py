@@ -9,7 +9,7 @@ from .evaluators import AbstractEvaluator, ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
 from .minimax import Minimax
-from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
+from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .svgp import SGPR, SVGP
 
@@ -28,7 +28,6 @@ __all__ = [
     "ByLoss",
     "Evidence",
     "FullBatch",
-    "HeavyInAll",
     "InverseRoot",
     "LeaveOneOut",
     "Minimax",
