@@ -63,10 +63,8 @@ from stochgp.results import RESULTS, FitResult
 
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
-MIN_HELD_OUT = (
-    500  # rows, to choose a distribution of errors: by 200 to 300 50 % intervals of diamonds held .30
-)
-FARTHEST = 8.0  # standard deviations: a network knows nothing of a category of one row in thousands, 70 of them from the others
+MIN_HELD_OUT = 500  # rows, to choose a distribution of errors
+FARTHEST = 8.0  # standard deviations: the reach of a network's inputs
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
 

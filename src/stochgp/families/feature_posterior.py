@@ -99,9 +99,7 @@ def _same(one: Standardiser, other: Standardiser) -> bool:
 
 
 SLOPE_ROWS = 1_000  # at which slopes are taken
-# Standard deviations beyond the range after which no input is without effect. On pol, whose noise has a standard deviation of a thousandth, four of 1,500 test
-# rows lie 0.6 to 8 of them beyond: 10 in place of 100 costs 0.01 nats a row.
-LONGEST = 100.0
+LONGEST = 100.0  # standard deviations beyond the range after which no input is without effect: 10 cost 0.01 nats a row on pol
 MEDIAN = 0.6745  # of |z|, z ~ N(0, 1)
 BEYOND = (
     N_EXTRAPOLATION,
@@ -153,8 +151,8 @@ def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) ->
     )
     s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
     precise = Phi * (rho / s)[:, None]
-    sums: Any = (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
-    moments = Moments(precise.T @ Phi, precise.T @ y, *sums)
+    sums: Any = precise.T @ Phi, precise.T @ y, (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
+    moments = Moments(*sums)
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
     limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
     ranges: Any = [range_within(part, times_square(widest, found)) for part, widest in limits]
@@ -178,8 +176,7 @@ def refit_on_all_rows(
 ) -> FitResult:
     """A run from `gp`, where `first` began, as long and at the same rate, with no rows held out. `first` itself if it trained on many rows, or if time ended the second run.
 
-    A third of few rows is held out, and which third that is, and rounding, moved the error by a half. Features of all rows vary little. Their own likelihood
-    would say too small a noise, as they come near to interpolating; so both variances are those of `first`, chosen by rows that it had not seen.
+    Features of all rows come near to interpolating, so both variances are those of `first`, chosen by rows that it had not seen.
     """
     evaluator = evaluator_of(learner, first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS
