@@ -15,8 +15,6 @@ from stochgp.parameters import cast, value_of
 from stochgp.variational.functions import InducingFunctions, no_functions
 from stochgp.variational.inducing import ROUNDINGS, AbstractApproximation, AbstractProcess
 
-ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
-
 
 class Decoupled(AbstractApproximation):
     """q(f) with functions α for its mean and β for its covariance (equations 7 and 8). With B = LLᵀ and H = I + LᵀK_βL,
