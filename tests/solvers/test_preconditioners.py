@@ -113,7 +113,7 @@ def test_a_rank_that_is_not_one_is_refused(key, rank):
         partial_cholesky(operator(), rank, key=key)
 
 
-def test_inverse_and_determinant_of_low_rank_plus_diagonal():
+def test_the_inverse_of_low_rank_plus_diagonal():
     F, V = RNG.normal(size=(7, N)), RNG.normal(size=(N, 3))
     P = F.T @ F + np.diag(NOISE)
     found = LowRankPlusDiagonal.of(F, NOISE, jnp.float64)

@@ -191,6 +191,13 @@ class AbstractBatchLearner(AbstractLearner):
 
     `n_streams` is the number of independent batches of a step, a stack if there are several. With `fills` batches are filled up by rows of
     weight 0 to one of few sizes, so that runs of nearby sizes share the compiled scan.
+
+    Parameters
+    ----------
+    batch_size, epochs, learning_rate, optimizer, decay, evaluator
+        As of `AbstractLearner`.
+    sampling : AbstractSampling or None
+        Which rows make a batch; None = as `sampling_for` chooses.
     """
 
     n_streams: ClassVar[int] = 1
@@ -201,7 +208,7 @@ class AbstractBatchLearner(AbstractLearner):
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     evaluator: AbstractEvaluator | None = None
-    sampling: Any = Uniform()  # AbstractSampling, or None if `sampling_for` chooses one
+    sampling: Any = Uniform()
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
