@@ -164,7 +164,6 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel loo": lambda: fitted(kernel(learner="loo", epochs=2)),
     "kernel vecchia": lambda: fitted(kernel(learner="vecchia", epochs=2)),
     "kernel bsgd": lambda: fitted(kernel(learner="bsgd", epochs=4, batch_size=32)),
-    "kernel iterative": lambda: fitted(kernel(learner="iterative", epochs=5)),
     "kernel local": lambda: fitted(kernel(prediction="local")),
     "kernel cg": lambda: stochastic("cg"),
     "kernel sdd": lambda: stochastic("sdd"),

@@ -17,7 +17,6 @@ from stochgp.learners import (
     BSGD,
     SCGD,
     FullBatch,
-    Iterative,
     Uniform,
     full_batch,
 )
@@ -246,13 +245,6 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
     assert model.plan_["prediction"]["choice"] == "local"
     assert np.isfinite(bits(model)).all()
-
-
-def test_an_interrupt_in_the_solve_of_a_step_ends_the_learning(monkeypatch):
-    """The solver keeps its best point, and the learner must not take it for a solution."""
-    monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
-    found = fit(Iterative(epochs=5), GP, DeviceRows(X, Y), key=KEY)
-    assert found.result is RESULTS.interrupted and found.n_iter == 0
 
 
 def test_a_limit_that_is_not_reached_changes_nothing():

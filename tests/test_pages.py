@@ -9,7 +9,6 @@ import io
 import shlex
 
 import pytest
-from sweeps import some_of
 
 from stochgp import budget
 from stochgp.cli import main
@@ -39,7 +38,7 @@ RUN = [
 ]  # which shows how to install
 
 
-@pytest.mark.parametrize("page", some_of(RUN, [page for page in RUN if page != "docs/methods/iterative.md"]))
+@pytest.mark.parametrize("page", RUN)
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(budget, "resident", lambda: 300_000_000)  # the process of all tests may hold more

@@ -139,7 +139,7 @@ class ConstantRegressor(FamilyRegressor):
             learner, why = named_learner(self.learner, {"moments": Moments()}, {})
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
-            learned, _, _ = learn(learner, ConstantGP(), data, context)
+            learned, _ = learn(learner, ConstantGP(), data, context)
             posterior = constant_posterior(learned.gp, data)
             observation = observation_model(self, Gaussian(learned.gp.noise), None, posterior, data, True)
             fitted = fitted_model(self, data, posterior, observation, context)

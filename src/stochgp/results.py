@@ -87,8 +87,6 @@ class FitResult(NamedTuple):
         Batches, steps and evaluations as planned.
     held_out_rows : int
         How many rows the judge held out.
-    loss_shift : float
-        Of the "loss" in the history, see `AbstractLearner`.
     standard_errors : StandardErrors or None
         Of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`.
     to_go_on : Any
@@ -105,7 +103,6 @@ class FitResult(NamedTuple):
     seconds: float
     plan: Any
     held_out_rows: int
-    loss_shift: float = 1.0
     standard_errors: Any = None
     to_go_on: Any = None
 

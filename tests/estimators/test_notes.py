@@ -8,8 +8,7 @@ import pytest
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.families import kernel_posterior, left_out
 from stochgp.families.default_learners import kernel_learner
-from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
-from stochgp.solvers import Cholesky
+from stochgp.learners import BSGD, SCGD, FullBatch, Uniform
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"
 SUBSET = FullBatch(subset_rows=30, epochs=3)
@@ -56,7 +55,6 @@ def test_a_fit_without_surprises_has_no_notes():
     [
         (FullBatch(epochs=2), "exact"),
         (SUBSET, "exact"),
-        (Iterative(epochs=2, solver=Cholesky()), "estimated"),
         (BSGD(epochs=2, batch_size=20), "biased"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,

@@ -21,7 +21,6 @@ from stochgp.learners import (
     BSGD,
     ByLoss,
     FullBatch,
-    Iterative,
     LeaveOneOut,
     Uniform,
     Vecchia,
@@ -61,11 +60,6 @@ def test_a_batch_size_asks_for_mini_batches():
     assert "batch" in why
 
 
-def test_the_iterative_learner_starts_from_a_subset():
-    found, _ = kernel_learner("iterative", 10_000, epochs=7)
-    assert isinstance(found, Iterative) and (found.epochs, found.warm_rows) == (7, SUBSET_ROWS)
-
-
 def test_options_that_a_learner_does_not_have_are_refused():
     for learner in ("loo", "auto", Vecchia()):
         with pytest.raises(ValueError, match="learning_rate is 0.1, but .* has none: leave it None"):
@@ -99,14 +93,14 @@ def test_a_learner_given_takes_the_options_that_it_leaves_open():
     assert isinstance(found, BSGD) and (found.batch_size, found.epochs) == (8, 3)
 
 
-@pytest.mark.parametrize("name", ["full-batch", "iterative"])
+@pytest.mark.parametrize("name", ["full-batch"])
 def test_learners_of_all_rows_take_no_batch_size(name):
     for n_rows in (100, SUBSET_ROWS + 1):
         with pytest.raises(ValueError, match="batch_size is 8"):
             kernel_learner(name, n_rows, batch_size=8)
 
 
-@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch", "iterative"])
+@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch"])
 @pytest.mark.parametrize("n_rows", [1, 1000, 50_000, 2_000_000])
 def test_what_learning_needs_grows_with_the_rows_and_never_is_all_pairs_by_default(learner, n_rows):
     found, _ = kernel_learner(learner, n_rows)
@@ -114,13 +108,3 @@ def test_what_learning_needs_grows_with_the_rows_and_never_is_all_pairs_by_defau
     assert 0 < need <= more
     if learner == "auto":
         assert need < 2.5e8 + 600 * n_rows
-
-
-def test_iterative_keeps_rows_of_the_matrix_within_what_is_free():
-    learner, gp = Iterative(), KernelGP(kernels.RBF())
-    for free in (5e8, 1e9, 1e10):
-        within = learner.within(gp, 20_000, 5, int(free))
-        assert within.need_bytes(gp, 20_000, 5) <= free
-    assert within.keep_rows >= 20_000  # padded to whole tiles
-    assert learner.within(gp, 20_000, 5, 0).keep_rows == 0
-    assert Iterative(keep_rows=5).within(gp, 20_000, 5, 10**10).keep_rows == 5

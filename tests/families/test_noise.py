@@ -13,7 +13,7 @@ y = np.sin(X[:, 0]) + 0.1 * _generator.normal(size=80)
 
 
 @pytest.mark.parametrize("value", some_of([0.3, 1e-6, 1e-8, 1e-30], [0.3, 1e-30]))
-@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch", "iterative", None])
+@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch", None])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_noise_variance_that_is_given_is_kept(learner, value):
     """The kernel alone is learned, and every variance of an observation holds the value."""

@@ -32,7 +32,7 @@ def test_a_step_is_that_of_the_batch(learner):
     weight = np.linspace(0.5, 2.0, 11)
     S = np.array([[3, 1, 7, 9, 10], [0, 2, 4, 5, 6]])
     S = S[0] if isinstance(learner, SCGD) else S
-    filled, factors = filled_batches(S, np.ones(5))
+    filled, factors = filled_batches(S)
     assert filled.shape[-1] == 8 and factors.tolist() == [1.6] * 5 + [0] * 3
     wider = rows_of(toy, filled, weight)
     wider = Batch(wider.X, wider.y, jnp.asarray(np.asarray(wider.weight) * factors))

@@ -10,7 +10,6 @@ from stochgp import kernels, networks
 from stochgp.data.streams import Batch
 from stochgp.features.base import AbstractFeatureMap
 from stochgp.kernels import dense
-from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives.feature import nlml as feature_nlml
 from stochgp.objectives.kernel import left_out, nlml, nlml_and_gradient, weights_of_mean
@@ -176,10 +175,6 @@ def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile, monkey
     upper = np.where(np.tri(N, k=-1, dtype=bool), np.nan, G + G.T)
     monkeypatch.setattr(dense, "TILE", tile)
     assert_trees_close(dense.gradient(kernel, X, upper), wanted(G + G.T), rtol=1e-9)
-    U, V = jnp.asarray(generator.normal(size=(2, N, 4)))
-    assert_trees_close(
-        quadratic_gradient(kernel, jnp.asarray(X), U, V, tile=tile), wanted(U @ V.T), rtol=1e-9
-    )
 
 
 @pytest.mark.parametrize("tile", [5, 32])

@@ -203,15 +203,13 @@ def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
     return number.astype(np.int32)
 
 
-def in_target_units(
-    entry: dict[str, float], s: float, loss_shift: float, log_unit: float | None = None
-) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, "loss" `loss_shift` · log s, variances s².
+def in_target_units(entry: dict[str, float], s: float, log_unit: float | None = None) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: densities and losses gain log s, variances s².
 
     `log_unit` takes the place of log s in densities where the targets were transformed.
     """
     log_unit = math.log(s) if log_unit is None else log_unit
-    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": loss_shift}
+    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": 1.0}
     shifted = {name: float(entry[name]) + part * log_unit for name, part in shifts.items() if name in entry}
     scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
     plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}

@@ -45,7 +45,7 @@ def record_learning(
     rates = [entry["rate"] for entry in found.history if "rate" in entry]
     context.report |= {
         "learner": {name: value for name, value in settings.items() if isinstance(value, plain)},
-        "gradients": learner.exactness(last)[0],
+        "gradients": learner.exactness(last),
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
         "learning_rate": rates[0] if rates else None,

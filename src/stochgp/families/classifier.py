@@ -109,7 +109,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             n = len(self.classes_)
             likelihood = Bernoulli() if n == 2 else Softmax(n)
             gp = start(self, data, likelihood, START_VARIANCE, context)
-            learned, _, _ = learn(learner, gp, data, context)
+            learned, _ = learn(learner, gp, data, context)
             gp = learned.gp
             posterior = context.finish(lambda: variational_posterior(gp, data, context))
             observation = observation_model(self, likelihood_of(gp), None, posterior, data, False)

@@ -154,8 +154,8 @@ def learn(
     *,
     keep_seconds: float | None = None,
     min_seconds: float = 0.0,
-) -> tuple[FitResult, AbstractSource, AbstractLearner]:
-    """The parameters that the learner finds, the rows that it learned from, and the learner with what memory allowed it.
+) -> tuple[FitResult, AbstractSource]:
+    """(The parameters that the learner finds, the rows that it learned from).
 
     `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
     numbers, if learning would exceed the memory limit.
@@ -166,15 +166,13 @@ def learn(
         may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]
-        placed = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
-        learner, on_device, context.report["peak_bytes"] = placed
-        context.report["rows_on_device"] = on_device
+        on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         context.devices = shared_steps(learner, N, context)
         source = data.source(on_device)
         rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
         found = fit(
-            learner, gp, rows, key=context.learn_key, progress=reporter(learner, data, context),
+            learner, gp, rows, key=context.learn_key, progress=reporter(data, context),
             checkpoint=context.checkpoint, devices=context.devices,
         )  # fmt: skip
     if data.n_rows > N:
@@ -185,17 +183,18 @@ def learn(
         context.end(found.result, _ENDED[found.result])  # so that what follows an interrupt is quick
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
+    context.report |= {"rows_on_device": on_device, "peak_bytes": need}
     record_learning(learner, found, N, data, context)
     if data.mean_function is None and (useless := worse_than_a_constant(context.plan_, context.report)):
         warn(useless, ConvergenceWarning, stacklevel=4)
-    return found, rows, learner
+    return found, rows
 
 
-def reporter(learner: AbstractLearner, data: TrainingData, context: FitContext) -> Report:
+def reporter(data: TrainingData, context: FitContext) -> Report:
     """What learning calls with every entry of its history: it shows progress, and calls the user's callback, in target units."""
 
     def report(entry: dict[str, float]) -> object:
-        shown = in_target_units(entry, data.scale, learner.loss_shift, data.log_unit)
+        shown = in_target_units(entry, data.scale, data.log_unit)
         context.show(learning_text(shown))
         if context.callback is None:
             return None
@@ -276,9 +275,9 @@ def store(
     )
     helps = not worse_than_a_constant(context.plan_, context.report)
     estimator.converged_ = context.ended == PLANNED and all(part.converged for part in parts) and helps
-    shift, unit = 1.0 if learned is None else learned.loss_shift, data.log_unit
+    unit = data.log_unit
     estimator.history_ = [
-        in_target_units(entry, data.scale, shift, unit) for part in parts for entry in part.history
+        in_target_units(entry, data.scale, unit) for part in parts for entry in part.history
     ]
     estimator.n_rows_ = data.n_all
     if nlml is not None:

@@ -16,7 +16,6 @@ from stochgp.learners import (
     ByLoss,
     FullBatch,
     InverseRoot,
-    Iterative,
     LeaveOneOut,
     Minimax,
     Uniform,
@@ -29,7 +28,6 @@ SUBSET_ROWS = 3_000  # rows of a random subset, where a learner or a time limit 
 # Of the prior of the logarithms of lengthscales and variances around their start. Without it idle lengthscales and the variance of a smooth
 # function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
 SPREAD = 1.0
-REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner, from the optimum of a subset
 # Of deep kernels. Batches of neighbours look alike, and a network that learns from them learns only what tells neighbours apart.
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
@@ -54,7 +52,6 @@ KERNEL_LEARNERS: dict[str, AbstractLearner] = {
     "full-batch": FullBatch(),
     "loo": LeaveOneOut(),
     "vecchia": Vecchia(),
-    "iterative": Iterative(warm_rows=SUBSET_ROWS, epochs=REFINING_STEPS, learning_rate=REFINING_RATE),
 }
 
 SPARSE_LEARNERS: dict[str, AbstractLearner] = {

@@ -167,10 +167,10 @@ class FeatureGPRegressor(FamilyRegressor):
                 why = "nothing in linear features trains: both variances are those of the highest likelihood"
                 context.record("learner", None, why)
                 learned = learned_variances(start, data, context)
-                reporter(learner, data, context)(learned.history[0])
+                reporter(data, context)(learned.history[0])
             else:
                 context.record("learner", type(learner).__name__, why)
-                learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
+                learned, source = learn(learner, start, data, context, keep_seconds=0.0)
                 learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))

@@ -164,9 +164,7 @@ def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) ->
     entry = {"step": 1.0, "epoch": 1.0, **numbers, "seconds": time.perf_counter() - began}
     evidence, gp = Evidence(moments, found, nlml, None, None), gp.with_variances(*variances)
     plan: Any = None
-    return FitResult(
-        gp, nlml, evidence, 1, True, RESULTS.successful, [entry], entry["seconds"], plan, 0, 0.0, None, None
-    )
+    return FitResult(gp, nlml, evidence, 1, True, RESULTS.successful, [entry], entry["seconds"], plan, 0)
 
 
 def refit_on_all_rows(

@@ -157,7 +157,7 @@ def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
     dtype = np.dtype(estimator.dtype)
     stream = begin_stream(learner, gp, data.n_inputs, key=as_key(estimator.random_state), dtype=dtype)
     context.record("learner", type(learner).__name__, why)
-    context.report |= {"batch_size": learner.batch_size, "gradients": learner.exactness({})[0]}
+    context.report |= {"batch_size": learner.batch_size, "gradients": learner.gradients}
     posterior = VariationalPosterior.of(gp, data.n_inputs)
     observation = Observation(data.targets, likelihood_of(gp))
     return Fitted(

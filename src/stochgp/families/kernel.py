@@ -79,7 +79,7 @@ class KernelGPRegressor(FamilyRegressor):
         "auto" (compared on held-out rows: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a
         kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why).
     learner
-        "auto" (docs/methods/kernel_gp.md: what is learned by default), "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of
+        "auto" (docs/methods/kernel_gp.md: what is learned by default), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`; None = keep the hyperparameters given.
     noise_variance
         σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is learned; None = learned, from
@@ -180,10 +180,8 @@ class KernelGPRegressor(FamilyRegressor):
             if learner is not None:
                 kept = seconds_for_posterior(data, self)
                 least = MIN_SECONDS if self.learner == "auto" else 0.0
-                learned, source, learner = learn(
-                    learner, gp, data, context, keep_seconds=kept, min_seconds=least
-                )
-                report, is_named = reporter(learner, data, context), isinstance(self.kernel, str)
+                learned, source = learn(learner, gp, data, context, keep_seconds=kept, min_seconds=least)
+                report, is_named = reporter(data, context), isinstance(self.kernel, str)
                 if is_deep(gp.kernel) and self.learner in ("auto", "bsgd") and learned.result in DONE:
                     checkpoint = context.checkpoint_of("refit")
                     learned = continued(
@@ -271,7 +269,7 @@ class KernelGPRegressor(FamilyRegressor):
         self.fit_report_ = self.fit_report_ | {"residual": float(solved.residual_norms[0])}
         self.converged_ = bool(solved.converged)
         s, unit = self._fitted.target_scale, self._fitted.log_unit
-        self.history_ = self.history_ + [in_target_units(entry, s, 1.0, unit) for entry in solved.history]
+        self.history_ = self.history_ + [in_target_units(entry, s, unit) for entry in solved.history]
         if isinstance(posterior := self._at_learned, ExactKernelPosterior):
             self.nlml_ = posterior.nlml() + unit
 

@@ -141,7 +141,7 @@ class SparseGPRegressor(FamilyRegressor):
             learner = self._learner(context)
             warn_of_data(self, data, learns=True)
             gp = self._start(learner, data, context)
-            learned, _, learner = learn(learner, gp, data, context)
+            learned, _ = learn(learner, gp, data, context)
             gp = learned.gp
             posterior = context.finish(lambda: self._posterior(gp, data, context))
             errors = context.finish(lambda: self._error_distribution(asked, posterior, gp, data, context))

@@ -8,9 +8,8 @@ from .descent import InverseRoot, PowerLaw, constant, cosine, muon
 from .evaluators import AbstractEvaluator, ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
-from .iterative import Iterative
 from .minimax import Minimax
-from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
+from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .svgp import SGPR, SVGP
 
@@ -29,9 +28,7 @@ __all__ = [
     "ByLoss",
     "Evidence",
     "FullBatch",
-    "HeavyInAll",
     "InverseRoot",
-    "Iterative",
     "LeaveOneOut",
     "Minimax",
     "NearestNeighbours",

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
@@ -17,6 +18,7 @@ from stochgp.learners.descent import (
     Optimizer,
     Schedule,
     begin,
+    cosine,
     decaying,
     move,
     slowed,
@@ -25,7 +27,7 @@ from stochgp.learners.descent import (
 )
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.evidence import ByEvidence
-from stochgp.learners.sampling import AbstractSampling, row_bytes
+from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
 from stochgp.learners.standard_errors import StandardErrors
 from stochgp.learners.step_plan import StepPlan, size_of_few
 from stochgp.models import AbstractGP
@@ -77,6 +79,7 @@ class AbstractLearner(eqx.Module):
         How the states of a run are evaluated; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
+    gradients: ClassVar[str] = "unknown"  # "exact", "unbiased", "estimated" or "biased": those that θ follows
     shares_steps: ClassVar[bool] = False  # whether devices can share the rows of a batch
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
     batch_size: eqx.AbstractVar[int | None]
@@ -93,10 +96,6 @@ class AbstractLearner(eqx.Module):
     @abc.abstractmethod
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The peak memory of learning, beside the rows, the evaluations and the compiler's."""
-
-    def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
-        """The learner that makes use of `free` bytes, if it can."""
-        return self
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Return how many of the rows it can learn from in so many seconds."""
@@ -126,11 +125,6 @@ class AbstractLearner(eqx.Module):
     def model(self, state: Any) -> AbstractGP:
         """θ of the state."""
         return state.gp
-
-    @property
-    def loss_shift(self) -> float:
-        """c, if the loss of targets s·y and variances s²·v is loss(y, v) + c log s: 1 of a negative log density per datum, 0 of a difference of two."""
-        return 1.0
 
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
@@ -174,9 +168,9 @@ class AbstractLearner(eqx.Module):
         """How many of so many rows it learns from."""
         return n_rows
 
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""
-        return "unknown", "the learner does not say"
+    def exactness(self, entry: Numbers) -> str:
+        """`gradients`, according to the last entry of the history."""
+        return self.gradients
 
     def check_common(self, *counts: str) -> None:
         """Raises ValueError, naming the field, for impossible settings; `counts` are further fields that are whole numbers from 1 on, or None."""
@@ -197,12 +191,24 @@ class AbstractBatchLearner(AbstractLearner):
 
     `n_streams` is the number of independent batches of a step, a stack if there are several. With `fills` batches are filled up by rows of
     weight 0 to one of few sizes, so that runs of nearby sizes share the compiled scan.
+
+    Parameters
+    ----------
+    batch_size, epochs, learning_rate, optimizer, decay, evaluator
+        As of `AbstractLearner`.
+    sampling : AbstractSampling or None
+        Which rows make a batch; None = as `sampling_for` chooses.
     """
 
     n_streams: ClassVar[int] = 1
     fills: ClassVar[bool] = False
-    batch_size: eqx.AbstractVar[int]
-    sampling: eqx.AbstractVar[Any]  # AbstractSampling, or None if `sampling_for` chooses one
+    batch_size: int = 256
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    evaluator: AbstractEvaluator | None = None
+    sampling: Any = Uniform()
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
@@ -246,9 +252,9 @@ class AbstractBatchLearner(AbstractLearner):
         one = self.n_streams == 1
         seeds = [seed] if one else [(*seed, i) for i in range(self.n_streams)]
         streams = [sampling.batches(sampled, first_step, n_steps, B, s) for s in seeds]
-        indices, factors = streams[0] if one else np.stack(streams, axis=1), sampling.factors(sampled, B)
+        indices, factors = streams[0] if one else np.stack(streams, axis=1), None
         if self.fills and size_of_few(B) > B and size_of_few(B) % devices.count == 0:
-            indices, factors = filled_batches(indices, np.ones(B) if factors is None else factors)
+            indices, factors = filled_batches(indices)
         batches = problem.source.take(indices)
         if factors is not None:
             weight = np.asarray(batches.weight)
@@ -261,11 +267,12 @@ class AbstractBatchLearner(AbstractLearner):
         return devices.local(state) if devices.steps else state, numbers
 
 
-def filled_batches(indices: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Row 0 at P − B further places of [..., B], factors 0 there and multiplied by P/B elsewhere, since steps divide by the size P)."""
-    B, P = len(factors), size_of_few(len(factors))
+def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Row 0 at P − B further places of [..., B], factors of weights [P]: 0 there and P/B elsewhere, since steps divide by P)."""
+    B = indices.shape[-1]
+    P = size_of_few(B)
     wider = np.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, P - B)])
-    return wider, np.concatenate([factors * (P / B), np.zeros(P - B)])
+    return wider, np.repeat([P / B, 0.0], [B, P - B])
 
 
 @eqx.filter_jit

@@ -1,18 +1,16 @@
 """BSGD: mini-batch gradient descent on the marginal likelihood of the batches; with neighbours as batches, sgGP."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, Schedule, cosine
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers
+from stochgp.learners.descent import Descent
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform
 from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import AbstractGP
@@ -58,14 +56,10 @@ class BSGD(AbstractBatchLearner):
         τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3.
     """
 
+    gradients: ClassVar[str] = "biased"  # rows of different batches count as unrelated
     batch_size: int = 128
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = cosine
     sampling: AbstractSampling | None = None
     signal_scale: float | None = None
-    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -94,9 +88,6 @@ class BSGD(AbstractBatchLearner):
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
         return BSGDState(gp, self.begin_descent(partition(gp)[0], problem, RATE))
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"
 
     def step(
         self, state: BSGDState, batch: Batch, *, key: PRNGKeyArray

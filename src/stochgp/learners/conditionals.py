@@ -85,6 +85,7 @@ class AbstractConditionals(AbstractLearner):
     promises less than 0.003 nats, or after half of the steps. Before the last search a quarter of the neighbourhoods is scored.
     """
 
+    gradients: ClassVar[str] = "exact"
     joint: eqx.AbstractClassVar[bool]
     n_scored: eqx.AbstractVar[int]
 
@@ -243,9 +244,6 @@ class AbstractConditionals(AbstractLearner):
         errors = np.hypot(godambe(state.at.hessian, state.at.spread), self._moves(state)[1])
         named = unpacked(errors, partition(state.gp)[0])
         return StandardErrors(named, float(state.at.error), int(state.at.n_cells) - 1)
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return "exact", f"of the mean of {self.n_centres} conditional densities at most"
 
     def _scored(self, state: ConditionalState) -> Int32[np.ndarray, "B m"]:
         """All neighbourhoods after the last search, a quarter of them before it."""

@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
 from stochgp.data.streams import Batch
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, InverseRoot, Optimizer, Schedule, at_step, constant
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll
+from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss
 from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
@@ -45,12 +43,15 @@ class AbstractGrowing(AbstractBatchLearner):
     Every step takes a batch, makes functions of its first `growth` rows as long as there is room, and moves the model.
     """
 
+    gradients: ClassVar[str] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
-    batch_size: eqx.AbstractVar[int]
-    optimizer: eqx.AbstractVar[Optimizer]
-    mirror_rate: eqx.AbstractVar[float | Schedule | None]
-    growth: eqx.AbstractVar[int]
-    slowing: eqx.AbstractVar[float]
+    batch_size: int = 1024
+    decay: Schedule = constant
+    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
+    growth: int = 128
+    mirror_rate: float | Schedule | None = None
+    jitter: float = 1e-6
+    slowing: float = 0.1
 
     @abc.abstractmethod
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
@@ -88,9 +89,6 @@ class AbstractGrowing(AbstractBatchLearner):
 
     def to_go_on(self, state: GrowingState) -> GrowingState:
         return state
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"
 
     def ascend(
         self,
@@ -159,29 +157,13 @@ class IVSGPR(AbstractGrowing):
 
     Parameters
     ----------
-    batch_size, epochs, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; epochs None = as many as make 2,048 steps.
-    learning_rate : float, rule of the step, or None
-        γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
-    growth : int
-        N_Δ, rows of a batch that become functions, while there is room.
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth, jitter, slowing
+        As of `SVDGP`.
     mirror_rate : float or rule of the step
         γ.
-    jitter, slowing : float
-        On the diagonal of K where it is inverted, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
     """
 
-    batch_size: int = 1024
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
     mirror_rate: float | Schedule = InverseRoot(1.0, 1.0)
-    growth: int = 128
-    jitter: float = 1e-6
-    slowing: float = 0.1
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = constant
-    sampling: AbstractSampling = HeavyInAll()
-    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """Raises ValueError for functions of the covariance alone."""
@@ -271,18 +253,7 @@ class SVDGP(AbstractGrowing):
         On the diagonal of K_β in mirror steps, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
     """
 
-    batch_size: int = 1024
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    growth: int = 128
     n_columns: int | None = None
-    mirror_rate: float | Schedule | None = None
-    jitter: float = 1e-6
-    slowing: float = 0.1
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = constant
-    sampling: AbstractSampling = HeavyInAll()
-    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
 
     def __check_init__(self) -> None:
         if self.n_columns is not None and self.n_columns < 1:

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import numpy as np
@@ -52,6 +52,7 @@ class QuasiState(eqx.Module):
 class AbstractQuasiNewton(AbstractLearner):
     """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
 
+    gradients: ClassVar[str] = "exact"
     tolerance: eqx.AbstractVar[float]
 
     def __check_init__(self) -> None:
@@ -291,8 +292,3 @@ class FullBatch(AbstractQuasiNewton):
         wide = self.precision == "float64" or gp.has_moments
         wide = wide or (self.precision is None and len(rows.y) <= SMALL)
         return Loss(evaluate, parts, pace, 1e-12 if wide else 1e-6)
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        if self.subset_rows is None:
-            return "exact", "of the likelihood of all rows"
-        return "exact", f"of the likelihood of up to {self.subset_rows} random rows"

@@ -12,7 +12,6 @@ from stochgp.learners.evaluators import Seed
 from stochgp.neighbours import Neighbours, neighbours_bytes
 
 CHUNK_ROWS = 1 << 16
-HEAVY = 2.0  # times that a batch would have a row
 
 
 def row_bytes(n_inputs: int) -> int:
@@ -32,10 +31,6 @@ class AbstractSampling(eqx.Module):
         self, prepared: Any, first_step: int, n_steps: int, batch_size: int, seed: Seed
     ) -> Int[np.ndarray, "K B"]:
         """The rows of the batches of steps first_step … first_step + n_steps − 1."""
-
-    def factors(self, prepared: Any, batch_size: int) -> Float[np.ndarray, " B"] | None:
-        """Factors of the weights of a batch, with which N/B times its sum is unbiased of that of all rows; None = 1."""
-        return None
 
     @abc.abstractmethod
     def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
@@ -67,49 +62,6 @@ class Uniform(AbstractSampling):
     ) -> Int[np.ndarray, "K B"]:
         draw = independent_batches if self.replace else shuffled_batches
         return draw(prepared, batch_size, first_step, n_steps, seed)
-
-
-class HeavyInAll(AbstractSampling):
-    """Uniform, without replacement in shuffled epochs, but heavy rows are in every batch, which lowers the variance of its sum.
-
-    Row i is heavy if B draws in proportion to the weights would have it more than HEAVY times, heavier rows excluded. A batch of all H heavy
-    rows and B − H of the N − H others has N/B Σ c_i ρ_i g_i as an unbiased estimate of Σ ρ_i g_i, c = B/N for the H and
-    (B/N)(N − H)/(B − H) for the others. Without heavy rows it is `Uniform`, bit for bit.
-    """
-
-    def prepare(
-        self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed
-    ) -> tuple[Int32[np.ndarray, " H"], Int32[np.ndarray, " rest"]]:
-        """(Numbers of the rows that every batch has, and of the others, of which it takes some)."""
-        rows = np.arange(source.size, dtype=np.int32)
-        heavy = rows[:0] if batch_size >= source.size else heavy_rows(source.weights(), batch_size)
-        return heavy, np.delete(rows, heavy)
-
-    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """The numbers of the rows, a shuffle of them, their weights and the order of these."""
-        return 32 * n_rows
-
-    def batches(
-        self, prepared: tuple[Any, Any], first_step: int, n_steps: int, batch_size: int, seed: Seed
-    ) -> Int[np.ndarray, "K B"]:
-        heavy, others = prepared
-        some = shuffled_batches(others, batch_size - len(heavy), first_step, n_steps, seed)
-        return np.concatenate([np.tile(heavy, (n_steps, 1)), some], axis=1)
-
-    def factors(self, prepared: tuple[Any, Any], batch_size: int) -> Float[np.ndarray, " B"] | None:
-        H, L = map(len, prepared)
-        if H == 0:
-            return None
-        drawn = batch_size - H
-        return np.repeat([batch_size / (H + L), batch_size / (H + L) * L / drawn], [H, drawn])
-
-
-def heavy_rows(count: Float[np.ndarray, " N"], batch_size: int) -> Int32[np.ndarray, " H"]:
-    """The rows of `HeavyInAll`, the heaviest first; at most half a batch."""
-    order = np.argsort(-count, kind="stable")[: batch_size // 2]
-    rest = np.cumsum(np.sort(count), dtype=np.float64)[::-1][: len(order)]  # of each and those lighter
-    light = count[order] * (batch_size - np.arange(len(order))) <= HEAVY * rest
-    return order[: int(np.argmax(light)) if light.any() else len(order)].astype(np.int32)
 
 
 class NearestNeighbours(AbstractSampling):

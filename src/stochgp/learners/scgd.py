@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, cosine, muon
+from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
 from stochgp.learners.evaluators import Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learners.sampling import Uniform
 from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
@@ -64,14 +63,10 @@ class SCGD(AbstractBatchLearner):
     fills: ClassVar[bool] = True
     shares_steps: ClassVar[bool] = True
     batch_size: int = 512
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
     tracking: float | Schedule = 0.0
     optimizer: Optimizer = muon
-    decay: Schedule = cosine
     anchored: bool = True
     evaluator: ByEvidence = ByEvidence()
-    sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -163,13 +158,9 @@ class SCGD(AbstractBatchLearner):
             factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
         )
 
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        if not self.tracks:
-            how = "of an upper bound of the likelihood, which touches it at every evaluation (anchored)"
-            return "unbiased", how
-        if callable(self.tracking):
-            return "estimated", "unbiased as the tracker's rule goes to 0"
-        return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
+    def exactness(self, entry: Numbers) -> str:
+        """Unbiased of an upper bound of the likelihood, which anchors touch; a tracker with constant b penalises log|F| too little."""
+        return "unbiased" if not self.tracks else "estimated" if callable(self.tracking) else "biased"
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)

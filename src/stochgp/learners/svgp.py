@@ -13,10 +13,9 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import COMPILING, Pace
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant, cosine
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Seed
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll
 from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
@@ -59,8 +58,8 @@ class SGPR(AbstractQuasiNewton):
     learning_rate: float | Schedule | None = None
     optimizer: Optimizer | None = None
     decay: Schedule = constant
-    tolerance: float = 1e-4
     evaluator: AbstractEvaluator | None = None
+    tolerance: float = 1e-4
 
     def __check_init__(self) -> None:
         if self.learning_rate is not None:
@@ -109,9 +108,6 @@ class SGPR(AbstractQuasiNewton):
             return -bound, -packed(gradient), naturals
 
         return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return "exact", "of the collapsed lower bound of all rows"
 
 
 def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
@@ -164,14 +160,9 @@ class SVGP(AbstractBatchLearner):
         and lengthscales and of no weights of networks; None = no prior.
     """
 
+    gradients: ClassVar[str] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
-    batch_size: int = 256
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
     natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = cosine
-    sampling: AbstractSampling = HeavyInAll()
     evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
@@ -211,9 +202,6 @@ class SVGP(AbstractBatchLearner):
         """The part of `partition` that has the prior."""
         kernel = self.partition(gp)[0].kernel
         return eqx.filter(kernel, in_parameters(kernel))
-
-    def exactness(self, entry: Numbers) -> tuple[str, str]:
-        return "unbiased", "of the lower bound, whose gap to the likelihood the inducing points set"
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """(What the optimiser moves, the rest)."""

@@ -284,7 +284,6 @@ def _finish(loop: Loop, at: Progress, log: Log, result: RESULTS) -> FitResult:
         log.seconds(),
         loop.problem.plan,
         0 if held_out is None else held_out.size,
-        learner.loss_shift,
         None if state is None else learner.standard_errors(state),
         None if state is None else learner.to_go_on(state),
     )

@@ -30,14 +30,12 @@ def place(
     itemsize: int,
     budget: Budget,
     devices: Devices = ONE,
-) -> tuple[AbstractLearner, bool, int]:
-    """The learner within the memory that is free, whether all rows lie on the device, and the bytes that the run takes on top of what is in use.
+) -> tuple[bool, int]:
+    """(True if all rows are kept on the device, the bytes that the run takes on top of what is in use).
 
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
-    free = int(devices.least(max(budget.free() - need, 0)))
-    learner = learner.within(gp, n_rows, n_inputs, free)
     need += learner.need_bytes(gp, n_rows, n_inputs)
     need += evaluator_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
     if devices.mesh is not None and isinstance(gp, FeatureGP):  # sums of each virtual shard, and its rows
@@ -47,7 +45,7 @@ def place(
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
-    return learner, on_device, need
+    return on_device, need
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource) -> int:

@@ -120,8 +120,7 @@ class CG(AbstractIterativeSolver):
             made = low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
         else:
             found = _beside_diagonal(operator, F, added)
-            W, root = operator.placed(found.W, 1), operator.placed(found.root)
-            made = LowRankPlusDiagonal(W, root, found.log_determinant)
+            made = LowRankPlusDiagonal(operator.placed(found.W, 1), operator.placed(found.root))
         return Arranged(operator.keeping(), None, made, 0.0)
 
     def init(
