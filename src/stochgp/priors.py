@@ -34,10 +34,10 @@ from stochgp.features.fourier import (
     stratified_frequencies,
 )
 from stochgp.features.hashing import draw_hashes, hash_signs
-from stochgp.kernels.base import as_kernel
+from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.parameters import Frozen
+from stochgp.parameters import Frozen, value_of
 
 __all__ = ["prior_functions", "random_features"]
 
@@ -148,6 +148,27 @@ def prior_functions(
     n_groups = -(-n_samples // group)
     draws, weights = _groups(kernel, n_inputs, n_samples, n_groups, n_features, key, jnp.dtype(dtype))
     return PriorFunctions(kernel, draws, weights, n_inputs, n_samples)
+
+
+def spread_values(
+    functions: PriorFunctions, X: Float[Array, "N D"], log_scales: Float[Array, "N D"]
+) -> Float[Array, "N S"]:
+    """Inner products of the prior functions of an RBF kernel with inducing functions of widths ℓ_d c_d, ln c = `log_scales`, at the points X.
+
+    A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the generalised SE-ARD kernel.
+    """
+    kernel = value_of(functions.kernel)
+    terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)
+
+    def group(of: tuple[Frozen, Array]) -> Array:
+        draws, weights = of[0].value, of[1].astype(X.dtype)
+        squares = jnp.square(math.pi * draws[0].frequencies.astype(X.dtype))
+        gain = jnp.exp(0.5 * jnp.sum(c, axis=1)[:, None] - matmul(jnp.exp(2 * c) - 1, squares))
+        waves = _features([term.variance for term in terms], [term.rows for term in terms], draws)
+        return matmul(waves * jnp.concatenate([gain, gain], axis=1), weights)
+
+    found = jax.lax.map(group, (functions.draws, functions.weights))  # [G, N, L]
+    return jnp.moveaxis(found, 0, 1).reshape(X.shape[0], -1)[:, : functions.n_samples]
 
 
 class Draw(NamedTuple):

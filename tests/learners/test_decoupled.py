@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from coupled import to_coupled
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
@@ -20,7 +19,7 @@ from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive
-from stochgp.variational import Decoupled, functions_at
+from stochgp.variational import Decoupled, functions_at, to_coupled
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -35,9 +34,9 @@ def gram(A, B):
     return V * np.exp(-0.5 * np.sum(((A[:, None] - B[None]) / ELL) ** 2, axis=2))
 
 
-def empty(n_mean, n_covariance, dtype=jnp.float64):
+def empty(n_mean, n_covariance, spread=False, dtype=jnp.float64):
     kernel = RBF(jnp.asarray(ELL, dtype), jnp.asarray(V, dtype))
-    q = Decoupled.of(n_mean, n_covariance, D, dtype=dtype)
+    q = Decoupled.of(n_mean, n_covariance, D, spread=spread, dtype=dtype)
     return SparseGP(kernel, q, positive(NOISE, dtype=dtype))
 
 
@@ -61,11 +60,11 @@ def _flat(gp):
     return np.asarray(vector), lambda v: eqx.combine(back(jnp.asarray(v)), rest)
 
 
-@pytest.mark.parametrize("n_covariance", [2, None])
-def test_steps_of_svdgp_ascend_the_bound_of_the_batch(n_covariance):
+@pytest.mark.parametrize(("n_covariance", "spread"), [(2, True), (None, False)])
+def test_steps_of_svdgp_ascend_the_bound_of_the_batch(n_covariance, spread):
     """Three steps of plain ascent with all columns, against finite differences of the bound: every parameter moves along its derivative."""
     learner = SVDGP(4, learning_rate=InverseRoot(1e-3), growth=2, n_columns=3, optimizer=optax.sgd)
-    state, step = begun(learner, empty(3, n_covariance)), stepper(learner)
+    state, step = begun(learner, empty(3, n_covariance, spread)), stepper(learner)
     state = step(step(state, [0, 1, 2, 3]), [3, 4, 5, 6])  # three functions of the mean: full
     _, back = _flat(state.gp)
     value = jax.jit(lambda v: elbo(back(v), rows([7, 8, 9, 10]), 12.0) / COUNT.sum())
@@ -231,25 +230,27 @@ def test_growth_compiles_nothing_new(learner):
     assert len(traced) == 1
 
 
-def lowered_step(n_mean, batch_size):
+def lowered_step(n_mean, batch_size, spread):
     learner = SVDGP(batch_size, learning_rate=0.01, growth=8)
-    state = begun(learner, empty(n_mean, 8, jnp.float32))
+    state = begun(learner, empty(n_mean, 8, spread, jnp.float32))
     repeated = lambda part: jnp.asarray(np.resize(part, (batch_size, *part.shape[1:])), jnp.float32)
     dynamic, static = eqx.partition(state, eqx.is_array)
     step = lambda d, b, k: eqx.filter(learner.step(eqx.combine(d, static), b, key=k)[0], eqx.is_array)
     return jax.jit(step).lower(dynamic, jax.tree.map(repeated, rows(range(N))), KEY)
 
 
+@pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.long
-def test_the_cost_of_a_step_is_linear_in_the_functions_of_the_mean(monkeypatch, traced_afresh):
+def test_the_cost_of_a_step_is_linear_in_the_functions_of_the_mean(spread, monkeypatch, traced_afresh):
     """By XLA's count of operations, which takes a loop for one round: each doubling of M_α adds twice as much as the last, to 2 %."""
     monkeypatch.setattr("stochgp.variational.functions.TILE", 1024)  # no loop
-    counts = [lowered_step(n, 32).cost_analysis()["flops"] for n in (256, 512, 1024)]
+    counts = [lowered_step(n, 32, spread).cost_analysis()["flops"] for n in (256, 512, 1024)]
     assert_allclose((counts[2] - counts[1]) / (counts[1] - counts[0]), 2, rtol=0.02)
 
 
-def test_a_step_keeps_no_number_for_each_row_and_function():
-    memory = lambda n: lowered_step(n, 512).compile().memory_analysis().temp_size_in_bytes
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_step_keeps_no_number_for_each_row_and_function(spread):
+    memory = lambda n: lowered_step(n, 512, spread).compile().memory_analysis().temp_size_in_bytes
     assert memory(4096) - memory(2048) < 4 * 512 * 2048 / 4
 
 
@@ -271,7 +272,7 @@ def test_impossible_settings_are_refused():
 
 def test_variances_stay_below_the_priors_while_it_learns():
     learner = SVDGP(4, learning_rate=0.1, growth=3)
-    state, step = begun(learner, empty(8, 4)), stepper(learner)
+    state, step = begun(learner, empty(8, 4, True)), stepper(learner)
     for t in range(12):
         state = step(state, (np.arange(4) + t) % N)
         variance = state.gp.process().moments(jnp.asarray(X))[1]

@@ -72,7 +72,7 @@ def _gp(name):
         case SVGP() | SGPR():
             return SPARSE
         case SVDGP():
-            return SparseGP(GP.kernel, Decoupled.of(7, 4, 2))
+            return SparseGP(GP.kernel, Decoupled.of(7, 4, 2, spread=True))
         case IVSGPR():
             return SparseGP(GP.kernel, Decoupled.of(5, None, 2))
         case _:

@@ -11,16 +11,19 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data.streams import Batch
-from stochgp.kernels import RBF
+from stochgp.kernels import RBF, Matern32
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import bound_parts, columns_to_draw, elbo, sampled_mean_divergence
 from stochgp.parameters import partition, positive
 from stochgp.posteriors import VariationalPosterior
+from stochgp.priors import prior_functions, spread_values
 from stochgp.variational import (
     Decoupled,
     InducingFunctions,
+    from_coupled,
     functions_at,
     no_functions,
+    to_coupled,
 )
 
 pytestmark = pytest.mark.usefixtures("strict_double")
@@ -40,19 +43,20 @@ def noise():
     return positive(NOISE, dtype=jnp.float64)
 
 
-def functions(n, seed):
+def functions(n, seed, spread):
     generator = np.random.default_rng(seed)
-    return InducingFunctions(jnp.asarray(generator.uniform(-2, 2, (n, D))), jnp.asarray(n, jnp.int32))
+    scales = jnp.asarray(0.4 * generator.normal(size=(n, D))) if spread else None
+    return InducingFunctions(jnp.asarray(generator.uniform(-2, 2, (n, D))), scales, jnp.asarray(n, jnp.int32))
 
 
-def made(n_mean=5, n_covariance=4, seed=3):
+def made(n_mean=5, n_covariance=4, spread=True, seed=3):
     """A model with everything at random; `n_covariance` None: coupled."""
     generator = np.random.default_rng(seed)
-    beta = None if n_covariance is None else functions(n_covariance, 5)
+    beta = None if n_covariance is None else functions(n_covariance, 5, spread)
     P = n_mean if n_covariance is None else n_covariance
     L = np.tril(generator.normal(size=(P, P)))
     weights = jnp.asarray(generator.normal(size=n_mean))
-    return in_model(Decoupled(functions(n_mean, 4), weights, beta, jnp.asarray(L)))
+    return in_model(Decoupled(functions(n_mean, 4, spread), weights, beta, jnp.asarray(L)))
 
 
 def in_model(q):
@@ -83,21 +87,37 @@ def rows(S=None):
     return Batch(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.ones(len(S)))
 
 
+def k_loop(x, z, c=None, e=None):
+    """The generalised SE-ARD kernel of one pair, as printed in the docstring."""
+    c = np.ones(D) if c is None else c
+    e = np.ones(D) if e is None else e
+    total = V
+    for d in range(D):
+        s = c[d] ** 2 + e[d] ** 2
+        total *= np.sqrt(2 * c[d] * e[d] / s) * np.exp(-((x[d] - z[d]) ** 2) / (ELL[d] ** 2 * s))
+    return total
+
+
 def gram(A, B):
-    """⟨ψ_i, ψ_j⟩ by a double loop."""
-    return np.array([[V * np.exp(-np.sum((x - z) ** 2 / ELL**2) / 2) for z in B] for x in A])
+    """⟨ψ_i, ψ_j⟩ by a double loop; a pair is (points, scales)."""
+    return np.array([[k_loop(x, z, c, e) for z, e in zip(*B, strict=True)] for x, c in zip(*A, strict=True)])
+
+
+def plain(Z):
+    return Z, np.ones_like(Z)
 
 
 def of(found):
-    return np.asarray(found.points)
+    scales = np.zeros((found.capacity, D)) if found.log_scales is None else np.asarray(found.log_scales)
+    return np.asarray(found.points), np.exp(scales)
 
 
 def process(q, Z):
     """(Mean, covariance) at rows Z, by formulas with inverses of B and K."""
     alpha, beta, L = of(q.mean_functions), of(q.beta), np.asarray(q.L)
-    across = gram(Z, beta)
+    across = gram(plain(Z), beta)
     middle = np.linalg.inv(np.linalg.inv(L @ L.T) + gram(beta, beta))
-    return gram(Z, alpha) @ np.asarray(q.a), gram(Z, Z) - across @ middle @ across.T
+    return gram(plain(Z), alpha) @ np.asarray(q.a), gram(plain(Z), plain(Z)) - across @ middle @ across.T
 
 
 def gaussian_divergence(m, S, K):
@@ -108,18 +128,30 @@ def gaussian_divergence(m, S, K):
     )
 
 
-def test_inducing_functions_are_those_of_the_double_loop():
-    alpha, beta = functions(5, 4), functions(20, 5)
-    assert_allclose(alpha.at(kernel(), jnp.asarray(X)), gram(X, of(alpha)), rtol=1e-12)
+@pytest.mark.parametrize("spread", [False, True])
+def test_inducing_functions_are_those_of_the_double_loop(spread):
+    alpha, beta = functions(5, 4, spread), functions(20, 5, spread)  # 20: more than one block of columns
+    assert_allclose(alpha.at(kernel(), jnp.asarray(X)), gram(plain(X), of(alpha)), rtol=1e-12)
     assert_allclose(alpha.among(kernel(), beta), gram(of(alpha), of(beta)), rtol=1e-12)
     assert_allclose(np.diag(alpha.among(kernel(), alpha)), V, rtol=1e-12)
     J = jnp.asarray([3, 0, 3])
     assert_array_equal(alpha.chosen(J).points, alpha.points[J])
 
 
+def test_width_one_is_the_kernel_itself_and_other_kernels_have_plain_functions_only():
+    wide, plain_ones = functions_at(X, spread=True), functions_at(X)
+    assert_allclose(
+        wide.at(kernel(), jnp.asarray(NEAR)), plain_ones.at(kernel(), jnp.asarray(NEAR)), rtol=1e-12
+    )
+    assert plain_ones.at(Matern32(1.0), jnp.asarray(NEAR)).shape == (5, 6)
+    with pytest.raises(ValueError, match="RBF kernel, but got a Matern32"):
+        wide.at(Matern32(1.0), jnp.asarray(NEAR))
+
+
+@pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("n_covariance", [4, None])
-def test_moments_are_the_formulas_with_inverses(n_covariance):
-    gp = made(n_covariance=n_covariance)
+def test_moments_are_the_formulas_with_inverses(spread, n_covariance):
+    gp = made(n_covariance=n_covariance, spread=spread)
     mean, covariance = process(gp.approximation, NEAR)
     found = moments(gp, NEAR)
     assert_allclose(found[0], mean, rtol=1e-10)
@@ -130,21 +162,23 @@ def test_moments_are_the_formulas_with_inverses(n_covariance):
     assert not np.any(left)
 
 
-def test_the_divergence_is_that_of_the_values_on_all_functions():
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_divergence_is_that_of_the_values_on_all_functions(spread):
     """Mean and precision differ from the prior's on the span of α and β alone, so the divergence of ⟨ψ, f⟩ there is that of the processes."""
-    gp = made()
+    gp = made(spread=spread)
     q = gp.approximation
     alpha, beta = of(q.mean_functions), of(q.beta)
-    both = np.concatenate([alpha, beta])
+    both = tuple(np.concatenate(parts) for parts in zip(alpha, beta, strict=True))
     K, across, L = gram(both, both), gram(both, beta), np.asarray(q.L)
     S = K - across @ L @ np.linalg.solve(np.eye(4) + L.T @ gram(beta, beta) @ L, L.T @ across.T)
     wanted = gaussian_divergence(gram(both, alpha) @ np.asarray(q.a), S, K)
     assert_allclose(divergence(gp), wanted, rtol=1e-8)
 
 
-def test_tiles_of_functions_add_up_to_all(monkeypatch, traced_afresh):
+@pytest.mark.parametrize("spread", [False, True])
+def test_tiles_of_functions_add_up_to_all(spread, monkeypatch, traced_afresh):
     """The bound and all of its gradient, from drawn columns and from every one: five functions in tiles of two."""
-    gp, some = made(), jnp.asarray([4, 1], jnp.int32)
+    gp, some = made(spread=spread), jnp.asarray([4, 1], jnp.int32)
     slope = lambda J: _gradient(gp, lambda g: sum(bound_parts(g, rows(), 6.0, J)))
     wanted, value = [slope(some), slope(None)], divergence(gp)
     monkeypatch.setattr("stochgp.variational.functions.TILE", 2)
@@ -180,18 +214,18 @@ def test_gradients_of_variances_are_the_closed_form():
     gp = made()
     q, variance = gp.approximation, lambda g: moments(g, NEAR[:1])[1][0]
     L, Kb = np.asarray(q.L), gram(of(q.beta), of(q.beta))
-    k = np.linalg.inv(np.eye(4) + Kb @ L @ L.T) @ gram(of(q.beta), NEAR[:1])[:, 0]
+    k = np.linalg.inv(np.eye(4) + Kb @ L @ L.T) @ gram(of(q.beta), plain(NEAR[:1]))[:, 0]
     found = eqx.filter_grad(variance)(gp).approximation.root
     assert_allclose(found, -2 * np.outer(k, k) @ L, rtol=1e-7, atol=1e-9)
 
 
 def test_with_all_rows_as_functions_it_is_exact():
     """α = β = X, a = (K + σ²I)⁻¹y, B = I/σ²: the exact posterior, and the bound is the log likelihood."""
-    K, n = gram(X, X), len(y)
+    K, n = gram(plain(X), plain(X)), len(y)
     A = K + NOISE * np.eye(n)
     at, root = functions_at(X), jnp.eye(n) / np.sqrt(NOISE)
     gp = in_model(Decoupled(at, jnp.asarray(np.linalg.solve(A, y)), at, root))
-    across = gram(NEAR, X)
+    across = gram(plain(NEAR), plain(X))
     mean, variance = moments(gp, NEAR)
     assert_allclose(mean, across @ np.linalg.solve(A, y), rtol=1e-10)
     assert_allclose(variance, V - np.sum(across * np.linalg.solve(A, across.T).T, axis=1), rtol=1e-9)
@@ -202,7 +236,7 @@ def test_with_all_rows_as_functions_it_is_exact():
 
 def test_without_functions_of_the_covariance_the_mean_is_kernel_ridge_regression():
     """M_β = 0, α = X: the bound's only maximum in a is (K + σ²I)⁻¹y, and it keeps −Σ k(x, x)/(2σ²) (erratum SV8)."""
-    K = gram(X, X)
+    K = gram(plain(X), plain(X))
     a = np.linalg.solve(K + NOISE * np.eye(6), y)
     gp = in_model(
         Decoupled(functions_at(X), jnp.asarray(a), no_functions(0, D, dtype=jnp.float64), jnp.zeros((0, 0)))
@@ -253,9 +287,10 @@ def mean_divergence(gp):
     return gp.process().mean_divergence()
 
 
-def test_the_sampled_divergence_of_the_mean_is_unbiased_in_value_and_in_every_gradient():
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_sampled_divergence_of_the_mean_is_unbiased_in_value_and_in_every_gradient(spread):
     """Over all pairs of columns, drawn independently."""
-    gp = made()
+    gp = made(spread=spread)
     every = [jnp.asarray(J, jnp.int32) for J in itertools.product(range(5), repeat=2)]
     slope = _by_columns(gp, sampled_mean_divergence)
     _assert_gradients(_average([slope(J) for J in every]), _gradient(gp, mean_divergence))
@@ -281,9 +316,10 @@ def test_every_function_is_drawn_equally_often(monkeypatch, traced_afresh):
     assert_array_equal(columns_to_draw(used, 5, key=KEY), np.arange(5))
 
 
-def test_estimates_from_batches_are_unbiased():
+@pytest.mark.parametrize("spread", [False, True])
+def test_estimates_from_batches_are_unbiased(spread):
     """All 15 batches of 2 of 6 rows, with all pairs of columns of 3 functions."""
-    gp = made(n_mean=3, n_covariance=2)
+    gp = made(n_mean=3, n_covariance=2, spread=spread)
 
     def estimate(g, drawn):
         S, J = drawn
@@ -303,10 +339,11 @@ def test_functions_that_are_not_there_count_for_nothing():
     """A model with room left is the one without that room, whatever lies in the arrays, and nothing pulls there."""
     small = made()
     fill = lambda big, part: jnp.full_like(big, 7.7).at[tuple(slice(n) for n in part.shape)].set(part)
-    of_q = lambda q: (q.mean_functions.points, q.covariance_functions.points, q.weights, q.root)
+    parts = lambda f: (f.points, f.log_scales)
+    of_q = lambda q: (*parts(q.mean_functions), *parts(q.covariance_functions), q.weights, q.root)
     where = lambda g: of_q(g.approximation)
     used = lambda g: (g.approximation.mean_functions.used, g.approximation.covariance_functions.used)
-    roomy = in_model(Decoupled.of(8, 7, D, dtype=jnp.float64))
+    roomy = in_model(Decoupled.of(8, 7, D, spread=True, dtype=jnp.float64))
     roomy = eqx.tree_at(where, roomy, tuple(map(fill, where(roomy), where(small))))
     roomy = eqx.tree_at(used, roomy, used(small))
     assert_allclose(bound(roomy, rows()), bound(small, rows()), rtol=1e-13)
@@ -335,9 +372,44 @@ def test_functions_grow_bit_for_bit_until_they_are_full():
     assert_array_equal(full.L, 2.5 * np.eye(5))
 
 
+def test_coupled_models_are_decoupled_ones_and_back():
+    """m̃ = Ka, S̃ = (K⁻¹ + B)⁻¹; a covariance above the prior's is refused (erratum SV3)."""
+    Z = X[:4]
+    K = gram(plain(Z), plain(Z))
+    m, root = np.array([0.3, -1.0, 0.5, 0.2]), np.random.default_rng(2).normal(size=(4, 2))
+    S = np.linalg.inv(np.linalg.inv(K) + root @ root.T)
+    q = from_coupled(kernel(), Z, m, S)
+    across = gram(plain(NEAR), plain(Z)) @ np.linalg.inv(K)
+    found = moments(in_model(q), NEAR)
+    assert_allclose(found[0], across @ m, rtol=1e-9)
+    assert_allclose(found[1], V + np.sum((across @ (S - K)) * across, axis=1), rtol=1e-7)
+    back = to_coupled(q, kernel())
+    assert_allclose(back[0], m, rtol=1e-8)
+    assert_allclose(back[1], S, rtol=1e-7, atol=1e-9)
+    with pytest.raises(ValueError, match="exceeds the prior's"):
+        from_coupled(kernel(), Z, m, 1.5 * K)
+    with pytest.raises(ValueError, match="functions of their own"):
+        to_coupled(made().approximation, kernel())
+
+
+def test_values_seen_by_spread_functions_have_their_covariance():
+    """Over 512 groups of prior functions with 64 waves each, within 5 standard errors; at width 1 they are the functions' values."""
+    S, at = 2048, functions(3, 4, True)
+    prior = prior_functions(kernel(), D, S, n_features=128, key=KEY, dtype=jnp.dtype(jnp.float64))
+    both = np.concatenate([spread_values(prior, at.points, at.log_scales), prior(jnp.asarray(NEAR[:2]))])
+    (Z, c), (W, e) = of(at), plain(NEAR[:2])
+    everything = (np.concatenate([Z, W]), np.concatenate([c, e]))
+    wanted, products = gram(everything, everything), both[:, None, :] * both[None, :, :]
+    error = products.reshape(5, 5, -1, 4).mean(axis=3).std(axis=2) / np.sqrt(S / 4)
+    assert np.all(np.abs(products.mean(axis=2) - wanted) < 5 * error)
+    assert_allclose(
+        spread_values(prior, at.points, jnp.zeros((3, D))), prior(at.points), rtol=1e-9, atol=1e-9
+    )
+
+
 @pytest.mark.parametrize("n_covariance", [4, None])
 @pytest.mark.long
-def test_functions_of_the_process_have_their_mean_and_covariance(n_covariance):
+def test_functions_of_spread_processes_have_their_mean_and_covariance(n_covariance):
     """Of 2,048 draws, whose prior parts come in 512 independent groups, within 5 standard errors."""
     gp, S = made(n_covariance=n_covariance), 2048
     with jax.numpy_dtype_promotion("standard"):

@@ -1,6 +1,6 @@
 """Variational approximations of GP posteriors: q(f) with few parameters."""
 
-from .decoupled import Decoupled
+from .decoupled import Decoupled, from_coupled, to_coupled
 from .decoupled_mean import DecoupledMean as DecoupledMean
 from .decoupled_mean import NormalEquations as NormalEquations
 from .functions import InducingFunctions as InducingFunctions
@@ -12,5 +12,5 @@ from .inducing import Naturals as Naturals
 from .inducing import optimum as optimum
 
 __all__ = [
-    "AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points", "functions_at",
+    "AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points", "from_coupled", "functions_at", "to_coupled",
 ]  # fmt: skip

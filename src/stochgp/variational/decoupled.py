@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
@@ -12,7 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.numerics.linalg import invert_lower
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
-from stochgp.variational.functions import InducingFunctions, no_functions
+from stochgp.priors import spread_values
+from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
 from stochgp.variational.inducing import ROUNDINGS, AbstractApproximation, AbstractProcess
 
 
@@ -42,13 +44,13 @@ class Decoupled(AbstractApproximation):
 
     @classmethod
     def of(
-        cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, dtype: DTypeLike = jnp.float32
+        cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
-        """The prior, with room for so many functions; `n_covariance` None: the same for both."""
-        alpha = no_functions(n_mean, n_inputs, dtype=dtype)
+        """The prior, with room for so many functions; `n_covariance` None: the same for both. With `spread` each has its own widths."""
+        alpha = no_functions(n_mean, n_inputs, spread=spread, dtype=dtype)
         P, beta = n_mean, None
         if n_covariance is not None:
-            P, beta = n_covariance, no_functions(n_covariance, n_inputs, dtype=dtype)
+            P, beta = n_covariance, no_functions(n_covariance, n_inputs, spread=spread, dtype=dtype)
         return cls(alpha, jnp.zeros(n_mean, dtype), beta, jnp.zeros((P, P), dtype))
 
     @property
@@ -143,8 +145,10 @@ class DecoupledProcess(AbstractProcess):
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
         shape, beta = (self.L.shape[0], n_samples), self.beta
+        widths = beta.log_scales
+        values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
-        seen = matmul(self.L.T, prior(beta.points).astype(self.L.dtype)) + eps
+        seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
         half = solve_triangular(self.C, seen, lower=True)
         weights = matmul(self.L, solve_triangular(self.C.T, half, lower=False))
         return Partial(_correction, self.kernel, self.alpha, self.a, beta, weights)
@@ -161,3 +165,46 @@ def _correction(
     """k_{X,α} a − k_{X,β} weights."""
     kernel, alpha, a, beta, weights = cast((kernel, alpha, a, beta, weights), X.dtype)
     return alpha.combined(kernel, X, a)[:, None] - matmul(beta.at(kernel, X), weights)
+
+
+def from_coupled(
+    kernel: Any, points: Float[np.ndarray, "M D"], mean: Float[np.ndarray, " M"], covariance: Any
+) -> Decoupled:
+    """The coupled q(f(z)) = N(m̃, S̃) of inducing points z as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹. In float64.
+
+    Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
+
+    Parameters
+    ----------
+    kernel, points, mean, covariance : kernel, array [M, D], array [M], array [M, M]
+        k, for K = k(z, z), which may be frozen; z; m̃ and S̃, the mean and the covariance of f(z), of full rank.
+    """
+    with jax.enable_x64(True):
+        functions = functions_at(points, dtype=jnp.float64)
+        K = np.asarray(functions.among(kernel, functions))
+        B = np.linalg.inv(covariance) - np.linalg.inv(K)
+        values, vectors = np.linalg.eigh((B + B.T) / 2)
+        if values[0] < -ABOVE_PRIOR * abs(values[-1]):
+            raise ValueError(
+                f"the covariance of the inducing values exceeds the prior's: the least eigenvalue of B is {values[0]:.3g}, it must be at least 0"
+            )
+        root = jnp.asarray(vectors * np.sqrt(np.maximum(values, 0)))
+        return Decoupled(functions, jnp.asarray(np.linalg.solve(K, mean)), None, root)
+
+
+def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
+    """(m̃, S̃) of the values at functions shared by mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
+
+    Raises ValueError if the mean has functions of its own.
+
+    Parameters
+    ----------
+    q, kernel : Decoupled, kernel
+        A coupled one, whose `covariance_functions` are None; k, which may be frozen.
+    """
+    if q.covariance_functions is not None:
+        raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")
+    with jax.enable_x64(True):
+        K, L = np.asarray(q.beta.among(kernel, q.beta)), np.asarray(q.L)
+        H = np.eye(len(K)) + L.T @ K @ L
+        return K @ np.asarray(q.a), K - K @ L @ np.linalg.solve(H, L.T @ K)

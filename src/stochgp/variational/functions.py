@@ -11,19 +11,28 @@ from jax.scipy.linalg import cho_solve
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from stochgp.kernels.base import select
+from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
 
 TILE = 1024  # functions whose products exist at a time: of 256 to 4,096 the fastest on two cores
+COLUMNS = 16  # of a block of pairs of spread functions: each pair has its own width in every input
 
 
 class InducingFunctions(eqx.Module):
     """At most M functions ψ_j, of which the first `used` are there; the others are missing until rows are added (`grown`).
 
-    ψ_j = k(·, z_j), so that ⟨ψ_i, ψ_j⟩ = k(z_i, z_j).
+    Plain ones, ψ_j = k(·, z_j), serve every kernel. With `log_scales` ln c they are those of the generalised SE-ARD kernel, for the RBF kernel
+    only (Cheng and Boots 2016; SVDGP's paper, 4): with widths ℓ_d c_d, c = 1 for data,
+
+        ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
+
+    So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel itself.
     """
 
     points: Float[Array, "M D"]  # z, in the units of the inputs
+    log_scales: Float[Array, "M D"] | None  # ln c, without unit. None: plain functions
     used: Int[Array, ""]  # from 0 to M
 
     @property
@@ -38,11 +47,28 @@ class InducingFunctions(eqx.Module):
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         """ψ_j(x_i) for all rows and functions, missing ones included."""
-        return value_of(kernel).matrix(X, self.points)
+        kernel = value_of(kernel)
+        if self.log_scales is None:
+            return kernel.matrix(X, self.points)
+        rbf, centre = as_rbf(kernel), jax.lax.stop_gradient(jnp.mean(X, axis=0))
+        u, v = rbf.scaled(X - centre[None, :]), rbf.scaled(self.points - centre[None, :])
+        c = jnp.exp(select(self.log_scales, rbf.active_dims))
+        w = 1 / (1 + jnp.square(c))
+        s = matmul(jnp.square(u), w.T) - 2 * matmul(u, (v * w).T)
+        s = s + jnp.sum(jnp.square(v) * w, axis=1)[None, :]
+        height = 0.5 * jnp.sum(jnp.log(2 * c * w), axis=1)
+        return value_of(rbf.variance, X.dtype) * jnp.exp(height[None, :] - s)
 
     def among(self, kernel: Any, columns: "InducingFunctions") -> Float[Array, "M P"]:
-        """⟨ψ_i, ψ_j⟩ of these functions and others."""
-        return value_of(kernel).matrix(self.points, columns.points)
+        """⟨ψ_i, ψ_j⟩ of these functions and others of their kind."""
+        kernel = value_of(kernel)
+        if self.log_scales is None or columns.log_scales is None:
+            return kernel.matrix(self.points, columns.points)
+        rbf, dtype = as_rbf(kernel), self.points.dtype
+        centre = jax.lax.stop_gradient(jnp.mean(columns.points, axis=0))[None, :]
+        widths = lambda f: jnp.exp(select(f.log_scales, rbf.active_dims))
+        scaled = lambda f: (rbf.scaled(f.points - centre), widths(f))
+        return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
 
     def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
         """Σ_j a_j ψ_j(x_i): O(N M D), memory for N rows and a tile of functions, in derivatives too."""
@@ -61,47 +87,83 @@ class InducingFunctions(eqx.Module):
             return part(self, a)
         size = -(-M // -(-M // TILE))
         filled = lambda x: jnp.pad(x, ((0, -M % size),) + ((0, 0),) * (x.ndim - 1))
-        tiles = jax.tree.map(lambda x: filled(x).reshape(-1, size, *x.shape[1:]), (self.points, a))
+        tiles = jax.tree.map(
+            lambda x: filled(x).reshape(-1, size, *x.shape[1:]), (self.points, self.log_scales, a)
+        )
         count = jnp.asarray(size, jnp.int32)
 
         @jax.checkpoint
-        def of(tile: tuple[Array, Array]) -> Array:
-            points, own = tile
-            return part(InducingFunctions(points, count), own)
+        def of(tile: tuple[Array, Array | None, Array]) -> Array:
+            points, scales, own = tile
+            return part(InducingFunctions(points, scales, count), own)
 
         nothing = jnp.zeros_like(jax.eval_shape(of, jax.tree.map(lambda x: x[0], tiles)))
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
     def chosen(self, indices: Int[Array, " P"]) -> "InducingFunctions":
         """Some of them."""
-        return InducingFunctions(self.points[indices], jnp.asarray(indices.shape[0], jnp.int32))
+        scales = None if self.log_scales is None else self.log_scales[indices]
+        return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """With the rows as further functions, up to M. The shapes stay."""
+        """With the rows as further functions of width 1, up to M. The shapes stay."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
-        return InducingFunctions(points, used)
+        return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
         """The indices of the next n functions; M and more without room."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
-def no_functions(capacity: int, n_inputs: int, *, dtype: DTypeLike = jnp.float32) -> InducingFunctions:
-    """Room for `capacity` functions of rows with `n_inputs` inputs."""
-    return InducingFunctions(jnp.zeros((capacity, n_inputs), dtype), jnp.asarray(0, jnp.int32))
+def no_functions(
+    capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
+) -> InducingFunctions:
+    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own."""
+    shape = (capacity, n_inputs)
+    scales = jnp.zeros(shape, dtype) if spread else None
+    return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
 
 
-def functions_at(X: Float[Array | np.ndarray, "M D"], *, dtype: DTypeLike | None = None) -> InducingFunctions:
-    """All functions at the rows of X.
+def functions_at(
+    X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
+) -> InducingFunctions:
+    """All functions at the rows of X, at width 1.
 
     Parameters
     ----------
-    X, dtype : array [M, D], dtype or None
-        The points, in the units of the inputs; None: the dtype of X.
+    X, spread, dtype : array [M, D], bool, dtype or None
+        The points, in the units of the inputs; True: with `log_scales`, for the RBF kernel only; None: the dtype of X.
     """
     X = jnp.asarray(X, dtype)
-    return no_functions(X.shape[0], X.shape[1], dtype=X.dtype).grown(X)
+    return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
+
+
+def as_rbf(kernel: Any) -> RBF:
+    """The kernel, if it is the RBF kernel. Raises ValueError for others."""
+    kernel = value_of(kernel)
+    if not isinstance(kernel, RBF):
+        raise ValueError(
+            f"inducing functions with widths of their own are those of the RBF kernel, but got a {type(kernel).__name__}"
+        )
+    return kernel
+
+
+def _spread_pairs(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Float[Array, "M P"]:
+    """Π_d √(2cc'/(c² + c'²)) exp(−Σ_d (v_d − v'_d)²/(c² + c'²)), a few columns at a time, also in derivatives."""
+    (v, c), P = rows, columns[0].shape[0]
+    n_blocks = -(-P // COLUMNS)
+    padded = lambda x: jnp.pad(x, ((0, n_blocks * COLUMNS - P), (0, 0)), constant_values=1)
+    blocks = jax.tree.map(lambda x: padded(x).reshape(n_blocks, COLUMNS, x.shape[1]), columns)
+
+    @jax.checkpoint
+    def block(of: tuple[Array, Array]) -> Array:
+        w, e = (part[None, :, :] for part in of)
+        squares = jnp.square(c)[:, None, :] + jnp.square(e)
+        exponent = jnp.square(v[:, None, :] - w) / squares
+        return jnp.exp(jnp.sum(0.5 * jnp.log(2 * c[:, None, :] * e / squares) - exponent, axis=2))
+
+    return jnp.moveaxis(jax.lax.map(block, blocks), 0, 1).reshape(v.shape[0], n_blocks * COLUMNS)[:, :P]
 
 
 def mirror_covariance(
