@@ -252,7 +252,7 @@ def test_counts_of_vecchia_are_repeated_rows():
     n = int(count.sum())
     counted = DeviceRows(X, y, count, dtype=jnp.float64)
     rows = DeviceRows(*repeated(X, y, count), dtype=jnp.float64)
-    learner = Vecchia(n_neighbours=n, warm_rows=None)
+    learner = Vecchia(n_neighbours=n, warm_rows=None, searches=1, epochs=100)
     found = [fit(learner, model(), source, key=KEY) for source in (counted, rows)]
     assert found[0].converged and found[1].converged
     np.testing.assert_allclose(found[0].loss, found[1].loss, atol=0.01 * 3 / n)

@@ -17,6 +17,8 @@ from stochgp.priors import spread_values
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
 from stochgp.variational.inducing import ROUNDINGS, AbstractApproximation, AbstractProcess
 
+ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
+
 
 class Decoupled(AbstractApproximation):
     """q(f) with functions α for its mean and β for its covariance (equations 7 and 8). With B = LLᵀ and H = I + LᵀK_βL,
