@@ -130,7 +130,7 @@ def test_directions_are_counted_where_there_are_few_and_are_many_where_there_are
     assert directions(np.zeros((100, 3))) == directions(normal(5, 3)) == 0
 
 
-def test_slack_bounds_the_distances_and_recall_is_the_share_found():
+def test_slack_bounds_the_distances_and_most_neighbours_are_found():
     rows, points, k = normal(5000, 6), normal(50, 6, seed=1), 20
     exact, loose = Neighbours(rows), Neighbours(rows, slack=0.5)
     near, found = exact.query(points, k), loose.query(points, k)
@@ -138,8 +138,7 @@ def test_slack_bounds_the_distances_and_recall_is_the_share_found():
     best, taken = (np.sort(np.take_along_axis(all_of_them, rows_, axis=1)) for rows_ in (near, found))
     assert np.all(taken <= 1.5 * best * (1 + 1e-12)) and not np.array_equal(np.sort(near), np.sort(found))
     share = np.mean([len(set(a) & set(b)) / k for a, b in zip(near.tolist(), found.tolist(), strict=True)])
-    assert loose.recall(points, k) == pytest.approx(share, abs=1e-12) and 0.9 < share < 1
-    assert exact.recall(points, k) == 1.0
+    assert 0.9 < share < 1
     np.testing.assert_array_equal(loose.around(np.arange(50), 3)[:, 0], np.arange(50))
     assert slack_of(100_000) == 0 and slack_of(100_001) > 0
 

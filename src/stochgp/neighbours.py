@@ -1,6 +1,5 @@
 """Nearest rows, in Euclidean distance or by the correlation of a kernel: for learning, preconditioning and local prediction."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,7 +48,7 @@ class Neighbours:
         Which decides what is near; None = Euclidean distance.
     slack : float or None
         A tree may return rows at most (1 + slack) times as far as the nearest ones; None = `slack_of` the number of rows. At 0.5 it compares a quarter
-        of the rows, and finds 96 to 99 % of the nearest 49 (`recall`).
+        of the rows, and finds 96 to 99 % of the nearest 49.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):
@@ -116,15 +115,6 @@ class Neighbours:
             )
         self._check_number(k)
         return np.concatenate([centres[:, None].astype(np.int32), self.others(centres, k - 1)], axis=1)
-
-    def recall(self, points: Float[np.ndarray, "P D"], k: int) -> float:
-        """The share of the k nearest rows of these points that `query` finds."""
-        if self.slack == 0 or self._compares:
-            return 1.0
-        exact = copy.copy(self)
-        exact.slack = 0.0
-        pairs = zip(self.query(points, k), exact.query(points, k), strict=True)
-        return float(np.mean([np.isin(a, b).mean() for a, b in pairs]))
 
     def _check_number(self, k: int) -> None:
         if not 1 <= k <= self.size:

@@ -32,7 +32,6 @@ class TrainingData:
     targets: Standardiser
     dtype: str
     standardized: bool = True
-    is_of_files: bool = False
     everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)

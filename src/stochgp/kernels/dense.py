@@ -291,28 +291,10 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
     return term.packed(-2 * term.variance * by_length, np.array([term.variance * total]))
 
 
-def slopes(
-    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
-) -> Float[np.ndarray, "N D"]:
-    """∂/∂x Σ_j α_j k(x, z_j) at each row of X, in its dtype: the slopes of a posterior mean. A kink of k at distance 0 counts as flat."""
-    centre, found = np.mean(Z, axis=0), np.zeros(X.shape, X.dtype)
-    if (terms := terms_of(kernel)) is not None:
-        for term in terms:
-            by_scaled = slopes_of_term(term, X, Z, alpha) / term.lengthscale.astype(X.dtype)
-            _add_to_inputs(term, by_scaled, found)
-        return found
-    for i, x in _tiles(X):
-        for j, z in _tiles(Z):
-            weights = np.zeros(TILE, X.dtype)
-            weights[: len(alpha) - j] = alpha[j : j + TILE]
-            found[i : i + TILE] += np.asarray(_slope(kernel, x, z, centre, weights))[: len(X) - i]
-    return found
-
-
 def slopes_of_term(
     term: Term, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
 ) -> Float[np.ndarray, "N A"]:
-    """The same of one term, by the rows that it sees in units of its lengthscales."""
+    """∂/∂z Σ_j α_j k(z, z_j) at each row of X, z in units of the lengthscales: the slopes of a posterior mean. A kink of k at distance 0 counts as flat."""
     centre = np.mean(Z, axis=0)
     U, V = term.scaled(X - centre), term.scaled(Z - centre)
     found = np.zeros(U.shape, X.dtype)
@@ -321,15 +303,6 @@ def slopes_of_term(
             slope = profile(term, s, slope=True)[1] * alpha[None, j]
             found[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
     return 2 * term.variance * found
-
-
-def _add_to_inputs(term: Term, by_scaled: np.ndarray, found: np.ndarray) -> None:
-    """Add derivatives by what the stationary kernel sees to those by the inputs."""
-    dims = term.kernel.active_dims
-    width = found.shape[1] if term.W is None else term.W.shape[1]
-    seen = np.zeros((len(found), width), found.dtype)
-    seen[:, slice(None) if dims is None else list(dims)] = by_scaled
-    found += seen if term.W is None else seen @ term.W.astype(found.dtype).T
 
 
 def _strips(
@@ -403,11 +376,6 @@ def _diagonal(kernel: Any, x: Any) -> Array:
 def _tile(kernel: Any, x: Any, z: Any, centre: Any) -> Array:
     plain = value_of(kernel)
     return plain.between(plain.prepare(x, centre), plain.prepare(z, centre))
-
-
-@eqx.filter_jit
-def _slope(kernel: Any, x: Any, z: Any, centre: Any, weights: Any) -> Array:
-    return jax.grad(lambda x: jnp.sum(_tile(kernel, x, z, centre) * weights[None, :]))(x)
 
 
 @eqx.filter_jit

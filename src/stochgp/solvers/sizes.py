@@ -24,31 +24,15 @@ TERM_BYTES = 20_000_000  # and for each further number that a product holds for 
 
 
 class SystemSize(NamedTuple):
-    """The sizes of a system solved for the mean and function samples together.
+    """The sizes of a system solved for the mean and function samples together."""
 
-    Parameters
-    ----------
-    n_rows, n_inputs : int
-        N and D.
-    n_samples : int
-        S, function samples.
-    row_bytes : int
-        Bytes of one prepared row of the operator, its noise variance included.
-    itemsize : int
-        Bytes of a number.
-    noise_ratio : float
-        Mean noise variance / mean k(x, x).
-    has_neighbours : bool
-        Whether one device has all rows as they were given, and the kernel has places by which their neighbours are found.
-    """
-
-    n_rows: int
-    n_inputs: int
-    n_samples: int
-    row_bytes: int
-    itemsize: int = 4
-    noise_ratio: float = 0.01
-    has_neighbours: bool = True
+    n_rows: int  # N
+    n_inputs: int  # D
+    n_samples: int  # S, function samples
+    row_bytes: int  # of one prepared row of the operator, its noise variance included
+    itemsize: int = 4  # bytes of a number
+    noise_ratio: float = 0.01  # mean noise variance / mean k(x, x)
+    has_neighbours: bool = True  # see the function of this name
 
     @classmethod
     def of(
@@ -57,15 +41,8 @@ class SystemSize(NamedTuple):
         """The sizes of an operator whose rows had `n_inputs` inputs."""
         leaves = jax.tree.leaves(operator.rows)
         row_bytes = sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) + operator.dtype.itemsize
-        return cls(
-            operator.size,
-            n_inputs,
-            n_samples,
-            row_bytes,
-            operator.dtype.itemsize,
-            noise_ratio,
-            has_neighbours(operator),
-        )
+        itemsize, near = operator.dtype.itemsize, has_neighbours(operator)
+        return cls(operator.size, n_inputs, n_samples, row_bytes, itemsize, noise_ratio, near)
 
     def in_numbers_of(self, itemsize: int) -> "SystemSize":
         """The same system in numbers of so many bytes."""
@@ -78,24 +55,14 @@ class SystemSize(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the operator of a solve lies in memory.
+    """How the operator of a solve lies in memory."""
 
-    Parameters
-    ----------
-    tile : int
-        Columns of K evaluated at a time.
-    keep_rows : int
-        Rows of K that are kept.
-    workspace : float
-        Numbers that a product holds for each entry of its tile.
-    factor_itemsize : int or None
-        Bytes of a number of a direct solver's factor; None = as in the operator.
-    """
-
-    tile: int
-    keep_rows: int = 0
-    workspace: float = 3.0
-    factor_itemsize: int | None = None
+    tile: int  # columns of K evaluated at a time
+    keep_rows: int = 0  # rows of K that are kept
+    workspace: float = 3.0  # numbers that a product holds for each entry of its tile
+    factor_itemsize: int | None = (
+        None  # bytes of a number of a direct solver's factor; None = as in the operator
+    )
 
 
 def has_neighbours(operator: AbstractOperator) -> bool:
