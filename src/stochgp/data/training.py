@@ -103,7 +103,7 @@ class TrainingData:
                 found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
             )
         scaled = standardize and not unscaled
-        return cls(data.rows, inputs, targets, dtype, scaled, True, everything, encoder=encoder)
+        return cls(data.rows, inputs, targets, dtype, scaled, everything, encoder=encoder)
 
     @property
     def n_rows(self) -> int:
