@@ -289,7 +289,7 @@ def test_the_paper_recovers_its_parameters():
         PowerLaw(9.0, 1.0),
         optax.sgd,
         constant,
-        Uniform(),
+        sampling=Uniform(),
         signal_scale=3.0,
     )
     found = []
