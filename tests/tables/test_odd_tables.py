@@ -203,15 +203,69 @@ def test_what_arrow_has_no_type_for_is_levels_or_dates(kind):
         assert encoder.columns[0].levels == levels
 
 
-def test_whole_numbers_stay_numbers_also_if_they_look_like_dates():
-    days = pd.date_range("1958-03-29", periods=N).strftime("%Y%m%d")
-    for numbers in (days.astype(int), days):
-        np.testing.assert_array_equal(fitted(numbers)[1][:, 0], days.astype(int))
+DIGITS = {
+    "%Y%m%d": 7331 * 60,
+    "%Y%m": 86_400 * 31,
+    "%Y%m%d%H": 3600,
+    "%Y%m%d%H%M": 660,
+    "%Y%m%d%H%M%S": 7331,
+}  # seconds apart
+
+
+@pytest.mark.parametrize("form", DIGITS)
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_whole_numbers_that_are_all_dates_are_dates(form, kind):
+    moments = pd.date_range("1958-03-29", periods=N, freq=f"{DIGITS[form]}s")
+    read = pd.to_datetime(moments.strftime(form), format=form)
+    numbers = moments.strftime(form).astype("int64").astype(kind)
+    with pytest.warns(UserWarning, match=f"column 'a': .* {int(numbers[0])} is taken as {read[0]:%Y-%m-%d}"):
+        encoder, X, note = fitted(numbers)
+    np.testing.assert_allclose(X[:, 0], (read - read[0]).total_seconds() / 86_400, atol=1e-9)
+    assert "whole numbers that are dates" in note
+    later = pd.DataFrame({"a": [numbers[3], numbers[4]], "other": 0.0})
+    np.testing.assert_array_equal(encoder.transform(later)[:, : X.shape[1]], X[3:5])
+    bad = pd.DataFrame({"a": [numbers[3], kind(19581342)], "other": 0.0})
+    assert "1 value(s) that are no dates are taken as missing" in encoder.encoded(bad)[1][0]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        np.arange(200001, 200001 + N),  # a 13th month
+        np.repeat([19580329, 19580330], N // 2),  # of few kinds
+        np.append(np.arange(19580301, 19580330), 19580332),
+        np.arange(N) * 100.0,
+    ],
+)
+def test_other_whole_numbers_stay_numbers(numbers):
+    _, X, note = fitted(numbers)
+    np.testing.assert_array_equal(X[:, 0], numbers)
+    assert not note
+
+
+@pytest.mark.parametrize("write", ["{}.0", "{} kg", "{:,}"])
+def test_texts_that_are_not_digits_alone_stay_numbers(write):
+    days = pd.date_range("1958-03-29", periods=N).strftime("%Y%m%d").astype(int)
+    _, X, note = fitted([write.format(day) for day in days])
+    np.testing.assert_array_equal(X[:, 0], days)
+    assert "dates" not in note
+
+
+@pytest.mark.parametrize(
+    "numbers", [201410000 + np.arange(1, 29), [*range(201401, 201413), *range(20140101, 20140130)]]
+)
+def test_numbers_of_other_or_mixed_lengths_are_no_dates(numbers):
+    np.testing.assert_array_equal(fitted(np.sort(numbers))[1][:, 0], np.sort(numbers))
 
 
 def test_codes_that_were_declared_categories_stay_levels():
     codes = pd.Series(pd.Categorical(np.resize(["201301", "201303", "201310"], N)))
     assert fitted(codes)[0].columns[0].levels == ("201301", "201303", "201310")
+
+
+def test_an_array_has_no_dates():
+    days = pd.date_range("1958-03-29", periods=N).strftime("%Y%m%d").astype(float).to_numpy()
+    assert TableEncoder.fit(days[:, None]).is_plain
 
 
 def test_zones_are_utc_and_the_kind_stays_at_predict():

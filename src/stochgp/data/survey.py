@@ -206,7 +206,7 @@ class _Seen:
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]
-        rule = rule_of(self.shown, missing != "refuse", day_first=day_first)[0]
+        rule = rule_of(self.shown, missing != "refuse", dates=False, day_first=day_first)[0]
         if missing == "refuse" or rule.kind == "dropped":
             return rule
         rule = replace(rule, indicator=rule.indicator or self.is_missing)

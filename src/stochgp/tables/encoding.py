@@ -99,7 +99,7 @@ class TableEncoder:
                 day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
                 column = column_of(name, raw, imputes, DROP)
-                rule, column = rule_of(column, imputes, targets, day_first)
+                rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets))

@@ -14,6 +14,7 @@ from . import times
 from .columns import Column, both, is_number, whole
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
+FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
 LOOKED_AT = 200  # different texts that show how most columns are read
 POINT_MONEY = frozenset(
     ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
@@ -47,7 +48,7 @@ class Reading:
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
               after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`times`), the day before the month where `day_first`
+    time      a date (`times`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
     span      hours, of 01:20:00 or 1h 20m
     """
 
@@ -56,6 +57,10 @@ class Reading:
     unit: str = ""
     day_first: bool = True
     zoned: bool = False
+    digits: bool = False
+
+
+DIGITS = Reading("time", digits=True)
 
 
 def reading_of(
@@ -122,10 +127,27 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
     ), bad
 
 
+def with_digits(column: Column) -> Column:
+    """A column of numbers as texts, 20141013.0 as "20141013"."""
+    texts = times.digits_of(np.where(column.missing, 0.0, column.values))
+    absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
+    return replace(column, kind="text", values=absent)
+
+
 def all_digits(column: Column) -> bool:
     """Whether texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
+
+
+def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
+    """Numbers that are all dates such as 20141013, of which at least so many differ, as dates; None for others."""
+    if column.kind != "number":
+        return None
+    numbers = column.values[~column.missing]
+    if not times.are_dates(numbers) or len(np.unique(numbers)) < fewest:
+        return None
+    return as_read(DIGITS, with_digits(column))[0]
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " N"]]:

@@ -19,6 +19,7 @@ from .readings import Reading
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
+WHOLE_DATES = "whole numbers that are dates"
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -107,15 +108,16 @@ def rule_of(
     column: Column,
     imputes: bool,
     targets: LevelTargets | None = None,
+    dates: bool = True,
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read).
+    """(The rule for a training column, the column as it is read). If `dates` and values are imputed, numbers such as 20141013 are dates.
 
-    `day_first` as of `readings.reading_of`. Warns of dates that another order may stand for. If values are
+    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
-    name, note, reading = column.name, column.note, None
+    name, note, reading, given = column.name, column.note, None, column
     rule = ColumnRule(name, "number")
     if column.missing.all() and not imputes:
         raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
@@ -127,9 +129,14 @@ def rule_of(
         column = replace(column, caution=both(column.caution, readings.doubts(column, reading)))
     if reading is not None:
         column = readings.as_read(reading, column)[0]
+    may_be_dates = dates and imputes and (reading is None or readings.all_digits(given))
+    if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
+        row = int(np.argmin(column.missing))
+        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
+        reading, note, column = readings.DIGITS, both(note, shown), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator = imputes and bool(column.missing.any())
+    indicator, present = imputes and bool(column.missing.any()), column.values
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
@@ -231,6 +238,8 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         nothing: Any = 0 if rule.kind == "time" else np.nan
         values = np.full(len(column.missing), nothing)
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
+    if column.kind == "number" and rule.reading is not None and rule.reading.digits:
+        column = readings.with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
         read, bad = readings.as_read(rule.reading or Reading(kind, zoned=rule.zoned), column)
