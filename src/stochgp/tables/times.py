@@ -162,7 +162,7 @@ def are_dates(numbers: np.ndarray) -> bool:
 
 def digits_of(numbers: np.ndarray) -> Any:
     """Numbers as Arrow texts, 20141013.0 as "20141013"; of other numbers some text that is no date."""
-    integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < LARGEST_INTEGER)
+    integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
     plain = pa.array(np.where(integers, numbers, 0).astype(np.int64)).cast(pa.string())
     others = pa.array(numbers, pa.float64()).cast(pa.string())
     return pc.call_function("if_else", [pa.array(integers), plain, others])
