@@ -24,15 +24,25 @@ TERM_BYTES = 20_000_000  # and for each further number that a product holds for 
 
 
 class SystemSize(NamedTuple):
-    """The sizes of a system solved for the mean and function samples together."""
+    """The sizes of a system solved for the mean and function samples together.
 
-    n_rows: int  # N
-    n_inputs: int  # D
-    n_samples: int  # S, function samples
-    row_bytes: int  # of one prepared row of the operator, its noise variance included
-    itemsize: int = 4  # bytes of a number
-    noise_ratio: float = 0.01  # mean noise variance / mean k(x, x)
-    has_neighbours: bool = True  # see the function of this name
+    Parameters
+    ----------
+    n_rows, n_inputs, n_samples : int
+        N, D and S, the number of function samples.
+    row_bytes, itemsize : int
+        Bytes of one prepared row of the operator, its noise variance included, and of a number.
+    noise_ratio, has_neighbours : float, bool
+        Mean noise variance / mean k(x, x); True if neighbours can be found (see the function of this name).
+    """
+
+    n_rows: int
+    n_inputs: int
+    n_samples: int
+    row_bytes: int
+    itemsize: int = 4
+    noise_ratio: float = 0.01
+    has_neighbours: bool = True
 
     @classmethod
     def of(
