@@ -65,14 +65,20 @@ class SystemSize(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the operator of a solve lies in memory."""
+    """How the operator of a solve lies in memory.
 
-    tile: int  # columns of K evaluated at a time
-    keep_rows: int = 0  # rows of K that are kept
-    workspace: float = 3.0  # numbers that a product holds for each entry of its tile
-    factor_itemsize: int | None = (
-        None  # bytes of a number of a direct solver's factor; None = as in the operator
-    )
+    Parameters
+    ----------
+    tile, keep_rows : int
+        Columns of K evaluated at a time, and rows of K that are kept.
+    workspace, factor_itemsize : float, int or None
+        Numbers that a product holds for each entry of its tile; bytes of a number of a direct solver's factor, None = as in the operator.
+    """
+
+    tile: int
+    keep_rows: int = 0
+    workspace: float = 3.0
+    factor_itemsize: int | None = None
 
 
 def has_neighbours(operator: AbstractOperator) -> bool:
