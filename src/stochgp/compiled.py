@@ -137,8 +137,8 @@ def _instructions() -> str:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """`work` of every item, in their order, on a thread for each core.
 
-    For pieces that keep one core busy, without matrix products that BLAS divides among threads, and make the same numbers on any thread. An error, or Ctrl-C, cancels the pieces that have not begun. Not for programs
-    with factorisations under `vmap` (see `linalg.one_by_one`).
+    For pieces that keep one core busy, without matrix products that BLAS divides among threads, and that make the same numbers on any thread. An error, or
+    Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]

@@ -31,15 +31,10 @@ MIN_ROWS = 1000  # half of which judge, and D² numbers are learned
 MAX_ROUNDS = 5
 # Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 MIN_CORRELATED = 0.01
-NEIGHBOURHOODS, SLOPES, NEIGHBOURS = (
-    256,
-    16,
-    255,
-)  # rows of each where slopes are taken, and beside its centre
-IN_GROUPS = (
-    2048,
-    1,
-)  # neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups
+# Neighbourhoods, rows of each where slopes are taken, and rows beside its centre.
+NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
+# Neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups.
+IN_GROUPS = 2048, 1
 SCORED = 4096  # other rows, by which two rotations are compared
 MAX_REFITTING = 5  # steps of the exact likelihood after a rotation
 SEED = 1

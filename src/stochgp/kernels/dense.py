@@ -43,14 +43,8 @@ class Term(NamedTuple):
     kernel: AbstractStationary
     W: Float[np.ndarray, "D A"] | None
     trains: bool
-
-    @property
-    def lengthscale(self) -> Float[np.ndarray, "*A"]:
-        return np.asarray(self.kernel.lengthscale, np.float64)
-
-    @property
-    def variance(self) -> float:
-        return float(self.kernel.variance)
+    lengthscale: Float[np.ndarray, "*A"]  # the numbers of the kernel, read once
+    variance: float
 
     @property
     def slopes(self) -> tuple[Slopes, Slopes]:
@@ -91,8 +85,9 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
             return None
         W = np.asarray(network.weight, np.float64)
         return [term._replace(W=W if term.W is None else W @ term.W) for term in inner]
-    is_known = type(kernel) in PROFILES and all(map(_is_known, (kernel.lengthscale, kernel.variance)))
-    return [Term(kernel, None, trains)] if is_known else None
+    if type(kernel) not in PROFILES or not all(map(_is_known, (kernel.lengthscale, kernel.variance))):
+        return None
+    return [Term(kernel, None, trains, np.asarray(kernel.lengthscale, np.float64), float(kernel.variance))]
 
 
 def _is_known(parameter: Any) -> bool:

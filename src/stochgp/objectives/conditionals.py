@@ -135,22 +135,22 @@ def left_out(
 
 
 def conditional_moments(
-    gp: Any, near: Batch, x: Float[np.ndarray, "B D"], dtype: Any
+    gp: Any, near: Batch, x: Float[np.ndarray, "B D"]
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
-    """(Mean, variance, prior variance) of f at each x given its own rows `near` [B, m]; a row of count 0 is no neighbour.
+    """(Mean, variance, prior variance) of f at each x given its own rows `near` [B, m], in float64; a row of count 0 is no neighbour.
 
     x is the last row of its neighbourhood, with a target of 0. The variance is at least its rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
     """
     (X, y, count), last = map(np.asarray, near), ((0, 0), (0, 1))
     X = np.concatenate([X, np.asarray(x, X.dtype)[:, None]], axis=1)
     rows: Any = X, np.pad(y, last), np.pad(count, last, constant_values=1.0)
-    A, y = systems(gp, Batch(*rows), dtype)
-    nought, noise = np.zeros((len(x), 1), dtype), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
+    A, y = systems(gp, Batch(*rows), np.float64)
+    nought, noise = np.zeros((len(x), 1)), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
     found, _, h, _ = left_out(A, y, nought, nought)
-    V, prior = found.variance[:, 0].astype(np.float64), np.maximum(A[:, -1, -1] - noise, 0)
-    rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), dtype)
-    mean = -found.z[:, 0] * np.sqrt(found.variance[:, 0])
-    return mean.astype(np.float64), np.minimum(np.maximum(V - noise, rounding), prior), prior
+    V, prior = found.variance[:, 0], np.maximum(A[:, -1, -1] - noise, 0)
+    rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), np.float64)
+    mean = -found.z[:, 0] * np.sqrt(V)
+    return mean, np.minimum(np.maximum(V - noise, rounding), prior), prior
 
 
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float[np.ndarray, " B"]]:
@@ -174,22 +174,17 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float
     return solved, jitter
 
 
-def evaluate(
-    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_scored: int = 1
-) -> Conditional:
-    """`Conditional` [C, R] of the last rows of each neighbourhood, each as one observation; −1 is no neighbour. In float64 if `wide`.
-
-    With one scored row, the centre, it is [C].
-    """
+def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
+    """`Conditional` [C] of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
 
     def one(part: Int[np.ndarray, "B m"]) -> Conditional:
         rows = neighbourhoods(source, part)
         A, y = systems(gp, rows, dtype_of(wide))
-        return left_out(A, y, *_observed(gp, rows, n_scored, False))[0]
+        return left_out(A, y, *_observed(gp, rows, 1, False))[0]
 
     parts = in_threads(one, parts_of(near))
-    found: Any = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
-    return Conditional(*(part[:, 0] if n_scored == 1 else part for part in found))
+    found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
+    return Conditional(*found)
 
 
 def curvature(
@@ -246,9 +241,8 @@ def _sums(
     J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
     H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
-    if (
-        joint
-    ):  # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
+    if joint:
+        # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
         least = np.maximum(rho, SMALLEST_COUNT)
         log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
         loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)

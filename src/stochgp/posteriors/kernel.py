@@ -159,14 +159,14 @@ class AbstractKernelPosterior(AbstractPosterior):
         return NearRows(gp, X, y, self.system.weight, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
-        """On the host, unless there is an accelerator or X is being traced; of many training rows in the dtype of matrices of near rows."""
+        """On the host, unless there is an accelerator or X is being traced; of many training rows in float64, as near rows are."""
         if isinstance(X, Tracer):
             return mean_of(self.system.operator, self.weights, X)
         if jax.default_backend() != "cpu":
             of = lambda rows: (mean_of(self.system.operator, self.weights, rows),)
             return by_blocks(of, BLOCK, np.asarray(X))[0]
         rows, weights = np.asarray(self.system.X), np.asarray(self.weights, np.float64)[:, 0]
-        dtype = rows.dtype if len(rows) <= EXACT_ROWS else self.near.dtype
+        dtype = rows.dtype if len(rows) <= EXACT_ROWS else np.float64
         return dense.times(self.system.kernel, np.asarray(X), rows, weights, dtype)
 
     def variance_near(self, X: Float[np.ndarray, "P D"]) -> PerRow:

@@ -18,14 +18,13 @@ from stochgp.models import KernelGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.seeds import random_rows
-from stochgp.objectives.conditionals import PAIRS, conditional_moments, dtype_of, is_small, parts_of
+from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
 
 NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough
 LOST = 0.004  # nats per row: 0.01 cost 3 % of the RMSE on the flights
-SOME = 100  # rows that tell how small the noise is
 ARRAYS = 8  # of the entries of a thread's matrices, in float64
 
 Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarray, " P"]]
@@ -42,7 +41,7 @@ class NearRows:
     gp, X, y, weight : KernelGP, array [N, D], [N] and [N]
         k, σ² and s, the training rows and their ρ.
     quick : bool
-        For variances alone: the search may miss some of the nearest rows, and matrices are in float32 unless the noise is tiny (`is_small`).
+        For variances alone: the search may miss some of the nearest rows.
     """
 
     def __init__(
@@ -55,8 +54,6 @@ class NearRows:
     ):
         with jax.enable_x64(True):
             self.gp: KernelGP = on_host(cast(gp, np.float64))
-            some: Any = X[:SOME], y[:SOME], weight[:SOME]
-            self.dtype = dtype_of(not quick or is_small(self.gp, Batch(*some)))
         self.X, self.y, self.weight, self.slack = X, y, weight, SLACK if quick else None
         terms = dense.terms_of(self.gp.kernel)
         self._term = terms[0] if terms is not None and len(terms) == 1 else None
@@ -95,9 +92,7 @@ class NearRows:
             S = parts[number]
             count = np.where(S == NONE, 0.0, self.weight[S])
             rows: Any = *(part[S].astype(np.float64) for part in (self.X, self.y)), count
-            return conditional_moments(
-                self.gp, Batch(*rows), Z[starts[number] : starts[number + 1]], self.dtype
-            )
+            return conditional_moments(self.gp, Batch(*rows), Z[starts[number] : starts[number + 1]])
 
         with jax.enable_x64(True):
             found = in_threads(one, range(len(parts))) or [(np.zeros(0),) * 3]
