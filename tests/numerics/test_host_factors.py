@@ -50,6 +50,13 @@ def test_what_has_no_factor_gets_a_jitter(row):
         factorised(lambda: A.copy())
 
 
+def test_a_matrix_that_is_singular_up_to_rounding_gets_a_jitter_of_rounding():
+    """K of 300 near points has eigenvalues down to −1e-14 of the largest: 1e-6 of it would be far more than the noise of most targets."""
+    x = np.linspace(0, 1, 300)[:, None]
+    K = np.exp(-0.5 * (x - x.T) ** 2)
+    assert 0 < factorised(lambda: K.copy()).jitter <= 1e-12
+
+
 @pytest.mark.parametrize("least", [1.0, -1e-3])
 def test_a_joint_covariance_is_judged_by_blocks_as_in_one_piece(least, monkeypatch):
     """Whether it has a factor, and so whether its negative eigenvalues are taken away."""

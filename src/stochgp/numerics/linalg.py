@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 
 from stochgp.numerics.precision import einsum, matmul
 
-HOST_JITTERS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # times the mean diagonal
 # Smaller entries of K, as a share of its largest, are written as 0 in float32: their products leave its range, where CPUs are a hundred times slower.
 NEGLIGIBLE = 1e-12
 WHOLE = (
@@ -31,7 +30,9 @@ BLOCK = 2_048  # rows otherwise
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
 LEAF = 256  # triangular and symmetric products up to this size are plain; above, halves save 1/4 to 3/8 of the operations
-JITTERS = {4: (0.0, 1e-6, 1e-4, 1e-2), 8: (0.0, 1e-12, 1e-9, 1e-6, 1e-3)}  # by bytes of a number
+# Times the mean diagonal, by bytes of a number.
+LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+JITTERS = {4: (0.0, *LARGER), 8: (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8, *LARGER)}
 
 
 class Factor(NamedTuple):
@@ -73,14 +74,17 @@ class Factor(NamedTuple):
 
 
 def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
-    """The factor of A = fill(), in the memory of A, with the first of `HOST_JITTERS` for which it exists.
+    """The factor of A = fill(), in the memory of A, with the first jitter of `JITTERS` for which it exists.
 
     Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter helps.
     """
-    for share in HOST_JITTERS:
-        factor = _attempt(fill(), share)  # what a failed attempt held is free again
+    A = fill()
+    for share in JITTERS[A.itemsize]:
+        factor = _attempt(A, share)
         if factor is not None:
             return factor
+        del A  # before the next one is filled
+        A = fill()
     raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
 
 
