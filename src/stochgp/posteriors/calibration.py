@@ -131,4 +131,5 @@ def _scaled_samples(posterior: SampledKernelPosterior, c: float) -> dict[str, An
 
 
 def _divided(values: Any, c: Any) -> Any:
-    return on_device(np.asarray(values) / np.asarray(c, values.dtype), values.dtype)
+    found = np.asarray(values) / np.asarray(c, values.dtype)
+    return found if isinstance(values, np.ndarray) else on_device(found, values.dtype)

@@ -33,7 +33,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     system : KernelSystem
         A, with the training rows and the kernel.
     weights : array [N, 1]
-        A⁻¹y.
+        A⁻¹y, in float64 on the host.
     explained : float
         yᵀA⁻¹y.
     solver : AbstractDirectSolver
@@ -45,7 +45,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     """
 
     system: KernelSystem
-    weights: Float[Array, "N 1"]
+    weights: Float[np.ndarray, "N 1"]
     explained: float
     solver: AbstractDirectSolver
     y: Float[np.ndarray, " N"] | None = None

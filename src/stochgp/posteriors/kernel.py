@@ -104,14 +104,14 @@ class KernelSystem(eqx.Module):
         return made
 
     def draw(
-        self, weights: Float[Array, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
+        self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
         """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = jax.random.split(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, key=noise_key)
-        pad = self.operator.pad
-        return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
+        value = jnp.asarray(weights) - jnp.asarray(solve(b).value)
+        return KernelFunctions(self.operator, prior, self.operator.pad(value))
 
     def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
         """Of the system with `n_held` samples, to count its bytes."""
@@ -130,7 +130,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     """
 
     system: eqx.AbstractVar[KernelSystem]
-    weights: eqx.AbstractVar[Float[Array, "N 1"]]
+    weights: eqx.AbstractVar[Float[Array | np.ndarray, "N 1"]]
     explained: eqx.AbstractVar[float]
     solver: eqx.AbstractVar[Any]
     y: eqx.AbstractVar[Float[np.ndarray, " N"] | None]
@@ -159,15 +159,14 @@ class AbstractKernelPosterior(AbstractPosterior):
         return NearRows(gp, X, y, self.system.weight, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
-        """On the host, unless there is an accelerator or X is being traced; of many training rows in float64, as near rows are."""
+        """In float64 on the host, unless there is an accelerator or X is being traced."""
         if isinstance(X, Tracer):
             return mean_of(self.system.operator, self.weights, X)
         if jax.default_backend() != "cpu":
             of = lambda rows: (mean_of(self.system.operator, self.weights, rows),)
             return by_blocks(of, BLOCK, np.asarray(X))[0]
-        rows, weights = np.asarray(self.system.X), np.asarray(self.weights, np.float64)[:, 0]
-        dtype = rows.dtype if len(rows) <= EXACT_ROWS else np.float64
-        return dense.times(self.system.kernel, np.asarray(X), rows, weights, dtype)
+        rows, weights = np.asarray(self.system.X), np.asarray(self.weights)[:, 0]
+        return dense.times(self.system.kernel, np.asarray(X), rows, weights, np.float64)
 
     def variance_near(self, X: Float[np.ndarray, "P D"]) -> PerRow:
         """The variance from near rows."""
@@ -288,7 +287,7 @@ def drawn_targets(
 
 
 @eqx.filter_jit
-def mean_of(operator: AbstractOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
+def mean_of(operator: AbstractOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
     return times(operator, Z, operator.pad(weights))[:, 0]
 

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.data.rows import Rows as TrainingRows
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import with_level
-from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import words_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.exact import ExactKernelPosterior
@@ -142,8 +141,8 @@ def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKern
     assert base.y is not None
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
-    weights = on_device(made.factor.solve(base.y[:, None]))
-    solved = dataclasses.replace(made, weights=weights, explained=float(base.y @ np.asarray(weights)[:, 0]))
+    weights = made.factor.solve(base.y[:, None]).astype(np.float64)
+    solved = dataclasses.replace(made, weights=weights, explained=float(base.y @ weights[:, 0]))
     vars(solved)["factor"] = made.factor
     return solved
 

@@ -32,8 +32,8 @@ class Cholesky(AbstractDirectSolver):
     """α = A⁻¹b by A = LLᵀ, factorised in place: N² numbers of memory, N³/3 products.
 
     The factorisation is in the precision of the operator, or in that of `dtype`; the solution is refined with residuals of the operator
-    until they stop falling. A matrix that has no factor in this precision is tried again with a jitter of 1e-6, 1e-5, 1e-4, 1e-3 of its
-    mean diagonal; what was added is in `Solution.jitter`, and refinement works towards A itself.
+    until they stop falling. A matrix that has no factor in this precision is tried again with the jitters of
+    `numerics.linalg.JITTERS`, shares of its mean diagonal; what was added is in `Solution.jitter`, and refinement works towards A itself.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def _refined(
     result = RESULTS.tolerance_reached if converged else RESULTS.precision_reached
     seconds = time.perf_counter() - begun
     entry = {"residual": float(relative.max()), "seconds": seconds, "jitter": factor.jitter}
-    value, residuals = (on_device(of_columns, dtype) for of_columns in (value, residuals))
+    residuals = on_device(residuals, dtype)
     return Solution(value, result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter, residuals)
 
 
