@@ -37,7 +37,7 @@ def left_out(gp, data):
 
 
 def floor(gp, data):
-    return noise_floor(gp, data, left_out(gp, data))
+    return noise_floor(gp, data, left_out(gp, data), data.X.dtype.name)
 
 
 def test_noise_that_can_be_solved_for_stays():

@@ -95,7 +95,7 @@ def _global_posterior(
     if near is not None:
         typical = None if plan.solver.exact_variances else typical_error(near)
         if is_learned and estimator.noise_variance is None:
-            raised, growth, reason = noise_floor(gp, data, near)
+            raised, growth, reason = noise_floor(gp, data, near, plan.dtype)
             if growth > MAX_GROWTH and estimator.prediction == "auto":
                 why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
                 return _local_posterior(gp, data, context, why), None
@@ -116,7 +116,9 @@ def _global_posterior(
     return posterior, solution
 
 
-def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[KernelGP, float, str]:
+def noise_floor(
+    gp: KernelGP, data: TrainingData, near: Conditional, dtype: str
+) -> tuple[KernelGP, float, str]:
     """The model with a σ² for which systems can be solved, by which share typical variances of observations grow, and the reason.
 
     If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
@@ -131,7 +133,7 @@ def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[Ke
     usual, least_usual = np.quantile(variance, (0.5, NOISE_QUANTILE))
     some = data.X[:: max(1, len(data.y) // NOISE_ROWS)][:NOISE_ROWS]
     signal = mean_variance(gp.kernel, some)
-    rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
+    rounding = float(jnp.finfo(dtype).eps) * len(data.y) ** 0.5 * signal
     least = float(max(NOISE_SHARE * usual, NOISE_ROUNDINGS * rounding - least_usual))
     if learned >= least:
         return gp, 0.0, ""
