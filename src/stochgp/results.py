@@ -144,7 +144,7 @@ class Solution(NamedTuple):
         b − A α; None where the last point measured is not α.
     """
 
-    value: Float[Array, "N S"]
+    value: Float[Any, "N S"]
     result: RESULTS
     converged: bool
     residual_norms: Float[Any, " S"]

@@ -78,13 +78,12 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
 
     Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter helps.
     """
-    A = fill()
+    A: Any = fill()
     for share in JITTERS[A.itemsize]:
-        factor = _attempt(A, share)
+        A = fill() if A is None else A
+        factor, A = _attempt(A, share), None  # what a failed attempt held is free before the next
         if factor is not None:
             return factor
-        del A  # before the next one is filled
-        A = fill()
     raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
 
 

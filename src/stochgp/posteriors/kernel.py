@@ -289,7 +289,7 @@ def drawn_targets(
 @eqx.filter_jit
 def mean_of(operator: AbstractOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
-    return times(operator, Z, operator.pad(weights))[:, 0]
+    return times(operator, Z, operator.pad(jnp.asarray(weights)))[:, 0]
 
 
 def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
