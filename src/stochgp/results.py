@@ -87,8 +87,6 @@ class FitResult(NamedTuple):
         Batches, steps and evaluations as planned.
     held_out_rows : int
         How many rows the judge held out.
-    standard_errors : StandardErrors or None
-        Of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`.
     to_go_on : Any
         What learning from further rows starts from, see `AbstractLearner.to_go_on`; None where the learner learns from no stream.
     """
@@ -103,7 +101,6 @@ class FitResult(NamedTuple):
     seconds: float
     plan: Any
     held_out_rows: int
-    standard_errors: Any = None
     to_go_on: Any = None
 
     @property

@@ -167,14 +167,12 @@ def test_all_other_rows_give_the_closed_form_of_leave_one_out():
 
 
 def test_a_multiple_of_all_weights_changes_leave_one_out_by_the_noise_of_neighbours_alone():
-    """L, ∇L, H, Γ, the covariance of ∇L and the error of L at weights κρ and noise κσ² of the neighbours are those at ρ and σ²:
+    """L, ∇L, H and Γ at weights κρ and noise κσ² of the neighbours are those at ρ and σ²:
 
     where no row has neighbours, at any κ; where rows have them, in the limit that these know f exactly.
     """
     X, y, count = make_data()
-    at = lambda k, near: curvature(
-        make_gp(), DeviceRows(X, y, k * count, dtype=jnp.float64), near, True, cells=np.arange(N) % 3
-    )
+    at = lambda k, near: curvature(make_gp(), DeviceRows(X, y, k * count, dtype=jnp.float64), near, True)
     alone = np.arange(N)[:, None]
     for k in (0.1, 10.0):
         for left, right in zip(at(1, alone), at(k, alone), strict=True):
@@ -243,7 +241,7 @@ def test_a_variance_is_never_below_that_of_one_observation():
 
 @pytest.mark.parametrize("n_scored", [2, 4])
 def test_rows_scored_together_are_those_scored_one_by_one(n_scored):
-    """The last rows of lists with gaps, weights and sloped noise: as if each came last in a list of its own; and Γ and J are of their sums."""
+    """The last rows of lists with gaps, weights and sloped noise: as if each came last in a list of its own."""
     X, y, count = make_data(12)
     source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
     near = np.stack([np.random.default_rng(i).permutation(12)[:9] for i in range(6)])
@@ -251,10 +249,9 @@ def test_rows_scored_together_are_those_scored_one_by_one(n_scored):
     near[3, -2] = -1
     own = lambda rows: [np.append(np.delete(rows, j), rows[j]) for j in range(9 - n_scored, 9)]
     lists = np.concatenate([own(rows) for rows in near])
-    together = curvature(gp, source, near, True, cells=np.arange(6) % 3, n_scored=n_scored)
-    there, cells = lists[:, -1] >= 0, np.repeat(np.arange(6) % 3, n_scored)
-    alone = curvature(gp, source, lists[there], True, cells=cells[there])
-    for name in ("loss", "gradient", "hessian", "squares", "spread", "error"):
+    together = curvature(gp, source, near, True, n_scored=n_scored)
+    alone = curvature(gp, source, lists[lists[:, -1] >= 0], True)
+    for name in ("loss", "gradient", "hessian", "squares"):
         np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9, atol=1e-12)
 
 
@@ -468,10 +465,7 @@ def test_blocks_are_added_up():
     parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
     n, rho = np.array([100, 72]), np.array([count[:100].sum(), count[100:].sum()])
     sums = {name: (rho, rho.sum()) for name in ("loss", "gradient", "hessian", "squares")}
-    sums |= {
-        "scores": (rho**2 / n, rho.sum() ** 2 / n.sum()),
-        "spread": (rho**2 * (n - 1) / n, rho.sum() ** 2 * (n.sum() - 1) / n.sum()),
-    }
+    sums["scores"] = (rho**2 / n, rho.sum() ** 2 / n.sum())
     for name, (times, total) in sums.items():
         wanted = sum(w * getattr(part, name) for w, part in zip(times, parts, strict=True)) / total
         np.testing.assert_allclose(getattr(whole, name), wanted, rtol=1e-10, atol=1e-13)

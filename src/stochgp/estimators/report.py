@@ -17,7 +17,6 @@ from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.learners import AbstractLearner
 from stochgp.learners.evaluators import SETTLED_BY
-from stochgp.learners.standard_errors import named
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
@@ -55,10 +54,6 @@ def record_learning(
     for name in ("held_out_nlpd", "constant_nlpd"):
         if (value := getattr(found.evidence, name, None)) is not None:
             context.report[name] = value + data.log_unit  # nats per held-out row, in target units
-    if found.standard_errors is not None:
-        errors, of_loss, df = found.standard_errors
-        of_all = {"loss": float(f"{of_loss:.3g}"), "degrees_of_freedom": df}
-        context.report["standard_errors"] = named(errors) | of_all
 
 
 def shared_steps(learner: AbstractLearner, n_rows: int, context: FitContext) -> Devices:

@@ -28,7 +28,6 @@ from stochgp.learners.descent import (
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
-from stochgp.learners.standard_errors import StandardErrors
 from stochgp.learners.step_plan import StepPlan, size_of_few
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
@@ -155,10 +154,6 @@ class AbstractLearner(eqx.Module):
     def exhausted(self, entry: Numbers) -> bool:
         """Return True if all steps were taken according to the last entry, though fewer than planned."""
         return False
-
-    def standard_errors(self, state: Any) -> StandardErrors | None:
-        """Of the unconstrained parameters at a state, and of the loss; None if unknown."""
-        return None
 
     def to_go_on(self, state: Any) -> Any:
         """The part of a run's last state from which further rows are learned; None if the learner learns from no stream."""

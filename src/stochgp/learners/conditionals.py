@@ -15,11 +15,10 @@ from stochgp.learners.descent import Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
-from stochgp.learners.standard_errors import StandardErrors, cells_of, godambe
 from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
-from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
+from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
 from stochgp.objectives import conditionals as densities
 from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
@@ -56,7 +55,6 @@ class Prepared(NamedTuple):
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]  # around which the prior is
     warm: Float[np.ndarray, " P"]  # where the steps begin
-    cells: Int[np.ndarray, " B"]
     n_data: float  # that the mean over the scored rows is worth beside a prior
     n_scored: int  # rows that a neighbourhood scores, the last ones
 
@@ -157,7 +155,6 @@ class AbstractConditionals(AbstractLearner):
         n_scored = self.n_scored_of(source)
         centres = drawn[: max(1, plan.batch_size // n_scored)]  # all rows at most
         X, group = host_inputs(source), source.group
-        cells = cells_of(X[centres], self.n_neighbours, None if group is None else group[centres])
         if self.joint:
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
         else:
@@ -166,7 +163,7 @@ class AbstractConditionals(AbstractLearner):
         if self.warm_rows is not None:
             few = source.on_host(np.sort(order[: self.warm_rows]))
             warm = optimum_of_few(gp, few, self.spread, (*seed, 1))
-        return Prepared(order, group, centres, X, start, warm, cells, n_data, n_scored)
+        return Prepared(order, group, centres, X, start, warm, n_data, n_scored)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         prepared = problem.prepared
@@ -216,18 +213,12 @@ class AbstractConditionals(AbstractLearner):
 
         With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats: one more step leads there, as near as L is a quadratic.
         """
-        made, _ = self._moves(state)
-        return _moved(state.gp, packed(partition(state.gp)[0]) + made) if made.any() else state.gp
-
-    def _moves(self, state: ConditionalState) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """−H⁻¹∇L as (the move of the model, though no pass has evaluated it; the move that is left undone): one of them is 0."""
-        at, nothing = state.at, np.zeros_like(state.at.gradient)
-        if not np.isfinite(at.loss):
-            return nothing, nothing
+        at = state.at
+        if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
+            return state.gp
         move = -shortest_solution(at.hessian, at.gradient)
         small = -0.5 * at.gradient @ move < NEAR and np.abs(move).max(initial=0) < LONGEST_STEP
-        is_made = small and abs(state.kept - 1) < MOST_MISSED
-        return (move, nothing) if is_made else (nothing, move)
+        return _moved(state.gp, packed(partition(state.gp)[0]) + move) if small else state.gp
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
         """The state with more damping."""
@@ -236,14 +227,6 @@ class AbstractConditionals(AbstractLearner):
     def finished(self, entry: Numbers) -> bool:
         settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
         return settled and entry["searches"] >= self.searches
-
-    def standard_errors(self, state: ConditionalState) -> StandardErrors | None:
-        """√(e² + δ²): e of `godambe`, by cells of centres, and δ the move that another step would make, 0 if the model has made it."""
-        if not np.isfinite(state.at.loss):
-            return None
-        errors = np.hypot(godambe(state.at.hessian, state.at.spread), self._moves(state)[1])
-        named = unpacked(errors, partition(state.gp)[0])
-        return StandardErrors(named, float(state.at.error), int(state.at.n_cells) - 1)
 
     def _scored(self, state: ConditionalState) -> Int32[np.ndarray, "B m"]:
         """All neighbourhoods after the last search, a quarter of them before it."""
@@ -266,8 +249,7 @@ class AbstractConditionals(AbstractLearner):
         """With the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
-        others = self.joint, prepared.cells[: len(near)], prepared.n_scored
-        found = densities.curvature(gp, problem.source, near, wide, *others)
+        found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
         pull, away = self._pull(problem), packed(partition(gp)[0]) - prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),

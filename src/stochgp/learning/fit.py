@@ -270,7 +270,7 @@ def _ended(loop: Loop, at: Progress, log: Log) -> RESULTS | None:
 def _finish(loop: Loop, at: Progress, log: Log, result: RESULTS) -> FitResult:
     gp, evidence = loop.evaluator.finalize(at.kept, loop.division)
     learner, held_out, state = loop.learner, loop.division.held_out, at.state
-    # Standard errors and streams need the state of the model that is returned.
+    # Streams need the state of the model that is returned.
     if state is not None and not eqx.tree_equal(on_host(learner.model(state)), on_host(gp)):
         state = None
     return FitResult(
@@ -284,7 +284,6 @@ def _finish(loop: Loop, at: Progress, log: Log, result: RESULTS) -> FitResult:
         log.seconds(),
         loop.problem.plan,
         0 if held_out is None else held_out.size,
-        None if state is None else learner.standard_errors(state),
         None if state is None else learner.to_go_on(state),
     )
 

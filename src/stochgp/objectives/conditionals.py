@@ -48,10 +48,6 @@ class Curvature(NamedTuple):
 
     g the mean of w∇l over the rows that a neighbourhood scores. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix was
     factorised with jitter. Of a joint density w is 1, and L, ∇L, H and Γ are per datum, with `repeats`, whose part of H is ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s).
-
-    `spread` is the covariance of ∇L and `error` the standard error of L, by G = `n_cells` cells of neighbourhoods that share no rows: G/(G − 1) C⁻² Σ_cells S Sᵀ, C the
-    number of neighbourhoods and S the sum over a cell of g, or of the mean of w(l − L). It includes the dependence between rows. All S sum to 0 at the minimum: they have
-    G − 1 degrees of freedom.
     """
 
     loss: np.float64
@@ -60,15 +56,11 @@ class Curvature(NamedTuple):
     scores: Float[np.ndarray, "P P"]
     squares: np.float64
     jittered: np.float64
-    spread: Float[np.ndarray, "P P"]
-    error: np.float64
-    n_cells: np.int64
 
 
 def unknown(P: int) -> Curvature:
     """Of a loss that has not been evaluated."""
-    one, nan, nought = np.eye(P), np.float64(np.nan), np.float64(0)
-    return Curvature(nan, np.zeros(P), one, one, np.float64(1), nought, one, nought, np.int64(0))
+    return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0))
 
 
 def systems(
@@ -193,42 +185,22 @@ def curvature(
     near: Int[np.ndarray, "C m"],
     wide: bool,
     joint: bool = False,
-    cells: Int[np.ndarray, " C"] | None = None,
     n_scored: int = 1,
 ) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint`: of a joint density.
-
-    `cells` are numbers from 0 on, one for each neighbourhood; None = each by itself.
-    """
+    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint`: of a joint density."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
-    *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
-    means: Any = (sum(part) / len(near) for part in parts)
-    loss, gradient, hessian, scores, squares = means
-    weights, losses, gradients = (np.concatenate(part) for part in (weights, losses, gradients))
-    d, per_weight = weight_per_row(source, near[:, -n_scored:], joint), 1 / np.mean(weights)
-    away = losses - weights * (loss * per_weight)
-    sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
-    G = np.int64(len(sums))
-    sums *= np.sqrt(G / max(G - 1, 1))
-    error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
-    squares, jittered = squares * per_weight, np.float64(sum(jittered) / len(near))
-    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error, G)
-
-
-def _sums_by_cell(
-    values: Float[np.ndarray, "C P"], cells: Int[np.ndarray, " C"] | None
-) -> Float[np.ndarray, "G P"]:
-    if cells is None:
-        return values
-    found = np.zeros((int(cells.max(initial=0)) + 1, values.shape[1]))
-    np.add.at(found, cells, values)
-    return found
+    means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
+    loss, gradient, hessian, scores, squares, jittered, weight = means
+    d = weight_per_row(source, near[:, -n_scored:], joint)
+    return Curvature(
+        loss / d, gradient / d, hessian / d, scores / d**2, squares / weight, np.float64(jittered)
+    )
 
 
 def _sums(
     gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
-    """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows; then weight, loss and gradient of each."""
+    """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows, and of weights."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
     A, y = systems(gp, rows, dtype_of(wide), parts)
@@ -252,7 +224,7 @@ def _sums(
     gradients = np.sum(gradients * weight[..., None], axis=1)
     return (
         np.sum(weight * loss), np.sum(gradients, axis=0), H, gradients.T @ gradients, np.sum(weight * np.square(z)),
-        np.sum(known.jitter[:, 0] > 0), np.sum(weight, axis=1), np.sum(weight * loss, axis=1), gradients,
+        np.sum(known.jitter[:, 0] > 0), np.sum(weight),
     )  # fmt: skip
 
 
