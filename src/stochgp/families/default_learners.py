@@ -34,7 +34,8 @@ DEEP_STEPS = 8192
 # Batches follow the features, but not the noise that is left over: the exact likelihood does.
 REFIT_OF_DEEP = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
 WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
-FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)
+# With a tolerance of 1e-3 six sets of 2,000 rows had the scores of 1e-4 in 10 % less time.
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD, tolerance=1e-3)
 # Each row from its nearest. With 8,000 rows blocks of 8 rows lost 7 % of the CRPS on protein and 5 % on pol.
 ROW_BY_ROW = LeaveOneOut(n_neighbours=48, n_scored=1)
 MAX_ROW_BY_ROW = 16_384
