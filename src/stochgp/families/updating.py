@@ -92,11 +92,8 @@ def _grown_exactly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     """By the factor of before with new rows, where there is one and room for two; else by a new one."""
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
-    size, layout = system.sizes(0)
     factor: Factor | None = vars(posterior).get("factor")
-    itemsize = None if factor is None else factor.L.itemsize
-    need = solver.need_bytes(size, layout._replace(factor_itemsize=itemsize))
-    budget.require(need, f"solving for {len(y)} rows by {solver.name}")
+    budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
     small = system.fits_host(solver)
     grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
@@ -111,10 +108,9 @@ def _grown_by_solving(
     key: PRNGKeyArray,
 ) -> tuple[SampledKernelPosterior, Solution]:
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
-    size, layout = system.sizes(posterior.n_samples)
-    what = f"solving for {len(y)} rows and {size.n_columns} right-hand sides by {solver.name}"
-    need = solver.need_bytes(size, layout)
-    budget.require(need, what)
+    n_columns = 1 + posterior.n_samples
+    need = system.peak_bytes(solver, n_columns)
+    budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
     noise_key, start_key, run_key = jax.random.split(key, 3)
     draws = grown_draws(posterior, len(new), key=noise_key)
     operator = system.operator

@@ -1,9 +1,9 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
-from .base import AbstractOperator, wide
-from .kernel import GPU_TILE, TILE, KernelOperator
+from .base import BLOCK, AbstractOperator, wide
+from .kernel import GPU_TILE, TILE, KernelOperator, default_tile
 from .sharded import ShardedOperator
 
 __all__ = [
-    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "ShardedOperator", "wide",
+    "BLOCK", "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "ShardedOperator", "default_tile", "wide",
 ]  # fmt: skip

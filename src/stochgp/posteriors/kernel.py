@@ -24,7 +24,7 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Estimate, Solution
-from stochgp.solvers import AbstractDirectSolver, Layout, SystemSize
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -113,10 +113,10 @@ class KernelSystem(eqx.Module):
         pad = self.operator.pad
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
 
-    def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
-        """Of the system with `n_held` samples, to count its bytes."""
-        (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
-        return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+    def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
+        """Of a solve for so many right-hand sides."""
+        N, D = self.X.shape
+        return solver.peak_bytes(N, n_columns, D, self.X.dtype.itemsize)
 
 
 class AbstractKernelPosterior(AbstractPosterior):
@@ -213,10 +213,7 @@ class AbstractKernelPosterior(AbstractPosterior):
 
     def drawing_bytes(self, request: Request) -> int:
         """Of the functions that are drawn."""
-        if not request.n_samples:
-            return 0
-        size, layout = self.system.sizes(request.n_samples - 1)
-        return self.solver.need_bytes(size, layout)
+        return self.system.peak_bytes(self.solver, request.n_samples) if request.n_samples else 0
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:

@@ -15,16 +15,15 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import sizes
 from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.sizes import Layout, SystemSize
+from stochgp.solvers.sizes import SMALL, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
 REFINED = 0.5  # a refinement that leaves more of the residual than this is the last one
 MOST_ROUNDING = 0.02  # of the noise variance: more is float64's
-LEFT_BY_COMPILER = 100_000_000  # bytes
-COLUMNS, WIDE_COLUMNS = 4, 7  # arrays [N, C] while a solution is refined, and float64 ones
+COMPILED_BYTES = 100_000_000  # left behind by compiling products and predictions
+ARRAYS, WIDE_ARRAYS = 4, 7  # [N, C] while a solution is refined, and float64 ones
 TIMED_ROWS = 1_500  # of the factorisation that `factorisation_seconds` times
 
 
@@ -74,28 +73,22 @@ class Cholesky(AbstractDirectSolver):
         (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
         return _refined(factor, b, lambda x: symm(1.0, A.T, x, lower=1), tolerance, dtype), factor
 
-    def itemsize_for(self, size: SystemSize) -> int:
+    def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
 
         The error of K by rounding has a norm of about eps √N times the mean variance.
         """
-        if self.dtype is not None or size.itemsize == 8:
+        if self.dtype is not None or itemsize == 8:
             return np.dtype(self.dtype or "float64").itemsize
-        rounding = float(np.finfo(np.float32).eps) * size.n_rows**0.5
-        return 8 if size.n_rows <= sizes.SMALL or rounding > MOST_ROUNDING * size.noise_ratio else 4
+        rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
+        return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else 4
 
-    def need_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """The matrix itself, in which nothing is uncertain, and columns, blocks and rows."""
-        N, itemsize = size.n_rows, layout.factor_itemsize or size.itemsize
-        wide = size.in_numbers_of(itemsize)
-        arrays = sizes.column_bytes(wide, layout, COLUMNS, WIDE_COLUMNS)
-        arrays += sizes.product_bytes(wide, min(FILL_ROWS, N), layout)
-        fixed = sizes.left_by_compiler(size, layout, LEFT_BY_COMPILER) + itemsize * N**2
-        return (
-            fixed
-            + sizes.kept_bytes(size, layout)
-            + int(sizes.MARGIN * (arrays + sizes.working_bytes(size, layout)))
-        )
+        return itemsize * n_rows**2 + solve_bytes(
+            n_rows, n_columns, n_inputs, itemsize,
+            n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,
+        )  # fmt: skip
 
 
 def factorisation_seconds(n_rows: int) -> float:

@@ -12,7 +12,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
 from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
+from stochgp.solvers.sizes import solve_bytes
 
 PROBES, POWERS = (
     8,
@@ -20,7 +20,7 @@ PROBES, POWERS = (
 )  # random columns, and products with each, from which the largest eigenvalue of K is estimated
 SHARE = 0.5  # of the largest stable step size, where it is chosen
 SMALLER = 0.3  # factor on a step size that diverged
-COLUMNS = 20  # arrays [P, C]
+ARRAYS = 20  # [P, C]
 
 
 # What one step takes, or, with an axis K in front, many: (indices of rows, the seed of the features).
@@ -171,11 +171,11 @@ class SGD(AbstractIterativeSolver):
     def at_epoch(self, arranged: Arranged, state: "SGDState", epoch: int, n_failures: int) -> "SGDState":
         return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
 
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """States; rows of K, twice, and random features of all rows in each step."""
-        rows = (layout.workspace + 1) * self.batch_size + 3 * self.n_features
-        P = padded(size.n_rows, layout.tile)
-        return column_bytes(size, layout, COLUMNS) + int(size.itemsize * P * rows)
+        B = self.batch_size
+        more = itemsize * n_rows * (2 * B + 3 * self.n_features)
+        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
 
 
 class SGDState(eqx.Module):
