@@ -169,8 +169,8 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
             f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {NEIGHBOURS}: {losses}"
         )
         context.record("neighbours", local.n_neighbours, why_number)
-    if context.devices.mesh is not None:
-        shared = {"count": context.devices.count, "solve": "one device"}
+    if context.mesh is not None:
+        shared = {"count": context.mesh.size, "solve": "one device"}
         context.record("devices", shared, "local prediction is computed on the host")
     context.record("prediction", "local", why)
     context.record("variance", "near rows", "those that predictions come from")

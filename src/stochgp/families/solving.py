@@ -16,12 +16,13 @@ from stochgp.budget import release
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
+from stochgp.devices import on_one
 from stochgp.kernels.dense import mean_variance
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS
-from stochgp.operators import AbstractOperator, default_tile
+from stochgp.operators import KernelOperator, default_tile
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
     AbstractKernelPosterior,
@@ -96,7 +97,7 @@ def solved(
     else:
         posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
     context.record("solver", name_of(solver), why)
-    _record_devices(solver, context)
+    _record_mesh(solver, context)
     _record_variance(posterior, context)
     if is_learned and (data.n_rows > SMALL or data.rows.group is not None):
         posterior = _calibrated(posterior, data, context)
@@ -109,20 +110,16 @@ def _noise(gp: KernelGP) -> Any:
     return with_level(gp.noise, float(gp.noise_variance))
 
 
-def _record_devices(solver: AbstractSolver, context: FitContext) -> None:
-    """What the devices of the setting share, if there are any."""
-    devices = context.devices
-    if devices.mesh is None:
+def _record_mesh(solver: AbstractSolver, context: FitContext) -> None:
+    """Record whether a mesh shares the solve."""
+    if context.mesh is None:
         return
-    shared, why = False, "one device"
-    if devices.count > 1 and isinstance(solver, AbstractDirectSolver):
+    solve, why = "one device", "one device"
+    if context.mesh.size > 1 and isinstance(solver, AbstractDirectSolver):
         why = f"{solver.name} factorises on one device"
-    elif devices.count > 1:
-        shared = devices.share_work
-        why = "the devices share products with K"
-        if not shared:
-            why = "devices of one processor share its cores: they would save no time"
-    context.record("devices", {"count": devices.count, "solve": "shared" if shared else "one device"}, why)
+    elif context.mesh.size > 1:
+        solve, why = "shared", "the devices share products with K"
+    context.record("devices", {"count": context.mesh.size, "solve": solve}, why)
 
 
 def _record_variance(posterior: AbstractKernelPosterior, context: FitContext) -> None:
@@ -164,16 +161,17 @@ def _solved(
     if n_samples:
         prior = prior_functions(system.kernel, X.shape[1], n_samples, key=prior_key, dtype=X.dtype)
     b = sides(system.operator, X, y, prior, draws)
-    if context.devices.share_work:
-        operator = system.spread_over(context.devices).operator
+    mesh = context.mesh
+    if mesh is not None and mesh.size > 1:
+        operator = system.operator_on(mesh)
     else:
         keep = kept_rows(system.operator, plannable(context.budget) - need)
         operator = dataclasses.replace(system.operator, keep_rows=keep)
     tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
-    if context.devices.share_work:  # the posterior is on one device
-        value, left = context.devices.local((found.value, found.residual))
+    if operator.mesh is not None:  # the posterior is on one device
+        value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = with_information(
@@ -263,7 +261,7 @@ def tolerances_of(
 
 def run_solver(
     solver: AbstractSolver,
-    operator: AbstractOperator,
+    operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     show: Callable[[str], None],

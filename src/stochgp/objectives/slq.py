@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, funm, stochtrace
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.results import Estimate
 from stochgp.solvers.preconditioners import partial_cholesky
 from stochgp.solvers.sizes import solve_bytes
@@ -63,7 +63,7 @@ class Root(eqx.Module):
 
 
 def log_determinant(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     *,
     key: PRNGKeyArray,
     n_probes: int = PROBES,
@@ -87,7 +87,7 @@ def log_determinant(
 
 
 def nlml_estimate(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     explained: float,
     alpha: Float[Array, "N 1"],
     *,
@@ -119,7 +119,7 @@ def estimate_bytes(n_rows: int, n_inputs: int, itemsize: int) -> int:
     return solve_bytes(n_rows, 1, n_inputs, itemsize, n_arrays=0, more=arrays, compiled=COMPILER_BYTES)
 
 
-def _root(operator: AbstractOperator, rank: int, key: PRNGKeyArray) -> Root:
+def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:
     """Of P = FᵀF + Σ + mean(diag(K − FᵀF)) I."""
     noise = np.asarray(operator.noise[: operator.size], np.float64)
     if rank == 0:
@@ -130,7 +130,7 @@ def _root(operator: AbstractOperator, rank: int, key: PRNGKeyArray) -> Root:
 
 @eqx.filter_jit
 def _quadratic_forms(
-    operator: AbstractOperator, root: Root, key: Array, n_probes: int, n_steps: int
+    operator: KernelOperator, root: Root, key: Array, n_probes: int, n_steps: int
 ) -> Float[Array, " S"]:
     """zᵀ log(R⁻¹A R⁻ᵀ) z of each probe."""
 
@@ -145,5 +145,5 @@ def _quadratic_forms(
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
+def _product(operator: KernelOperator, V: Array) -> Array:
     return operator.unpad(operator.matvec(operator.pad(V)))

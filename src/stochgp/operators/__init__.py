@@ -1,9 +1,6 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
-from .base import BLOCK, AbstractOperator, wide
-from .kernel import GPU_TILE, TILE, KernelOperator, default_tile
-from .sharded import ShardedOperator
+from .blocks import BLOCK, GPU_TILE, TILE, default_tile, wide
+from .kernel import KernelOperator
 
-__all__ = [
-    "BLOCK", "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "ShardedOperator", "default_tile", "wide",
-]  # fmt: skip
+__all__ = ["BLOCK", "GPU_TILE", "TILE", "KernelOperator", "default_tile", "wide"]

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks
-from stochgp.operators import AbstractOperator, KernelOperator, ShardedOperator, wide
+from stochgp.operators import KernelOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
@@ -73,7 +73,7 @@ class KernelSystem(eqx.Module):
             return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.weight)
 
     @functools.cached_property
-    def operator(self) -> AbstractOperator:
+    def operator(self) -> KernelOperator:
         """Computed when it is first wanted, at once also where a function that uses it is being traced."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
@@ -92,16 +92,11 @@ class KernelSystem(eqx.Module):
         own = self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
 
-    def spread_over(self, devices: Devices) -> "KernelSystem":
-        """The same with its operator's rows spread over these devices. A file holds the system without them."""
-        if devices.mesh is None:
-            return self
-        made = dataclasses.replace(self)
+    def operator_on(self, mesh: Mesh) -> KernelOperator:
+        """The operator with its rows spread over a mesh."""
         with jax.enable_x64(True):
-            spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
-            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile)
-        vars(made)["operator"] = many  # what its property would make on one device
-        return made
+            noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
+            return KernelOperator.of(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
     def draw(
         self, weights: Float[Array, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
@@ -227,11 +222,11 @@ class KernelFunctions(AbstractFunctions):
 
     Parameters
     ----------
-    operator, prior, weights : AbstractOperator, PriorFunctions, array [P, S]
+    operator, prior, weights : KernelOperator, PriorFunctions, array [P, S]
         A, the prior draws f₀ₛ, and w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N.
     """
 
-    operator: AbstractOperator
+    operator: KernelOperator
     prior: PriorFunctions
     weights: Float[Array, "P S"]
 
@@ -260,13 +255,13 @@ class KernelFunctions(AbstractFunctions):
 
 
 def sample_targets(
-    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
     """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
 
     Parameters
     ----------
-    operator, prior, X, key : AbstractOperator, PriorFunctions, array [N, D], PRNG key
+    operator, prior, X, key : KernelOperator, PriorFunctions, array [N, D], PRNG key
         A = K + Σ, f₀, the rows of A in its order, and where ε comes from.
     """
     return drawn_targets(operator, prior, X, NoiseDraws((operator.size,), (key,)))
@@ -274,7 +269,7 @@ def sample_targets(
 
 @eqx.filter_jit
 def drawn_targets(
-    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
     """`sample_targets` with ε of these draws."""
     parts = [
@@ -285,12 +280,12 @@ def drawn_targets(
 
 
 @eqx.filter_jit
-def mean_of(operator: AbstractOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
+def mean_of(operator: KernelOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
     return times(operator, Z, operator.pad(weights))[:, 0]
 
 
-def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
+def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
@@ -302,6 +297,6 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 
 
 @eqx.filter_jit
-def whole_product(operator: AbstractOperator, V: Array) -> Array:
+def whole_product(operator: KernelOperator, V: Array) -> Array:
     """A V for V [N, S], summed in float64."""
     return operator.unpad(operator.matvec(operator.pad(V), read=wide))

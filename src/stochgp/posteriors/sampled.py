@@ -102,7 +102,8 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def need_bytes(self, request: Request) -> int:
         need = self.drawing_bytes(request)
         if request.likelihood:
-            need += estimate_bytes(*self.system.X.shape, self.system.X.dtype.itemsize)
+            N, D = self.system.X.shape
+            need += estimate_bytes(N, D, self.system.X.dtype.itemsize)
         if request.covariance:
             of_solve = self.system.peak_bytes(self.solver, request.n_rows)
             return need + covariance_bytes(len(self.system.X), request.n_rows) + of_solve

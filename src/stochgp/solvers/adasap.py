@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.solvers.base import Arranged, StepInfo
 from stochgp.solvers.momentum import (
     AbstractMovingSolver,
@@ -80,7 +80,7 @@ class ADASAP(AbstractMovingSolver):
         wanted = int(np.clip(size // FEWEST_BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK))
         return min(wanted if self.batch_size is None else self.batch_size, size)
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The random columns, the same in all steps: blocks are random."""
         B = self.block_for(operator.size)
         generator = np.random.default_rng(words_of(key))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.numerics.linalg import Factor
-from stochgp.operators import AbstractOperator, wide
+from stochgp.operators import KernelOperator, wide
 from stochgp.results import Solution
 from stochgp.solvers.sizes import solve_bytes
 
@@ -50,12 +50,12 @@ class AbstractDirectSolver(AbstractSolver):
     takes_filled: ClassVar[bool] = False  # whether it has `solve_filled`
 
     @abc.abstractmethod
-    def factorise(self, operator: AbstractOperator) -> Factor:
+    def factorise(self, operator: KernelOperator) -> Factor:
         """The factor of A. Raises ValueError where A has none."""
 
     @abc.abstractmethod
     def solve(
-        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
 
@@ -69,7 +69,7 @@ class AbstractDirectSolver(AbstractSolver):
 class Arranged(NamedTuple):
     """An operator as a solver wants it, and what the solver has prepared before its first step."""
 
-    operator: AbstractOperator
+    operator: KernelOperator
     order: (
         np.ndarray | None
     )  # row i of `operator` is row order[i] of the operator given; None = the order did not change
@@ -102,7 +102,7 @@ class AbstractIterativeSolver(AbstractSolver):
     check_every: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """What is prepared once, before the first step. Runs on the host."""
 
     @abc.abstractmethod
@@ -180,6 +180,6 @@ def check_descent(solver: Any) -> None:
 
 
 @eqx.filter_jit
-def product_in_float64(operator: AbstractOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
     """A V, entries of K evaluated afresh and summed in float64, in V's dtype: of residuals."""
     return operator.keeping(0).matvec(V, read=wide)

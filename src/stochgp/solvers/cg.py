@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator, wide
-from stochgp.operators.base import BLOCK
+from stochgp.operators import BLOCK, KernelOperator, wide
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, product_in_float64
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
@@ -91,11 +90,11 @@ class CG(AbstractIterativeSolver):
         usual = NEIGHBOURS if n_rows > SMALL else 0
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The preconditioner; rows of K are kept as the operator allows."""
         rank, m = self.preconditioner_size(operator.size)
         # Neighbours are found by the places of rows in the order given, on one device.
-        if operator.n_devices > 1 or operator.inputs is None or not operator.kernel.has_places:
+        if operator.mesh is not None or operator.inputs is None or not operator.kernel.has_places:
             m = 0
         rank_key, order_key = jax.random.split(key) if m else (key, key)
         damping = self.damping if self.damping is not None else DAMPING_BESIDE if m else DAMPING
@@ -199,13 +198,13 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
 
 
 @eqx.filter_jit
-def _in_both(operator: AbstractOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
+def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
     """The first rows of K V as steps sum them, and in float64."""
     n, narrow = min(BLOCK, operator.size), V.astype(operator.dtype)
     return operator.block_times(0, n, narrow), operator.block_times(0, n, narrow, wide)
 
 
-def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
+def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
     """The root mean square of what rounding makes of a row of K p, over that of b, of the worst column; p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
@@ -214,7 +213,7 @@ def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Flo
 
 
 def _low_rank(
-    operator: AbstractOperator, rank: int, damping: float, *, key: PRNGKeyArray
+    operator: KernelOperator, rank: int, damping: float, *, key: PRNGKeyArray
 ) -> tuple[np.ndarray, float]:
     """(F [R, N], what damping adds to the diagonal)."""
     if rank == 0:
@@ -224,7 +223,7 @@ def _low_rank(
 
 
 def _beside_diagonal(
-    operator: AbstractOperator, F: Float[np.ndarray, "R N"], added: float
+    operator: KernelOperator, F: Float[np.ndarray, "R N"], added: float
 ) -> LowRankPlusDiagonal:
     """FᵀF + Σ and what is added; without F the diagonal of A."""
     diagonal = np.array(operator.noise, np.float64)

@@ -10,8 +10,7 @@ import numpy as np
 from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import AS_ASKED
 from stochgp.names import lookup
-from stochgp.operators import AbstractOperator
-from stochgp.operators.base import BLOCK
+from stochgp.operators import BLOCK, KernelOperator
 from stochgp.solvers.adasap import ADASAP
 from stochgp.solvers.base import AbstractDirectSolver, AbstractSolver
 from stochgp.solvers.cg import CG
@@ -92,7 +91,7 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[Abstrac
     return rules[1:] if many else rules
 
 
-def kept_rows(operator: AbstractOperator, free: int) -> int:
+def kept_rows(operator: KernelOperator, free: int) -> int:
     """How many rows of K fit into most of so many bytes: all of them, or whole blocks, which are filled one by one."""
     rows = int(SHARE_FOR_KEPT * max(free, 0)) // (operator.dtype.itemsize * operator.padded) - 2 * BLOCK
     return operator.padded if rows >= operator.padded else max(rows // BLOCK * BLOCK, 0)

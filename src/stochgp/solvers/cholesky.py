@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from stochgp.kernels import dense
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import Factor, factorised
-from stochgp.operators import AbstractOperator, KernelOperator
+from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import AbstractDirectSolver
 from stochgp.solvers.sizes import SMALL, solve_bytes
@@ -47,17 +47,17 @@ class Cholesky(AbstractDirectSolver):
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32', 'float64' or None")
 
-    def factorise(self, operator: AbstractOperator) -> Factor:
-        """L. Raises ValueError for rows on several devices, and where no jitter helps: the matrix holds values that are not finite."""
-        if not isinstance(operator, KernelOperator):
+    def factorise(self, operator: KernelOperator) -> Factor:
+        """L. Raises ValueError for rows on a mesh, and where no jitter helps: the matrix holds values that are not finite."""
+        if operator.mesh is not None:
             raise ValueError(
-                f"Cholesky factorises on one device, but the rows lie on {operator.n_devices}; use CG or SDD"
+                f"Cholesky factorises on one device, but the rows lie on {operator.mesh.size}; use CG or SDD"
             )
         dtype = np.dtype(operator.dtype if self.dtype is None else self.dtype)
         return factorised(lambda: _upper(operator, dtype))
 
     def solve(
-        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
@@ -133,9 +133,9 @@ def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"
     return A
 
 
-def _product_of(operator: AbstractOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _product_of(operator: KernelOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Aα with α rounded to the operator's dtype; of one column on the host, from entries of K in `dtype`."""
-    if value.shape[1] == 1 and isinstance(operator, KernelOperator) and operator.inputs is not None:
+    if value.shape[1] == 1 and operator.mesh is None and operator.inputs is not None:
         X, v = np.asarray(operator.inputs), value[:, 0].astype(operator.dtype).astype(np.float64)
         noise = np.asarray(operator.noise, np.float64)[: operator.size]
         return (dense.times(operator.kernel, X, X, v, dtype) + noise * v)[:, None]
@@ -144,5 +144,5 @@ def _product_of(operator: AbstractOperator, value: np.ndarray, dtype: np.dtype) 
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
+def _product(operator: KernelOperator, V: Array) -> Array:
     return operator.matvec(V)

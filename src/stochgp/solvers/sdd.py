@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.solvers.base import Arranged, StepInfo, check_descent
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
@@ -90,7 +90,7 @@ class SDD(AbstractMovingSolver):
     def by_blocks(self) -> bool:
         return self.step_size is None
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
         if not self.by_blocks:
             return Arranged(operator.keeping(), None, None, 0.0)
@@ -192,12 +192,12 @@ def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
 
 
 @eqx.filter_jit
-def _reordered(operator: AbstractOperator, order: Int[Array, " N"]) -> AbstractOperator:
+def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOperator:
     return operator.reordered(order)
 
 
 def _factorise(
-    operator: AbstractOperator, batch_size: int, damping: float
+    operator: KernelOperator, batch_size: int, damping: float
 ) -> tuple[Float[Array, "blocks B B"], float]:
     """(L⁻¹ with A_II + damped·I + jitter·I = LLᵀ for every block, the largest jitter), computed in float64 by LAPACK on the host.
 
@@ -231,7 +231,7 @@ def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B
 
 
 @eqx.filter_jit
-def _diagonal_block(operator: AbstractOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
+def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
     rows = operator.block(start, n_rows)
     return operator.kernel.between(rows, rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int32, PRNGKeyArray, UInt32
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
 from stochgp.solvers.sizes import solve_bytes
@@ -79,7 +79,7 @@ class SGD(AbstractIterativeSolver):
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; it must be positive, or None")
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The step size; rows of K are kept as the operator allows."""
         if operator.inputs is None:
             raise ValueError("SGD needs an operator that knows its inputs; this one was reordered")
@@ -148,7 +148,7 @@ class SGD(AbstractIterativeSolver):
         return SGDState(alpha, velocity, mean, state.scale, state.step_size), StepInfo(squares, distances)
 
     def gradient(
-        self, operator: AbstractOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
+        self, operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
     ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
         """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
         (rows, seed), noise = batch, jnp.mean(operator.noise[: operator.size])
@@ -198,7 +198,7 @@ class Scales(NamedTuple):
     weight: float  # max w_i
 
 
-def _scales(operator: AbstractOperator, *, key: PRNGKeyArray) -> Scales:
+def _scales(operator: KernelOperator, *, key: PRNGKeyArray) -> Scales:
     """From products with random signs: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁."""
     V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
     largest, rows, trace = _powers(operator, operator.pad(V))
@@ -209,7 +209,7 @@ def _scales(operator: AbstractOperator, *, key: PRNGKeyArray) -> Scales:
 
 @eqx.filter_jit
 def _powers(
-    operator: AbstractOperator, V: Float[Array, "P C"]
+    operator: KernelOperator, V: Float[Array, "P C"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     def multiply(V: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
         KV = operator.matvec(V) - operator.noise[:, None] * V
@@ -221,7 +221,7 @@ def _powers(
     return growth[-1], rows[0], jnp.sum(operator.diagonal() - noise)
 
 
-def _features(operator: AbstractOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
+def _features(operator: KernelOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
     """Random features of the operator's kernel, for its inputs."""
     if operator.inputs is None:
         raise ValueError("features need an operator that knows its inputs")
