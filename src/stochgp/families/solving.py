@@ -167,8 +167,9 @@ def _solved(
     else:
         keep = kept_rows(system.operator, plannable(context.budget) - need)
         operator = dataclasses.replace(system.operator, keep_rows=keep)
-    tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
-    enough = tolerances_of(solver, system, y, b.shape[1])
+    known = float(system.noise.level), y, b.shape[1]
+    tolerance = tolerances(*known, typical_error, solver.tolerance_share)
+    enough = tolerances(*known, share=solver.tolerance_share)
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
@@ -200,8 +201,9 @@ def solved_directly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     """The posterior by a factor; a `factor` of the system saves its factorisation, and τ (`information`) what finds it."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
-    if factor is None and system.fits_host(solver):
-        found, factor = solver.solve_filled(system.upper, b, tolerance, system.X.dtype)
+    if factor is None and solver.takes_filled:
+        dtype = system.X.dtype
+        found, factor = solver.solve_filled(system.upper, system.product, b, tolerance, dtype)
     else:
         factor = solver.factorise(system.operator) if factor is None else factor
         found = solver.solve(system.operator, b, tolerance, factor)
@@ -246,17 +248,6 @@ def tolerances(
     if typical_error is not None:
         found[0] = min(found[0], TYPICAL_SHARE * typical_error / size)
     return np.maximum(found, LEAST_TOLERANCE)
-
-
-def tolerances_of(
-    solver: AbstractSolver,
-    system: KernelSystem,
-    y: Float[np.ndarray, " N"],
-    n_columns: int,
-    typical_error: float | None = None,
-) -> Float[np.ndarray, " S"]:
-    """`tolerances`, of which the solver takes its share."""
-    return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
 def run_solver(

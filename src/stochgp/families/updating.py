@@ -17,7 +17,7 @@ from stochgp.families.solving import (
     explained_by,
     run_solver,
     solved_directly,
-    tolerances_of,
+    tolerances,
 )
 from stochgp.likelihoods import Gaussian
 from stochgp.posteriors import (
@@ -94,8 +94,7 @@ def _grown_exactly(
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
     factor: Factor | None = vars(posterior).get("factor")
     budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
-    small = system.fits_host(solver)
-    grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
+    grown = None if factor is None or system.is_small else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
     return solved_directly(system, solver, y, grown, information)
 
@@ -115,7 +114,7 @@ def _grown_by_solving(
     draws = grown_draws(posterior, len(new), key=noise_key)
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
-    tolerance = tolerances_of(solver, system, y, b.shape[1])
+    tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)
     tolerance[0] = min(tolerance[0], posterior.tolerance)
     known = held_weights(posterior), posterior.left
     start = warm_start(operator, b, *known, tolerance=tolerance, key=start_key, most_bytes=need)

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -24,7 +25,7 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Estimate, Solution
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver
+from stochgp.solvers import AbstractSolver
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -54,17 +55,33 @@ class KernelSystem(eqx.Module):
     noise: AbstractNoise
     tile: int
 
-    def fits_host(self, solver: AbstractDirectSolver) -> bool:
-        """Whether A is filled on the host, tile by tile, so that nothing is compiled for its size: few rows in float64."""
-        return solver.takes_filled and len(self.X) <= SMALL and self.X.dtype == np.float64
+    @property
+    def is_small(self) -> bool:
+        """Whether A is quick to fill and fits twice: few rows in float64."""
+        return len(self.X) <= SMALL and self.X.dtype == np.float64
 
     def upper(self) -> Float[np.ndarray, "N N"]:
-        """A on and right of its diagonal, in float64."""
-        X = np.asarray(self.X, np.float64)
+        """A on and right of its diagonal, in the dtype of X."""
+        X = np.asarray(self.X)
         with jax.enable_x64(True):
-            A = dense.upper(self.kernel, X, np.float64)
-            A[np.diag_indices(len(X))] += self.row_noise
+            A = dense.upper(self.kernel, X, X.dtype)
+            A[np.diag_indices(len(X))] += self.row_noise.astype(X.dtype)
         return A
+
+    def product(self) -> Callable[[np.ndarray], np.ndarray]:
+        """α ↦ Aα on the host, with α [N, 1] and the entries of A in the dtype of X."""
+        if self.is_small:
+            A = self.upper()
+            (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
+            return lambda x: symm(1.0, A.T, x, lower=1)
+        X = np.asarray(self.X)
+        noise = self.row_noise.astype(X.dtype).astype(np.float64)
+
+        def times(x: np.ndarray) -> np.ndarray:
+            v = x[:, 0].astype(X.dtype).astype(np.float64)
+            return (dense.times(self.kernel, X, X, v, X.dtype) + noise * v)[:, None]
+
+        return times
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:

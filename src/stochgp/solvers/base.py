@@ -60,9 +60,14 @@ class AbstractDirectSolver(AbstractSolver):
         """The solution with its measured residuals; `factor` saves the factorisation."""
 
     def solve_filled(
-        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+        self,
+        fill: Callable[[], Float[np.ndarray, "N N"]],
+        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
+        b: Any,
+        tolerance: Any,
+        dtype: Any,
     ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, the factor) for A = fill(), float64 on and right of its diagonal: of a class that sets `takes_filled`."""
+        """(The solution in `dtype`, the factor) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): of a class that sets `takes_filled`."""
         raise NotImplementedError(f"{self.name} takes no matrix that the caller fills")
 
 

@@ -3,6 +3,7 @@
 The rule depends on the number of rows, the noise and the memory limit, never on the clock.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from stochgp.solvers.sdd import SDD
 from stochgp.solvers.sgd import SGD
 from stochgp.solvers.sizes import HEADROOM, plannable
 
-NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
-MAX_CHOLESKY_ROWS = 20_000  # docs/solvers.md: faster than CG and SDD on five of six systems of 20,000 rows
+NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
+MAX_CHOLESKY_ROWS = 20_000
 MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # blocks of 2,048 took 0.45 to 0.72 of the epochs
 SHARE_FOR_KEPT = 0.9  # of the memory that a solve leaves, for rows of K
 
@@ -69,26 +70,26 @@ def choose_solver(
     budget.keeping(HEADROOM * budget.limit).refuse(need, what)
 
 
-def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[AbstractSolver, str]]:
-    """(Solver, reason) in the order in which they are tried."""
+def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[AbstractSolver, str]]:
+    """Yield (solver, reason) in the order in which they are tried."""
     if isinstance(solver, AbstractSolver):
-        return [(solver, AS_ASKED)]
-    blocks = SDD(batch_size=int(np.clip(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK, MAX_BLOCK)))
+        yield solver, AS_ASKED
+        return
+    block = min(max(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK), MAX_BLOCK)
     if solver != "auto":
-        named: dict[str, Any] = {"auto": None, **NAMES, "sdd": blocks}  # "auto" for the message alone
-        return [(lookup(solver, named, "solver"), AS_ASKED)]
-    many = n_rows > MAX_CHOLESKY_ROWS
-    rules = [
-        # The fastest up to 20,000 rows, with exact variances (docs/solvers.md).
-        (Cholesky(), f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"),
-        # Fewer epochs than SDD and ADASAP on all systems of docs/solvers.md.
-        (CG(), f"more than {MAX_CHOLESKY_ROWS} rows" if many else "a factor does not fit"),
-        # Has no preconditioner: N · B numbers instead of up to 1,000 N in float64.
-        (blocks, "the preconditioner of CG does not fit"),
-        # Keeps no factors of blocks: the least memory.
-        (ADASAP(), "neither the preconditioner of CG nor the blocks of SDD fit"),
-    ]
-    return rules[1:] if many else rules
+        names: dict[str, Any] = {"auto": None, **NAMES}  # "auto" for the message alone
+        named = lookup(solver, names, "solver")
+        yield SDD(batch_size=block) if named == NAMES["sdd"] else named, AS_ASKED
+        return
+    few = n_rows <= MAX_CHOLESKY_ROWS
+    if few:  # docs/solvers.md: the first on four of five systems of 20,000 rows
+        yield NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"
+    # docs/solvers.md: came to 1e-4 on four of five systems, SDD and ADASAP on none within a minute
+    yield NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"
+    # N · block numbers, instead of up to 1,000 N in float64
+    yield SDD(batch_size=block), "the preconditioner of CG does not fit"
+    # No factors of blocks: the least memory (docs/solvers.md)
+    yield NAMES["adasap"], "neither the preconditioner of CG nor the blocks of SDD fit"
 
 
 def kept_rows(operator: KernelOperator, free: int) -> int:

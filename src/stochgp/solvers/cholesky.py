@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float
 
 from stochgp.kernels import dense
@@ -66,12 +65,16 @@ class Cholesky(AbstractDirectSolver):
         )
 
     def solve_filled(
-        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+        self,
+        fill: Callable[[], Float[np.ndarray, "N N"]],
+        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
+        b: Any,
+        tolerance: Any,
+        dtype: Any,
     ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, L) for A = fill(), float64 on and right of its diagonal: where A is quick to fill and fits twice."""
-        factor, A = factorised(fill), fill()
-        (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
-        return _refined(factor, b, lambda x: symm(1.0, A.T, x, lower=1), tolerance, dtype), factor
+        """(The solution in `dtype`, L) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): nothing is compiled for the size of A."""
+        factor = factorised(fill)
+        return _refined(factor, b, product(), tolerance, dtype), factor
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
