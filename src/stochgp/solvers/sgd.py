@@ -1,6 +1,6 @@
 """Stochastic gradient descent on the primal objective."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -87,18 +87,20 @@ class SGD(AbstractIterativeSolver):
         _features(operator, self.n_features, key)  # refuses a kernel that has none
         step_size = self.step_size
         if step_size is None:
-            step_size = SHARE * self.stable_step_size(operator.size, _scales(operator, key=key))
+            step_size = SHARE * self.stable_step_size(operator.size, *scales(operator, key=key))
         return Arranged(operator, None, jnp.asarray(step_size, operator.dtype), 0.0)
 
-    def stable_step_size(self, size: int, scales: "Scales") -> float:
-        """The largest β of a stable run, estimated: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
+    def stable_step_size(
+        self, size: int, largest: float, row: float, trace: float, noise: float, weight: float
+    ) -> float:
+        """The largest β of a stable run by `scales`: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
 
         1/β = (1 + 2ρ)/(2 + 2ρ) λ₁(ŵλ₁ + σ̄²) + (N ŵ max‖k_i‖² / 2B + σ̄² tr(K)/m) / (1 − ρ),   ŵ = max w_i.
         """
-        rho, s = self.momentum, scales
-        mean = (1 + 2 * rho) / (2 + 2 * rho) * s.largest * (s.weight * s.largest + s.noise)
-        rows = size * s.weight * s.row / (2 * min(self.batch_size, size))
-        return 1 / (mean + (rows + s.noise * s.trace / self.n_features) / (1 - rho))
+        rho = self.momentum
+        mean = (1 + 2 * rho) / (2 + 2 * rho) * largest * (weight * largest + noise)
+        rows = size * weight * row / (2 * min(self.batch_size, size))
+        return 1 / (mean + (rows + noise * trace / self.n_features) / (1 - rho))
 
     def init(
         self,
@@ -188,23 +190,16 @@ class SGDState(eqx.Module):
     step_size: Float[Array, ""]
 
 
-class Scales(NamedTuple):
-    """What limits the step size."""
+def scales(operator: KernelOperator, *, key: PRNGKeyArray) -> tuple[float, ...]:
+    """λ₁ of K, estimated from below by a few per cent, max ‖k_i‖², estimated too, tr(K), σ̄² and max w_i, which limit the step size.
 
-    largest: float  # λ₁ of K, estimated from below by a few per cent
-    row: float  # max ‖k_i‖², estimated
-    trace: float  # of K
-    noise: float  # σ̄²
-    weight: float  # max w_i
-
-
-def _scales(operator: KernelOperator, *, key: PRNGKeyArray) -> Scales:
-    """From products with random signs: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁."""
+    From products with random signs V: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁.
+    """
     V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
     largest, rows, trace = _powers(operator, operator.pad(V))
     noise = operator.noise[: operator.size]
     mean = float(jnp.mean(noise))
-    return Scales(float(largest), float(rows), float(trace), mean, mean / float(jnp.min(noise)))
+    return float(largest), float(rows), float(trace), mean, mean / float(jnp.min(noise))
 
 
 @eqx.filter_jit

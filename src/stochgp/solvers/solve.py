@@ -80,8 +80,7 @@ def solve(
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
-            run = _Run(solver, operator, b, key, start, tolerance, progress)
-            solution = run.go()
+            solution = _Run(solver, operator, b, key, start, tolerance, progress).go()
         elif isinstance(solver, AbstractDirectSolver):
             solution = solver.solve(operator, b, tolerance)
         else:
@@ -184,9 +183,8 @@ class _Run:
         group = min(group, per_epoch)
         n_steps = n_groups * group
         batches = solver.batches(size, self.n_steps, n_steps, self.seed)
-        self.state, info = _take_steps(
-            solver, self.arranged, self.b, self.state, _grouped(batches, n_groups, group)
-        )
+        batches = jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
+        self.state, info = _take_steps(solver, self.arranged, self.b, self.state, batches)
         when_ready(info)
         self.n_steps, self.since = self.n_steps + n_steps, self.since + 1
         self.n_epochs += n_steps / per_epoch
@@ -303,10 +301,6 @@ class _Run:
         self.history.append(entry)
         if self.progress is not None:
             self.progress(entry)
-
-
-def _grouped(batches: Any, n_groups: int, group: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
 
 
 @eqx.filter_jit
