@@ -23,6 +23,7 @@ from stochgp.solvers.sizes import HEADROOM, plannable
 NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 MAX_CHOLESKY_ROWS = 20_000
 MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # blocks of 2,048 took 0.45 to 0.72 of the epochs
+SMALL_BLOCKS = SDD(batch_size=64)
 SHARE_FOR_KEPT = 0.9  # of the memory that a solve leaves, for rows of K
 
 Choice = tuple[AbstractSolver, str, int, str]
@@ -79,7 +80,8 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[Abs
     if solver != "auto":
         names: dict[str, Any] = {"auto": None, **NAMES}  # "auto" for the message alone
         named = lookup(solver, names, "solver")
-        yield SDD(batch_size=block) if named == NAMES["sdd"] else named, AS_ASKED
+        for of_name in (SDD(batch_size=block), SMALL_BLOCKS) if solver == "sdd" else (named,):
+            yield of_name, AS_ASKED
         return
     few = n_rows <= MAX_CHOLESKY_ROWS
     if few:  # docs/solvers.md: the first on four of five systems of 20,000 rows
@@ -88,8 +90,10 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[Abs
     yield NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"
     # N · block numbers, instead of up to 1,000 N in float64
     yield SDD(batch_size=block), "the preconditioner of CG does not fit"
-    # No factors of blocks: the least memory (docs/solvers.md)
+    # No factors of blocks (docs/solvers.md)
     yield NAMES["adasap"], "neither the preconditioner of CG nor the blocks of SDD fit"
+    # The least memory up to 200,000 rows, by `peak_bytes`
+    yield SMALL_BLOCKS, "nothing faster fits"
 
 
 def kept_rows(operator: KernelOperator, free: int) -> int:
