@@ -21,8 +21,8 @@ from stochgp import kernels, solvers
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
 from stochgp.priors import prior_functions
-from stochgp.solvers.choice import choose_solver
-from stochgp.solvers.sizes import SystemSize
+from stochgp.solvers.choice import choose_solver, kept_rows
+from stochgp.solvers.sizes import plannable
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 LONGER: dict[str, float] = dict.fromkeys(
@@ -115,10 +115,12 @@ def run(cell: store.Cell) -> dict[str, Any]:
         )
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
-        size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
-        chosen = choose_solver(size, budget, solver=_solver(side))
-        keep = 0 if side in RIVALS else chosen.keep_rows
-        operator = KernelOperator.of(kernel, rows, share, tile=chosen.tile, keep_rows=keep)
+        budget, settings = Budget.of(None), {"dtype": "float64", "noise_ratio": share}
+        solver, _, need, _ = choose_solver(
+            n_rows, SAMPLES, X.shape[1], budget, solver=_solver(side), **settings
+        )
+        keep = 0 if side in RIVALS else kept_rows(plain, plannable(budget) - need)
+        operator = KernelOperator.of(kernel, rows, share, keep_rows=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
         draws = np.asarray(prior(rows)) + math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
         b = np.concatenate([noisy[:n_rows, None], draws], axis=1)
@@ -131,7 +133,7 @@ def run(cell: store.Cell) -> dict[str, Any]:
             norms = np.linalg.norm(b, axis=0)[: W.shape[1]]
             found["residual"] = float(np.max(np.linalg.norm(difference, axis=0) / norms))
         else:
-            W, found = _by_ours(operator, b, chosen.solver, LONGER.get(side, SECONDS))
+            W, found = _by_ours(operator, b, solver, LONGER.get(side, SECONDS))
         at_new = times(operator.prepare(new), W)[:N_TEST]
         apart = np.asarray(prior(new)) - at_new[:, 1:] if W.shape[1] > 1 else None
         variance = None if apart is None else np.mean(apart**2, axis=1) + share

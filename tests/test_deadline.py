@@ -237,7 +237,7 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     model = KernelGPRegressor("rbf", learner="bsgd", epochs=3, n_samples=2, random_state=0)
     callback = (lambda entry: interrupt() if entry["step"] > 0 else None) if where == "learning" else None
     if where == "before the solve":
-        monkeypatch.setattr("stochgp.families.kernel_posterior.plan_solve", interrupt)
+        monkeypatch.setattr("stochgp.families.kernel_posterior.choose", interrupt)
     if where == "in the solve":
         monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
         model.set_params(solver="cg")

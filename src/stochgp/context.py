@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
-from stochgp.devices import ONE, Devices
+from stochgp.devices import is_writer, together
 from stochgp.numerics.seeds import key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import key_of_run
@@ -49,8 +50,8 @@ class FitContext:
     ----------
     budget : Budget
         The memory limit of the process during the call.
-    devices : Devices
-        Devices that share the work.
+    mesh : Mesh or None
+        Devices that share the work (`devices.mesh_of`).
     plan_ : Decisions
         Decisions that a user could have made differently, each with its reason.
     report : dict
@@ -64,16 +65,16 @@ class FitContext:
         estimator: Any,
         checkpoint: Any = None,
         callback: Callable | None = None,
-        devices: Devices = ONE,
+        mesh: Mesh | None = None,
     ):
         self.budget = Budget.of(estimator.memory_limit)
         self.budget.require(STARTING_BYTES, "to begin, a fit")
         self.plan_ = Decisions()
         self.report: dict[str, Any] = {}
-        self.checkpoint, self.callback, self.devices = checkpoint, callback, devices
-        self.verbose = estimator.verbose if devices.is_writer else 0
+        self.checkpoint, self.callback, self.mesh = checkpoint, callback, mesh
+        self.verbose = estimator.verbose if is_writer() else 0
         self.show = progress_printer(self.verbose)
-        self._key = key_of_run(checkpoint if devices.is_writer else None, estimator.random_state)
+        self._key = key_of_run(checkpoint if is_writer() else None, estimator.random_state)
         self.learn_key, self.solve_key, self.start_key = map(key_of, split(self._key, 3))
 
     @classmethod
@@ -83,7 +84,7 @@ class FitContext:
         estimator: Any,
         checkpoint: Any = None,
         callback: Callable | None = None,
-        devices: Devices = ONE,
+        mesh: Mesh | None = None,
     ) -> "Iterator[FitContext]":
         """The context of one call. If the block raises, the estimator has the attributes that it had before.
 
@@ -92,9 +93,9 @@ class FitContext:
         if checkpoint is not None:
             check_can_write(checkpoint)
         begun = time.perf_counter()
-        limits = deadline.within(estimator.time_limit), devices.as_one(), kept_on_disk()
+        limits = deadline.within(estimator.time_limit), together(mesh), kept_on_disk()
         with restored_on_error(estimator), limits[1], limits[0], limits[2]:
-            yield cls(estimator, checkpoint, callback, devices)
+            yield cls(estimator, checkpoint, callback, mesh)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:

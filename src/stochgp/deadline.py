@@ -33,11 +33,6 @@ def agreeing(agree: Agree) -> Iterator[None]:
         _AGREE.reset(token)
 
 
-def is_agreed() -> bool:
-    """Whether several processes agree on the seconds."""
-    return _AGREE.get() is not None
-
-
 @contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
     """A context with the deadline in so many seconds (None = no limit of its own), or the surrounding deadline if that is earlier."""

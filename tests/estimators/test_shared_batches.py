@@ -6,39 +6,34 @@ import pytest
 
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
-from stochgp.devices import Devices
-from stochgp.estimators.report import MIN_SHARED_BATCH, shared_steps
+from stochgp.devices import mesh_of
+from stochgp.estimators.report import record_mesh
 from stochgp.learners import BSGD, SCGD
-
-
-def devices_of(count, platform="gpu", processes=1, steps=False):
-    """Devices that this machine does not have."""
-    flat = [SimpleNamespace(platform=platform, process_index=i * processes // count) for i in range(count)]
-    return Devices(SimpleNamespace(size=count, devices=SimpleNamespace(flat=flat)), steps=steps)
+from stochgp.learners.base import MIN_SHARED_BATCH, spreads_batches
 
 
 @pytest.mark.parametrize(
-    ("devices", "learner", "batch_size", "shares", "why"),
+    ("count", "learner", "batch_size", "is_spread"),
     [
-        (devices_of(4), SCGD, MIN_SHARED_BATCH, True, "each device has its part"),
-        (devices_of(4, "cpu", 4), SCGD, MIN_SHARED_BATCH, True, "each device has its part"),
-        (devices_of(4), SCGD, MIN_SHARED_BATCH - 4, False, "fewer than"),
-        (devices_of(4), SCGD, MIN_SHARED_BATCH + 2, False, "no equal parts"),
-        (devices_of(4, "cpu"), SCGD, MIN_SHARED_BATCH, False, "share its cores"),
-        (devices_of(4), BSGD, MIN_SHARED_BATCH, False, "takes the learner's steps whole"),
-        (devices_of(4, "cpu", steps=True), SCGD, 8, True, "as asked"),
-        (devices_of(1), SCGD, MIN_SHARED_BATCH, False, "one device"),
+        (4, SCGD, MIN_SHARED_BATCH, True),
+        (3, SCGD, MIN_SHARED_BATCH + 2, True),
+        (4, SCGD, MIN_SHARED_BATCH - 4, False),  # too few rows
+        (4, SCGD, MIN_SHARED_BATCH + 2, False),  # no equal parts
+        (4, BSGD, MIN_SHARED_BATCH, False),  # whose steps are taken whole
+        (1, SCGD, MIN_SHARED_BATCH, False),
     ],
 )
-def test_batches_are_spread_if_that_saves_time(devices, learner, batch_size, shares, why):
-    context = FitContext(KernelGPRegressor(random_state=0))
-    context.devices = devices
-    found = shared_steps(learner(batch_size=batch_size), 10**6, context)
-    entry = context.plan_["devices"]
-    assert found.steps == shares and why in entry["why"]
-    assert entry["choice"]["batches"] == ("spread" if shares else "whole")
+def test_large_batches_are_spread(count, learner, batch_size, is_spread):
+    assert (
+        spreads_batches(learner(batch_size=batch_size), batch_size, SimpleNamespace(size=count)) == is_spread
+    )
 
 
-def test_without_devices_nothing_is_said():
+def test_what_a_mesh_shares_is_recorded():
     context = FitContext(KernelGPRegressor(random_state=0))
-    assert shared_steps(SCGD(), 100, context) == Devices() and not context.plan_
+    record_mesh(SCGD(), 100, context)
+    assert not context.plan_
+    context.mesh = mesh_of(1)
+    record_mesh(SCGD(), 100, context)
+    entry = {"count": 1, "processes": 1, "batches": "whole"}
+    assert context.plan_["devices"] == {"choice": entry, "why": "one device"}

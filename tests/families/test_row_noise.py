@@ -12,7 +12,7 @@ from stochgp.context import FitContext
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.training import TrainingData
-from stochgp.families.solving import plan_solve
+from stochgp.families.solving import choose
 from stochgp.families.solving import solved as posterior_of
 from stochgp.kernels import Matern52
 from stochgp.likelihoods import AbstractNoise
@@ -68,8 +68,8 @@ def data():
 def solved(solver):
     context = FitContext(KernelGPRegressor(random_state=0))
     with jax.enable_x64(True):
-        plan = plan_solve(make_gp(), data(), solver, 4, context)
-        return posterior_of(make_gp(), data(), plan, context)[0]
+        choice = choose(make_gp(), data(), solver, 4, context)
+        return posterior_of(make_gp(), data(), choice, context, n_samples=4)[0]
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd"])

@@ -76,7 +76,7 @@ def test_points_at_the_rows_make_the_bound_exact():
 
 def test_the_gradient_is_that_of_finite_differences(monkeypatch):
     """By chunks of 8 rows, the last one padded."""
-    monkeypatch.setattr(module, "_pass_rows", lambda gp, devices: 8)
+    monkeypatch.setattr(module, "_pass_rows", lambda gp: 8)
     gp = model()
     theta, rest = without_gaussian(gp)
     x = packed(theta)
@@ -90,7 +90,7 @@ def test_the_gradient_is_that_of_finite_differences(monkeypatch):
 
 def test_chunks_change_nothing(monkeypatch):
     whole = lower_bound_and_gradient(model(), source(), without_gaussian)
-    monkeypatch.setattr(module, "_pass_rows", lambda gp, devices: 16)
+    monkeypatch.setattr(module, "_pass_rows", lambda gp: 16)
     parts = lower_bound_and_gradient(model(), source(), without_gaussian)
     assert_allclose(parts[0], whole[0], rtol=1e-12)
     assert_allclose(packed(parts[1]), packed(whole[1]), rtol=1e-9, atol=1e-12)

@@ -7,14 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 from sharded_worker import FEW_ROWS, SIZES
-from systems import KERNEL, NOISE, X
 
-from stochgp.devices import ONE
-from stochgp.operators import ShardedOperator
 from tests.kernels.test_contract import KERNELS
 
 SCRIPT = Path(__file__).parents[1] / "support" / "sharded_worker.py"
@@ -36,7 +31,7 @@ def answers(names, optimised):
 
 def worker(name):
     """What one process says of this; of most kernels another, and of the programs a third with all of XLA's optimisations."""
-    names = name if name in ("programs", "others") else "products sums parts solves steps posteriors refused"
+    names = name if name in ("programs", "others") else "products sums parts solves steps refused"
     return answers(names, optimised=name == "programs")[name]
 
 
@@ -70,13 +65,6 @@ def test_ten_steps_are_those_of_one_device():
     assert {name: far for name, far in worker("steps").items() if max(far) > 1e-10} == {}
 
 
-def test_samples_and_posteriors_are_those_of_one_device():
-    """The same draws: on some processors the sums of a prior function are grouped otherwise where rows are shared."""
-    found = worker("posteriors")
-    assert found["targets"] < 1e-13 and found["back"]
-    assert max(found["distances"]) < 1e-8  # of solves to 1e-12
-
-
 def test_a_factorisation_is_refused():
     assert "Cholesky factorises on one device, but the rows lie on 4" in worker("refused")["said"]
 
@@ -107,8 +95,3 @@ def test_steps_send_what_their_rows_need_and_divide_their_products():
     work = 2 * B * N * (D + 2 * S) + 2 * N * (D * m // 2 + 2 * m * S)
     assert sgd["flops"] <= 1.1 * 2 * work / G
     assert all(max(one["depth"].values()) <= 1 for one in (sdd, cg, sgd))  # in the loop of steps alone
-
-
-def test_one_device_without_a_mesh_is_refused():
-    with jax.enable_x64(True), pytest.raises(ValueError, match="use KernelOperator"):
-        ShardedOperator.of(KERNEL, jnp.asarray(X), jnp.asarray(NOISE), ONE)

@@ -196,8 +196,9 @@ def test_products_are_summed_in_float64_where_rounding_would_show(monkeypatch):
 
 
 def test_the_default_rank_grows_with_the_root_of_the_rows_up_to_a_thousand():
-    assert [CG().rank_for(n) for n in (1, 100, 10_000, 10**7)] == [1, 80, 800, 1000]
-    assert CG(rank=500).rank_for(100) == 100
+    ranks, neighbours = zip(*(CG().preconditioner_size(n) for n in (1, 100, 10_000, 10**7)), strict=True)
+    assert ranks == (1, 80, 800, 1000) and neighbours == (0, 0, 24, 24)
+    assert CG(rank=500, neighbours=3).preconditioner_size(100) == (100, 3)
 
 
 @pytest.mark.parametrize(

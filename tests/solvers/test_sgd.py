@@ -15,7 +15,7 @@ from stochgp.operators import KernelOperator
 from stochgp.priors import random_features
 from stochgp.results import RESULTS
 from stochgp.solvers import SGD, solve
-from stochgp.solvers.sgd import Scales, _scales
+from stochgp.solvers.sgd import scales
 
 STEPS = 10
 MEAN_NOISE = NOISE.mean()
@@ -145,8 +145,7 @@ def test_the_step_size_that_is_called_stable_is_the_limit_of_full_batches_withou
     """Of all rows and so many features that their noise is none, from the largest eigenvector: stable just below it, not just above."""
     values, vectors = np.linalg.eigh(K)
     noise = 0.3
-    scales = Scales(largest=values[-1], row=0.0, trace=0.0, noise=noise, weight=1.0)
-    limit = SGD(momentum=rho).stable_step_size(N, scales)
+    limit = SGD(momentum=rho).stable_step_size(N, values[-1], 0.0, 0.0, noise, 1.0)
     for share, stable in ((0.98, True), (1.02, False)):
         alpha, velocity = vectors[:, -1:].copy(), np.zeros((N, 1))
         for _ in range(1500):
@@ -157,23 +156,22 @@ def test_the_step_size_that_is_called_stable_is_the_limit_of_full_batches_withou
 
 
 def test_the_scales_behind_the_step_size(key):
-    found = _scales(operator(jnp.float64), key=key)
+    largest, row, trace, noise, weight = scales(operator(jnp.float64), key=key)
     values = np.linalg.eigvalsh(K)
-    assert 0.85 * values[-1] <= found.largest <= values[-1] * (1 + 1e-9)
+    assert 0.85 * values[-1] <= largest <= values[-1] * (1 + 1e-9)
     np.testing.assert_allclose(
-        (found.trace, found.noise, found.weight),
+        (trace, noise, weight),
         (np.trace(K), MEAN_NOISE, MEAN_NOISE / NOISE.min()),
         rtol=1e-9,
     )
-    assert 0.3 * np.max(np.sum(K**2, axis=1)) < found.row < 5 * np.max(np.sum(K**2, axis=1))
+    assert 0.3 * np.max(np.sum(K**2, axis=1)) < row < 5 * np.max(np.sum(K**2, axis=1))
 
 
 def test_the_chosen_step_is_half_of_what_is_stable_for_the_full_batch_or_less():
-    scales = Scales(largest=50.0, row=0.0, trace=0.0, noise=0.1, weight=1.0)
     for rho in (0.0, 0.9):
         limit = (2 + 2 * rho) / ((1 + 2 * rho) * 50 * 50.1)
-        np.testing.assert_allclose(SGD(momentum=rho).stable_step_size(1000, scales), limit)
-    assert SGD().stable_step_size(1000, scales._replace(row=100.0)) < limit
+        np.testing.assert_allclose(SGD(momentum=rho).stable_step_size(1000, 50.0, 0.0, 0.0, 0.1, 1.0), limit)
+    assert SGD().stable_step_size(1000, 50.0, 100.0, 0.0, 0.1, 1.0) < limit
 
 
 def test_a_step_that_diverges_is_made_smaller():

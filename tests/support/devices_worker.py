@@ -3,7 +3,6 @@
 The arguments are the names of what is asked, separated by commas, and of several processes the port, their number and which one this is.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -18,41 +17,54 @@ import optax
 
 from stochgp import FeatureGPRegressor, features
 from stochgp.data.streams import DeviceRows
-from stochgp.devices import ONE, Devices
-from stochgp.learners import SCGD, ByEvidence, Minimax, Problem
+from stochgp.devices import (
+    agreed,
+    from_first,
+    is_writer,
+    mesh_around,
+    mesh_of,
+    n_processes,
+    on_all,
+    on_one,
+    spread,
+    together,
+)  # fmt: skip
+from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
 from stochgp.learners.base import _scan
 from stochgp.models import FeatureGP, split
 from stochgp.numerics.arrays import packed
-from stochgp.objectives.moments import add_up, pass_rows
+from stochgp.objectives.moments import add_up
 from stochgp.parameters import cast
 
 
 def placing() -> dict:
-    """What is spread, replicated, sent from process 0 and fetched again."""
-    devices, process = Devices.of("all"), jax.process_index()
+    """What is spread, whole on all devices, sent from process 0 and fetched again."""
+    mesh, process = mesh_of("all"), jax.process_index()
     rows = np.arange(48, dtype=np.float64).reshape(16, 3)
-    there, sums = devices.place(rows), jax.jit(lambda a: a.sum(axis=0))
-    stack = devices.place(np.zeros((2, 16)), axis=-1)
+    there, sums = spread(rows, mesh), jax.jit(lambda a: a.sum(axis=0))
+    stack = spread(np.zeros((2, 16)), mesh, axis=-1)
     sent = {
         "a": np.array([np.nan, -0.0, 1e-300 * process]),
         "n": 3 + process,
         "text": "as it is",
         "none": None,
     }
-    found = devices.broadcast(sent)
+    with together(mesh):
+        found, writes = agreed(sent), is_writer()
+        decided = from_first({"seconds": 0.1, "process": process})
+    whole = on_one({"w": on_all(jax.numpy.ones(3), mesh), "rows": there})
     return {
-        "count": devices.count,
-        "processes": devices.processes,
-        "writes": devices.is_writer,
+        "count": mesh.size,
+        "processes": n_processes(mesh),
+        "writes": writes,
         "own_rows": sorted({shard.data.shape[0] for shard in there.addressable_shards}),
         "stack": list(stack.sharding.spec),
-        "fetched": bool(np.array_equal(devices.fetch(there), rows)),
+        "fetched": bool(np.array_equal(np.asarray(whole["rows"]), rows)),
         "sum": np.asarray(sums(there)).tolist(),
-        "local": devices.local(devices.replicate({"w": jax.numpy.ones(3)}))["w"].is_fully_addressable,
+        "local": all(mesh_around(part) is None for part in whole.values()),
         "bytes": found["a"].tobytes().hex(),
         "rest": [found["n"], found["text"], found["none"]],
-        "agreed": devices.agree({"seconds": 0.1, "process": process}),
-        "gathered": devices.gathered([process, 2.5]).tolist(),
+        "agreed": decided,
     }
 
 
@@ -80,47 +92,51 @@ def counts() -> list[int]:
 
 
 def moments() -> dict:
-    """The sums of every number of devices, and how far they are from those of one device without shards."""
-    gp, bits, errors = cast(model("float64"), "float64"), {}, []
+    """How far the sums of every number of devices are from those of one device without a mesh."""
+    gp, errors = cast(model("float64"), "float64"), {}
     for n in (N, 100, 5):
         source = DeviceRows(X[:n], Y[:n], COUNT[:n], dtype=jnp.float64)
-        sums = lambda devices, source=source: add_up(gp, source.chunks(pass_rows(M, devices)), devices)
-        alone = sums(ONE)
+        sums = lambda mesh, source=source: add_up(gp, chunks_of(source, mesh))
+        alone = sums(None)
         for G in counts():
-            found = sums(Devices.of(G))
-            digest = hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in found)).hexdigest()
-            bits.setdefault(str(n), []).append(digest)
-            errors += [
-                float(np.max(np.abs(one - other)) / np.max(np.abs(one) + 1))
-                for one, other in zip(alone, found, strict=True)
-            ]
-    return {"bits": bits, "error": max(errors)}
+            pairs = zip(alone, sums(mesh_of(G)), strict=True)
+            errors[f"{n} {G}"] = max(
+                float(np.max(np.abs(one - other)) / np.max(np.abs(one) + 1)) for one, other in pairs
+            )
+    return errors
 
 
-def stepped(learner: Any, devices: Devices, dtype: str) -> tuple[Any, Any]:
+def chunks_of(source, mesh):
+    source.mesh = mesh
+    return source.chunks(20)
+
+
+def stepped(learner: Any, mesh: Any, dtype: str) -> tuple[Any, Any]:
     """(What two steps of `_scan` take on these devices, the state before)."""
     gp, source = cast(model(dtype), dtype), DeviceRows(X, Y, COUNT, dtype=dtype)
     plan = learner.plan(N, D, ByEvidence())
-    problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)), None, devices)
+    problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)))
     state = learner.init(gp, problem, key=jax.random.key(1))
     rows = (
         np.arange(4 * B).reshape((2, 2, B))
         if isinstance(learner, Minimax)
         else np.arange(2 * B).reshape(2, B)
     )
-    batch = devices.place(source.take(rows), axis=rows.ndim - 1)
-    return (learner, devices.replicate(state), batch, np.asarray(0), np.zeros(2, np.uint32)), state
+    batch, placed = source.take(rows), state
+    if mesh is not None:
+        batch, placed = spread(batch, mesh, axis=rows.ndim - 1), on_all(state, mesh)
+    return (learner, placed, batch, np.asarray(0), np.zeros(2, np.uint32)), state
 
 
 def steps() -> dict:
     """How far two steps by gradient descent on all devices are from those of one, in θ and in w, relative to how far they go."""
-    found, everywhere = {}, Devices(Devices.of("all").mesh, steps=True)
+    found = {}
     moved = lambda state: [packed(part) for part in (state.gp, state.weights)]
     for name, learner in LEARNERS.items():
         after = []
-        for devices in (ONE, everywhere):
-            arguments, before = stepped(learner, devices, "float64")
-            after.append(moved(devices.local(_scan(*arguments)[0])))
+        for mesh in (None, mesh_of("all")):
+            arguments, before = stepped(learner, mesh, "float64")
+            after.append(moved(on_one(_scan(*arguments)[0])))
         found[name] = [
             float(np.max(np.abs(one - other)) / np.max(np.abs(one - start)))
             for one, other, start in zip(*after, moved(before), strict=True)
@@ -130,9 +146,9 @@ def steps() -> dict:
 
 def collectives() -> dict:
     """Of a compiled float32 step: kind and numbers of each exchange between devices."""
-    found, devices = {}, Devices(Devices.of("all").mesh, steps=True)
+    found = {}
     for name, learner in LEARNERS.items():
-        text = _scan.lower(*stepped(learner, devices, "float32")[0]).compile().compiled.as_text()
+        text = _scan.lower(*stepped(learner, mesh_of("all"), "float32")[0]).compile().compiled.as_text()
         exchanges = []
         for line in re.sub(r"/\*index=\d+\*/", "", text).splitlines():
             if match := EXCHANGE.search(line):
@@ -150,25 +166,17 @@ EXCHANGE = re.compile(
 
 
 def fits() -> dict:
-    """What whole fits predict: of every number of devices, and in one process on all of them with mini-batches spread."""
+    """What whole fits predict with every number of devices, and at the end with mini-batches spread over all of them."""
     y = np.sin(X[:, 0]) + 0.1 * Y
-    chosen = [Devices.of(G) for G in counts()]
-    chosen += [Devices(Devices.of("all").mesh, steps=True)] if jax.process_count() == 1 else []
-    digests, scores, told = [], [], []
-    for devices in chosen:
-        settings = {
-            "batch_size": 32,
-            "epochs": 4,
-            "learning_rate": 0.01,
-            "random_state": 0,
-            "devices": devices,
-        }
-        model = FeatureGPRegressor(n_features=M, **settings).fit(X, y)
-        mean, std = model.predict(X[:20], return_std=True)
-        digests.append(hashlib.sha256(mean.tobytes() + std.tobytes()).hexdigest())
-        scores.append(float(model.nlml_))
-        told.append(model.plan_["devices"])
-    return {"bits": digests, "nlml": scores, "told": told}
+    found = {"means": [], "nlml": [], "told": []}
+    for G, least in [*((G, 4096) for G in counts()), (jax.device_count(), 32)]:
+        base.MIN_SHARED_BATCH = least
+        settings = {"batch_size": 32, "epochs": 4, "learning_rate": 0.01, "random_state": 0, "devices": G}
+        fitted = FeatureGPRegressor(n_features=M, **settings).fit(X, y)
+        found["means"].append(np.concatenate(fitted.predict(X[:20], return_std=True)).tolist())
+        found["nlml"].append(float(fitted.nlml_))
+        found["told"].append(fitted.plan_["devices"]["choice"])
+    return found
 
 
 ASKED = {one.__name__: one for one in (placing, moments, steps, collectives, fits)}

@@ -16,12 +16,8 @@ import numpy as np
 import systems
 
 from stochgp import kernels
-from stochgp.devices import Devices
-from stochgp.likelihoods.noise import known_noise
+from stochgp.devices import mesh_of
 from stochgp.operators import KernelOperator, wide
-from stochgp.operators.sharded import ShardedOperator
-from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.priors import prior_functions
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from stochgp.solvers import CG, SDD, SGD, Cholesky, solve
@@ -30,8 +26,8 @@ from tests.kernels.test_contract import KERNELS
 
 
 @functools.cache
-def devices() -> Devices:
-    return Devices.of(4)
+def mesh():
+    return mesh_of(4)
 
 
 SIZES = {"N": 4096, "D": 8, "S": 3, "B": 64, "G": 4}  # of the compiled programs
@@ -48,7 +44,7 @@ def distance(found, wanted) -> float:
 def both():
     """The system of `systems` on one device and on four, 40 rows in 3 tiles and in 12."""
     given = systems.KERNEL, jnp.asarray(systems.X), systems.NOISE
-    many = ShardedOperator.of(*given, devices(), tile=4)
+    many = KernelOperator.of(*given, mesh=mesh(), tile=4)
     return KernelOperator.of(*given, tile=14), many
 
 
@@ -62,7 +58,7 @@ def sums() -> dict:
     rows, W = systems.cancelling()
     given = systems.KERNEL, jnp.asarray(rows), 0.0
     ops = [KernelOperator.of(*given, tile=14)]
-    ops.append(ShardedOperator.of(*given, devices(), tile=4))
+    ops.append(KernelOperator.of(*given, mesh=mesh(), tile=4))
     product = eqx.filter_jit(lambda ops, V, *read: [op.unpad(op.matvec(op.pad(V), 3, *read)) for op in ops])
     ops = [op.astype(jnp.float32) for op in ops]
     one, *found = product(ops, jnp.asarray(W), wide)
@@ -85,7 +81,7 @@ def distances(names, sizes) -> dict:
             kernel, X, V = KERNELS[name](), jnp.asarray(RNG.normal(size=(N, 3))), RNG.normal(size=(N, 2))
             noise = RNG.uniform(0.1, 0.3, size=N)
             wanted = np.asarray(KernelOperator.of(kernel, X, noise).dense()) @ V
-            operators = [ShardedOperator.of(kernel, X, noise, devices(), tile=3)]
+            operators = [KernelOperator.of(kernel, X, noise, mesh=mesh(), tile=3)]
             found[f"{name} {N}"] = [distance(one, wanted) for one in multiply(operators, jnp.asarray(V))]
     return found
 
@@ -164,27 +160,6 @@ def steps() -> dict:
     return found
 
 
-def posteriors() -> dict:
-    """How far right-hand sides of samples, moments and new functions are on four devices from those on one."""
-    noise, D = known_noise(0.3), systems.X.shape[1]
-    alone = KernelSystem(systems.KERNEL, jnp.asarray(systems.X), np.ones(systems.N), noise, 14)
-    y, Z = systems.B[:, :1], jnp.asarray(RNG.uniform(0, 12, size=(6, D)))
-    keys = jax.random.split(jax.random.key(0), 3)
-    prior = prior_functions(alone.kernel, D, 3, n_features=20, key=keys[0], dtype=jnp.dtype(jnp.float64))
-    targets, found = [], []
-    for system in (alone, alone.spread_over(devices())):
-        targets.append(sample_targets(system.operator, prior, system.X, key=keys[1]))
-        b = jnp.concatenate([jnp.asarray(y), targets[-1]], axis=1)
-        alpha = solve(system.operator, b, CG(), key=keys[2], tolerance=1e-12).value
-        posterior = SampledKernelPosterior(system, alpha[:, :1], 1.0, prior, alpha[:, 1:], CG(), 1e-12)
-        found.append([*posterior.mean_and_variance(Z), posterior.functions(2, key=keys[2])(Z)])
-    return {
-        "targets": distance(*targets),
-        "distances": [distance(many, one) for one, many in zip(*found, strict=True)],
-        "back": alone.spread_over(Devices()) is alone,
-    }
-
-
 def refused() -> dict:
     try:
         solve(both()[1], systems.B, Cholesky(), key=jax.random.key(0))
@@ -201,11 +176,11 @@ def programs() -> dict:
         jnp.asarray(RNG.normal(size=(N, S)), jnp.float32),
     )
     kernel = kernels.RBF(2.0)
-    many = [ShardedOperator.of(kernel, X, 0.1, devices(), tile=512)]
+    many = [KernelOperator.of(kernel, X, 0.1, mesh=mesh(), tile=512)]
     multiply = eqx.filter_jit(lambda op, V: op.matvec(V, n_rows=256))
     found = {}
     for op in (KernelOperator.of(kernel, X, 0.1, tile=512), *many):
-        name = "gather" if isinstance(op, ShardedOperator) else "one"
+        name = "one" if op.mesh is None else "gather"
         found[name] = described(multiply.lower(op, op.pad(b)))
     with jax.enable_x64(True):
         for solver in (

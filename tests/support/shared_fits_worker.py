@@ -14,7 +14,7 @@ import numpy as np
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels
 from stochgp.data.streams import DeviceRows
-from stochgp.devices import ONE, Devices
+from stochgp.devices import mesh_of
 from stochgp.likelihoods import constant_noise
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import packed
@@ -39,11 +39,6 @@ SOLVERS = {
 COUNTS = {"cg": (1, 4), "sdd": (1, 2, 4), "sgd": (1, 4)}  # of devices
 
 
-def all_steps(count: int) -> Devices:
-    """Which share steps whether that pays or not."""
-    return Devices(Devices.of(count).mesh, steps=True)
-
-
 def digest(*arrays: np.ndarray) -> str:
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
@@ -61,7 +56,7 @@ def kernel() -> dict:
         wanted = alone.predict(NEW, return_std=True)
         far, told = [], []
         for G in COUNTS[name]:
-            model = solved(solver=solver, devices=all_steps(G))
+            model = solved(solver=solver, devices=G)
             pairs = zip(model.predict(NEW, return_std=True), wanted, strict=True)
             far.append(max(float(np.max(np.abs(one - other))) for one, other in pairs))
             told.append(model.plan_["devices"])
@@ -75,14 +70,9 @@ def kernel() -> dict:
 
 
 def kept() -> dict:
-    """Devices that are not to share steps, on one processor: bits and plan of a fit without them."""
+    """Fits that devices do not share: bits and plan of a fit without them."""
     found = {}
-    for name, settings in {
-        "sdd": {"solver": "sdd"},
-        "cholesky": {},
-        "local": {"prediction": "local"},
-        "learned": {"learner": "loo", "noise_variance": None},
-    }.items():
+    for name, settings in {"cholesky": {}, "local": {"prediction": "local"}}.items():
         alone, given = solved(**settings), solved(**settings, devices=4)
         told = given.plan_.pop("devices")
         found[name] = {
@@ -100,27 +90,23 @@ def counts() -> list[int]:
     return [n] if jax.process_count() > 1 else [1, 2, 4]
 
 
-def bounds() -> dict:
-    """Of bounds of all rows, their gradient and the optimal q(u): digests for every number of devices, and how far they are from those without."""
+def bounds() -> list[float]:
+    """How far bounds of all rows, their gradient and the optimal q(u) are from those of one device, with every number of them."""
     points, count = X[:5], GENERATOR.integers(1, 3, N).astype(float)
-    found = {"bits": [], "far": []}
     with jax.enable_x64(True):
         source = DeviceRows(X, Y, count, dtype=np.float64)
         Z = InducingPoints.of(jax.numpy.asarray(points))
         gp = cast(SparseGP(kernels.Matern32(0.7), Z, constant_noise(0.1)), np.float64)
 
-        def computed(devices: Devices) -> np.ndarray:
-            slope, gradient, _ = lower_bound_and_gradient(gp, source, devices=devices)
-            naturals = lower_bound(gp, source, devices).naturals
-            bound = bound_of_all(gp, source, devices).value
+        def computed(mesh) -> np.ndarray:
+            source.mesh = mesh
+            slope, gradient, _ = lower_bound_and_gradient(gp, source)
+            naturals, bound = lower_bound(gp, source).naturals, bound_of_all(gp, source).value
             return np.concatenate([[slope, bound], packed(gradient), packed(naturals)])
 
-        wanted = computed(ONE)
-        for G in counts():
-            made = computed(Devices.of(G))
-            found["bits"].append(digest(made))
-            found["far"].append(float(np.max(np.abs(made - wanted) / (np.abs(wanted) + 1))))
-    return found
+        wanted = computed(None)
+        made = [computed(mesh_of(G)) for G in counts()]
+        return [float(np.max(np.abs(one - wanted) / (np.abs(wanted) + 1))) for one in made]
 
 
 SPARSE = {
@@ -149,7 +135,7 @@ def sparse() -> dict:
             )
             told.append(model.plan_.get("devices"))
         far = [float(np.max(np.abs(one - answers[0]))) for one in answers[1:]]
-        found[name] = {"bits": [digest(one) for one in answers[1:]], "far": far, "told": told}
+        found[name] = {"bits": digest(*answers[1:]), "far": far, "told": told}
     return found
 
 

@@ -1,7 +1,7 @@
-"""A plan carried out in a process of its own: prints, as JSON, the plan's numbers and the largest memory that the process had.
+"""A solver that is chosen and runs in a process of its own: prints, as JSON, its need and the largest memory that the process had.
 
 The argument is JSON: n_rows, n_inputs, n_samples, kernel, solver, and `room`, the memory limit in bytes on top of what the imports and the
-data take. With `forced`, what would be refused is carried out by the plan of least memory. `n_features` of each prior function: fewer take less
+data take. With `forced`, what would be refused is carried out without rows of K in memory. `n_features` of each prior function: fewer take less
 time, and less memory of a block only.
 """
 
@@ -20,9 +20,9 @@ from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
 from stochgp.posteriors import sample_targets
 from stochgp.priors import prior_functions
-from stochgp.solvers import Cholesky, SystemSize, solve
-from stochgp.solvers.choice import SolvePlan, choose_solver
-from stochgp.solvers.sizes import workspace_of
+from stochgp.solvers import Cholesky, solve
+from stochgp.solvers.choice import choose_solver, kept_rows
+from stochgp.solvers.sizes import TERM_BYTES, n_terms, plannable
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),
@@ -42,54 +42,44 @@ def main(given: dict) -> dict:
     limit = begun_with + int(given["room"])
     limited = Budget(limit)
     kernel = KERNELS[given["kernel"]]()
-    probe = _operator(kernel, X)
-    size = SystemSize.of(probe, given["n_inputs"], given["n_samples"], NOISE)
+    limited = limited.keeping(TERM_BYTES * (n_terms(kernel) - 1))
+    sizes = given["n_rows"], given["n_samples"], given["n_inputs"]
     try:
-        chosen = choose_solver(size, limited, solver=given["solver"], workspace=workspace_of(kernel))
+        solver, dtype, need, _ = choose_solver(*sizes, limited, solver=given["solver"], noise_ratio=NOISE)
     except ValueError as error:
         if not given.get("forced"):
             return {"refused": str(error), "limit": limit}
-        chosen = of_least_memory(size, given["solver"])
+        limited = Budget(10**12)
+        solver, dtype, need, _ = choose_solver(*sizes, limited, solver=given["solver"], noise_ratio=NOISE)
+        limited = Budget(need)
     begun = time.perf_counter()
-    carry_out(chosen, kernel, X, y, given.get("n_features", 2000))
+    n_samples = 0 if isinstance(solver, Cholesky) else given["n_samples"]
+    keep = kept_rows(_operator(kernel, X), plannable(limited) - need)
+    carry_out(solver, dtype, keep, kernel, X, y, n_samples, given.get("n_features", 2000))
     return {
         "limit": limit,
-        "need": chosen.need,
+        "need": need,
         "took": budget.peak_resident() - begun_with,
         "peak": budget.peak_resident(),
-        "solver": type(chosen.solver).__name__,
+        "solver": type(solver).__name__,
         "seconds": time.perf_counter() - begun,
     }
 
 
-def of_least_memory(size: SystemSize, solver: str) -> SolvePlan:
-    """The plan for the smallest limit under which there is one."""
-    low, high = 0, 10**11
-    while high - low > 10**6:
-        middle = (low + high) // 2
-        try:
-            choose_solver(size, Budget(budget.in_use() + middle), solver=solver)
-            high = middle
-        except ValueError:
-            low = middle
-    return choose_solver(size, Budget(budget.in_use() + high + 10**7), solver=solver)
-
-
-def carry_out(chosen: SolvePlan, kernel, X, y, n_features: int) -> None:
+def carry_out(solver, dtype, keep, kernel, X, y, n_samples, n_features) -> None:
     """The solve, two epochs of it."""
-    operator = _operator(kernel, X, tile=chosen.tile, keep_rows=chosen.keep_rows)
+    operator = _operator(kernel, X, keep_rows=keep)
     keys = jax.random.split(jax.random.key(0), 3)
     prior, b = None, y
-    if chosen.n_samples:
-        prior = prior_functions(kernel, X.shape[1], chosen.n_samples, n_features=n_features, key=keys[0])
+    if n_samples:
+        prior = prior_functions(kernel, X.shape[1], n_samples, n_features=n_features, key=keys[0])
         b = jnp.concatenate([y, sample_targets(operator, prior, X, key=keys[1])], axis=1)
         budget.release()
-    solver = chosen.solver
     if not isinstance(solver, Cholesky):
         solver = dataclasses.replace(solver, epochs=2, check_every=1)
         found = solve(operator, b, solver, key=keys[2])
     else:
-        factor = dataclasses.replace(solver, dtype=chosen.dtype).factorise(operator)
+        factor = dataclasses.replace(solver, dtype=dtype).factorise(operator)
         found = solver.solve(operator, b, 0.01, factor)
     jax.block_until_ready(found.value)
 

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from stochgp.numerics.arrays import filled_up, on_device
+from stochgp.devices import spread
+from stochgp.numerics.arrays import extended, filled_up, on_device
 
 from .rows import Rows
 from .standardise import Standardiser
@@ -35,10 +37,17 @@ class AbstractPasses(abc.ABC):
 
     size: int
     count: float  # Σρ: how many rows they stand for
+    mesh: Mesh | None = None  # shares passes over the rows
 
     @abc.abstractmethod
-    def chunks(self, size: int) -> Iterator[Batch]:
+    def read(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of at most `size` rows on the device; rows of weight 0 fill chunks up."""
+
+    def chunks(self, size: int) -> Iterator[Batch]:
+        """As `read`; on a mesh each device has at most `size` rows of a chunk."""
+        if self.mesh is None:
+            return self.read(size)
+        return (_on_mesh(rows, self.mesh) for rows in self.read(size * self.mesh.size))
 
 
 class AbstractSource(AbstractPasses):
@@ -74,7 +83,7 @@ class AbstractSource(AbstractPasses):
         """Σρ of some of the rows."""
         return float(np.sum(self.weights()[indices], dtype=np.float64))
 
-    def chunks(self, size: int) -> Iterator[Batch]:
+    def read(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of weight 0."""
         return self.blocks(min(size, padded_size(self.size)))
 
@@ -160,7 +169,7 @@ class SomeRows(AbstractSource):
 
     def __init__(self, source: AbstractSource, indices: Int[np.ndarray, " n"]):
         self.source, self.indices = source, indices
-        self.size, self.n_inputs = len(indices), source.n_inputs
+        self.size, self.n_inputs, self.mesh = len(indices), source.n_inputs, source.mesh
         self.weight = None if source.weight is None else source.weight[indices]
         self.group = None if source.group is None else source.group[indices]
         self.count = self.weight_of(np.arange(self.size))
@@ -230,6 +239,17 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
 def _padded(part: Any, dtype: Any, size: int) -> Array:
     """On the device, with zeros up to `size` rows."""
     return on_device(filled_up(np.asarray(part, dtype), size, 0.0))
+
+
+def _on_mesh(rows: Batch, mesh: Mesh) -> Batch:
+    """In equal parts over a mesh, filled up by rows of weight 0."""
+    missing = -len(rows.y) % mesh.size
+    return spread(_extended(rows, missing) if missing else rows, mesh)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _extended(rows: Batch, missing: int) -> Batch:
+    return extended(rows, missing, "constant")
 
 
 @jax.jit

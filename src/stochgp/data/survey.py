@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from jax.sharding import Mesh
 from jaxtyping import Float
 
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
@@ -148,8 +149,9 @@ class StandardisedRows(AbstractPasses):
     inputs: Standardiser
     targets: Standardiser
     dtype: str
+    mesh: Mesh | None = None
 
-    def chunks(self, size: int) -> Iterator[Batch]:
+    def read(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of `size` rows on the device, the last of a block filled up by rows of weight 0."""
         for rows, block in self.rows.read():
             for start in range(0, len(rows), size):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int, Int32, UInt64
 
 from stochgp.data import Standardiser
@@ -180,18 +181,25 @@ class TrainingData:
         found = self.transform.inverse(y)
         return np.rint(found) if are_counts else found
 
-    @property
-    def passes(self) -> AbstractPasses:
-        """All rows, standardised: of files too where `rows` are a sample."""
-        return self.source(False) if self.everything is None else self.everything
+    def passes(self, mesh: Mesh | None = None) -> AbstractPasses:
+        """All rows, standardised, for passes that a mesh shares: of files too where `rows` are a sample."""
+        if self.everything is None:
+            return self.source(False, mesh)
+        return dataclasses.replace(self.everything, mesh=mesh)
 
-    def source(self, on_device: bool) -> AbstractSource:
-        """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
-        if on_device:
-            return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
+    def source(self, on_device: bool, mesh: Mesh | None = None) -> AbstractSource:
+        """Standardised rows for a learner: on the device, or on the host and standardised as they are taken.
+
+        A mesh shares passes over them.
+        """
         rows, dtype = self.rows, np.dtype(self.dtype)
-        seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
-        return HostRows(rows.X, rows.y, rows.weight, **seen)
+        if on_device:
+            source = DeviceRows(self.X, self.y, rows.weight, group=rows.group, dtype=self.dtype)
+        else:
+            seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
+            source = HostRows(rows.X, rows.y, rows.weight, **seen)
+        source.mesh = mesh
+        return source
 
 
 def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from stochgp import features
-from stochgp.choosing import AS_ASKED, WIDTH
+from stochgp.choosing import WIDTH
 from stochgp.context import FitContext
 from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
-from stochgp.devices import Devices
+from stochgp.devices import n_processes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.learners import AbstractLearner
+from stochgp.learners.base import MIN_SHARED_BATCH, spreads_batches
 from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
 from stochgp.results import FitResult
 
-MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 
 
@@ -56,37 +56,23 @@ def record_learning(
             context.report[name] = value + data.log_unit  # nats per held-out row, in target units
 
 
-def shared_steps(learner: AbstractLearner, n_rows: int, context: FitContext) -> Devices:
-    """The devices, which share mini-batches if the rule says so; recorded if there are several."""
-    devices = context.devices
-    if devices.mesh is None:
-        return devices
-    shares, why = _shares_batches(devices, learner, min(learner.batch_size or n_rows, n_rows))
-    entries = {
-        "count": devices.count,
-        "processes": devices.processes,
-        "virtual_shards": devices.shards,
-        "batches": "spread" if shares else "whole",
+def record_mesh(learner: AbstractLearner, n_rows: int, context: FitContext) -> None:
+    """Record what a mesh shares, if there is one."""
+    mesh = context.mesh
+    if mesh is None:
+        return
+    batch_size = min(learner.batch_size or n_rows, n_rows)
+    is_spread, why = spreads_batches(learner, batch_size, mesh), "they share passes over the rows"
+    if is_spread:
+        why += f", and batches of at least {MIN_SHARED_BATCH} rows"
+    elif mesh.size == 1:
+        why = "one device"
+    entry = {
+        "count": mesh.size,
+        "processes": n_processes(mesh),
+        "batches": "spread" if is_spread else "whole",
     }
-    context.record("devices", entries, why)
-    return Devices(devices.mesh, devices.shards, shares)
-
-
-def _shares_batches(devices: Devices, learner: AbstractLearner, batch_size: int) -> tuple[bool, str]:
-    """Whether devices share mini-batches of so many rows, and the reason."""
-    if devices.count == 1:
-        return devices.steps, "one device"
-    if not learner.shares_steps:
-        return False, "every device takes the learner's steps whole; passes over the rows are shared"
-    if batch_size % devices.count:
-        return False, f"batches of {batch_size} rows have no equal parts; passes over the rows are shared"
-    if devices.steps:
-        return True, AS_ASKED
-    if not devices.share_work:
-        return False, "devices of one processor share its cores; passes over the rows are shared"
-    if batch_size < MIN_SHARED_BATCH:
-        return False, f"batches of fewer than {MIN_SHARED_BATCH} rows; passes over the rows are shared"
-    return True, f"batches of at least {MIN_SHARED_BATCH} rows: each device has its part"
+    context.record("devices", entry, why)
 
 
 def learning_text(entry: dict[str, float]) -> str:

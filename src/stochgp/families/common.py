@@ -22,7 +22,7 @@ from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
-from stochgp.devices import Devices
+from stochgp.devices import from_first, mesh_of, n_processes
 from stochgp.estimators.calibrating import calibrated, set_aside
 from stochgp.estimators.checks import Seen, warn_of
 from stochgp.estimators.diagnostics import Scores, caution_after_fit, scores
@@ -31,7 +31,7 @@ from stochgp.estimators.report import (
     learning_text,
     notes,
     record_learning,
-    shared_steps,
+    record_mesh,
     worse_than_a_constant,
 )
 from stochgp.estimators.settings import DTYPES, check_settings
@@ -70,10 +70,10 @@ def open_fit(
 ) -> Iterator[FitContext]:
     """The context of a fit of one family. Raises ValueError for settings that cannot be used."""
     check_settings(estimator.get_params(deep=False))
-    devices = Devices.of(getattr(estimator, "devices", None))
-    if devices.processes > 1 and not shares_learning:
-        raise ValueError(f"{type(estimator).__name__} is fitted in one process, not in {devices.processes}")
-    with FitContext.open(estimator, checkpoint, callback, devices) as context, jax.enable_x64(True):
+    mesh = mesh_of(getattr(estimator, "devices", None))
+    if n_processes(mesh) > 1 and not shares_learning:
+        raise ValueError(f"{type(estimator).__name__} is fitted in one process, not in {n_processes(mesh)}")
+    with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
         yield context
 
 
@@ -166,14 +166,14 @@ def learn(
         may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]
-        on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
+        on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
-        context.devices = shared_steps(learner, N, context)
-        source = data.source(on_device)
+        record_mesh(learner, N, context)
+        source = data.source(on_device, context.mesh)
         rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
         found = fit(
             learner, gp, rows, key=context.learn_key, progress=reporter(data, context),
-            checkpoint=context.checkpoint, devices=context.devices,
+            checkpoint=context.checkpoint,
         )  # fmt: skip
     if data.n_rows > N:
         context.end(
@@ -198,7 +198,7 @@ def reporter(data: TrainingData, context: FitContext) -> Report:
         context.show(learning_text(shown))
         if context.callback is None:
             return None
-        return context.devices.agree(context.callback(shown) is True)
+        return from_first(context.callback(shown) is True)
 
     return report
 
@@ -234,7 +234,7 @@ def fitted_model(
     """What predictions are made from, calibrated by the rows that were set aside for that. `stream` is what `partial_fit` goes on from."""
     fitted = Fitted(
         data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
-        observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
+        observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
     )  # fmt: skip
     if data.left_out is None:
         return fitted

@@ -54,7 +54,7 @@ from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.seeds import fold_in, split_key, words_of
 from stochgp.objectives import nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import add_up, pass_rows, with_idle
+from stochgp.objectives.moments import add_up, chunk_rows, with_idle
 from stochgp.observations import LINEAR_MEAN, Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive
@@ -347,8 +347,8 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
     release()  # what learning has freed, before files are read again
     try:
         with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-            chunks = data.everything.chunks(pass_rows(learned.gp.n_features, context.devices))
-            moments = add_up(learned.gp, in_time(chunks), context.devices)
+            chunks = data.passes(context.mesh).chunks(chunk_rows(learned.gp.n_features))
+            moments = add_up(learned.gp, in_time(chunks))
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
         why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"

@@ -185,7 +185,7 @@ def refit_on_all_rows(
         return first
     again = _without_held_out_rows(first, gp, learner, source.size)
     checkpoint = context.checkpoint_of("refit")
-    second = fit(again, gp, source, key=context.learn_key, checkpoint=checkpoint, devices=context.devices)
+    second = fit(again, gp, source, key=context.learn_key, checkpoint=checkpoint)
     if second.result not in DONE or second.evidence is None:
         return first._replace(result=unless_ended(first, second))
     variances = float(first.gp.variance), float(first.gp.noise_variance)

@@ -11,11 +11,10 @@ from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.settings import DTYPES
 from stochgp.families.default_learners import LOCAL_ROWS
 from stochgp.families.hyperparameters import integrated
 from stochgp.families.left_out import some_left_out, typical_error
-from stochgp.families.solving import plan_solve, solved
+from stochgp.families.solving import choose, solved
 from stochgp.kernels.dense import mean_variance
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
@@ -24,7 +23,7 @@ from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import Cholesky, SystemSize
+from stochgp.solvers import AbstractDirectSolver, Cholesky
 from stochgp.solvers.choice import choose_solver
 from stochgp.solvers.sizes import SMALL
 
@@ -40,9 +39,8 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
     """Raise MemoryLimitError if the solve of all rows will not fit beside what learning leaves in use."""
     if _prediction(data, estimator)[0] == "global":
         left = 0 if estimator.learner is None else COMPILER_BYTES
-        itemsize, D = DTYPES[estimator.dtype], data.n_inputs
-        size = SystemSize(data.n_rows, D, int(estimator.n_samples), itemsize * (D + 2), itemsize)
-        choose_solver(size, context.budget.keeping(left), solver=estimator.solver)
+        budget, sizes = context.budget.keeping(left), (data.n_rows, int(estimator.n_samples), data.n_inputs)
+        choose_solver(*sizes, budget, solver=estimator.solver, dtype=data.dtype)
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
@@ -70,7 +68,7 @@ def kernel_posterior(
             context.end(RESULTS.time_limit, f"{too_late}; prediction is local")
             return _local_posterior(gp, data, context, "there was no time for a solve"), None
         some = data.some(context.some_rows(SMALL, data.n_rows))
-        found = solved(gp, some, plan_solve(gp, some, Cholesky(), 0, context), context)
+        found = solved(gp, some, choose(gp, some, Cholesky(), 0, context), context)
         context.record("prediction", "global", AS_ASKED)
         context.record("posterior_rows", SMALL, "random rows: there was no time for a solve of all")
         context.end(RESULTS.time_limit, f"{too_late}; the posterior is that of {SMALL} rows")
@@ -90,19 +88,22 @@ def _global_posterior(
     """Raises TimeIsUpError without time for the solve, and TimeIsUpError or KeyboardInterrupt if it was cut far from the solution."""
     if data.n_rows > SMALL:
         deadline.require()
-    plan, typical = plan_solve(gp, data, estimator.solver, int(estimator.n_samples), context), None
+    n_samples, typical = int(estimator.n_samples), None
+    choice = choose(gp, data, estimator.solver, n_samples, context)
     near = some_left_out(gp, data, context.budget)
     if near is not None:
-        typical = None if plan.solver.exact_variances else typical_error(near)
+        typical = None if isinstance(choice[0], AbstractDirectSolver) else typical_error(near)
         if is_learned and estimator.noise_variance is None:
-            raised, growth, reason = noise_floor(gp, data, near, plan.dtype)
+            raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.prediction == "auto":
                 why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
                 return _local_posterior(gp, data, context, why), None
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
             gp = raised
-    posterior, solution = solved(gp, data, plan, context, typical_error=typical, is_learned=is_learned)
+    posterior, solution = solved(
+        gp, data, choice, context, n_samples=n_samples, typical_error=typical, is_learned=is_learned
+    )
     residual = float(solution.residual_norms[0])
     if residual > MAX_RESIDUAL and data.n_rows > SMALL:
         if solution.result is RESULTS.interrupted:
@@ -170,8 +171,8 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
             f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {NEIGHBOURS}: {losses}"
         )
         context.record("neighbours", local.n_neighbours, why_number)
-    if context.devices.mesh is not None:
-        shared = {"count": context.devices.count, "solve": "one device"}
+    if context.mesh is not None:
+        shared = {"count": context.mesh.size, "solve": "one device"}
         context.record("devices", shared, "local prediction is computed on the host")
     context.record("prediction", "local", why)
     context.record("variance", "near rows", "those that predictions come from")

@@ -186,7 +186,7 @@ def _refitted(
         learner = dataclasses.replace(learner, warm_rows=None, epochs=MAX_REFITTING)
     return continued(
         first, gp, learner, source, key=context.learn_key, progress=report,
-        checkpoint=context.checkpoint_of("rotation"), devices=context.devices,
+        checkpoint=context.checkpoint_of("rotation"),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""From hyperparameters to the posterior of a kernel GP: planned, solved, described."""
+"""From hyperparameters to the posterior of a kernel GP: a solver is chosen, and solves."""
 
 import dataclasses
 import logging
@@ -16,12 +16,13 @@ from stochgp.budget import release
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
+from stochgp.devices import on_one
 from stochgp.kernels.dense import mean_variance
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS
-from stochgp.operators import TILE, AbstractOperator
+from stochgp.operators import KernelOperator, default_tile
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
     AbstractKernelPosterior,
@@ -35,10 +36,10 @@ from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
-from stochgp.solvers.choice import SolvePlan, choose_solver
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
+from stochgp.solvers.choice import Choice, choose_solver, kept_rows, name_of
 from stochgp.solvers.cholesky import factorisation_seconds
-from stochgp.solvers.sizes import SMALL, workspace_of
+from stochgp.solvers.sizes import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -51,12 +52,28 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
 
+def choose(
+    gp: KernelGP, data: TrainingData, solver: str | AbstractSolver, n_samples: int, context: FitContext
+) -> Choice:
+    """The solver of the system at these hyperparameters. Raises MemoryLimitError, with both numbers, if none fits."""
+    kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
+    if len(X) > SMALL:  # fewer rows are solved for in float64 whatever the noise
+        noise = np.mean(noise_of_rows(_noise(gp), X, data.weight))
+        noise_ratio = float(noise / mean_variance(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
+    release()
+    budget = context.budget.keeping(TERM_BYTES * (n_terms(kernel) - 1))
+    return choose_solver(
+        *(len(X), n_samples, X.shape[1], budget), solver=solver, dtype=data.dtype, noise_ratio=noise_ratio
+    )
+
+
 def solved(
     gp: KernelGP,
     data: TrainingData,
-    plan: SolvePlan,
+    choice: Choice,
     context: FitContext,
     *,
+    n_samples: int = 0,
     typical_error: float | None = None,
     is_learned: bool = False,
 ) -> tuple[AbstractKernelPosterior, Solution]:
@@ -64,21 +81,45 @@ def solved(
 
     If these were learned, but not by the likelihood of all rows, variances are scaled by left-out rows.
 
-    `typical_error` is that of left-out rows (`tolerances`).
+    `typical_error` is that of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
 
     Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
-    if len(data.y) > SMALL and plan.solver.exact_variances and deadline.left() < math.inf:
+    solver, dtype, need, why = choice
+    is_direct = isinstance(solver, AbstractDirectSolver)
+    if is_direct and len(data.y) > SMALL and deadline.left() < math.inf:
         deadline.require(factorisation_seconds(len(data.y)))
-    logger.info("solving by %s: %s", type(plan.solver).__name__, plan.reason)
-    posterior, found = _solved(_system(gp, data), plan, data.y, typical_error, context)
-    plan.record(context.record)
+    logger.info("solving by %s: %s", type(solver).__name__, why)
+    kernel, X = cast((value_of(gp.kernel), on_device(data.X)), dtype)
+    system = KernelSystem(kernel, X, data.weight, _noise(gp), min(default_tile(), len(X)))
+    if is_direct:
+        posterior, found = solved_directly(system, solver, data.y)
+    else:
+        posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
+    context.record("solver", name_of(solver), why)
+    _record_mesh(solver, context)
     _record_variance(posterior, context)
     if is_learned and (data.n_rows > SMALL or data.rows.group is not None):
         posterior = _calibrated(posterior, data, context)
     # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
     context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
+
+
+def _noise(gp: KernelGP) -> Any:
+    return with_level(gp.noise, float(gp.noise_variance))
+
+
+def _record_mesh(solver: AbstractSolver, context: FitContext) -> None:
+    """Record whether a mesh shares the solve."""
+    if context.mesh is None:
+        return
+    solve, why = "one device", "one device"
+    if context.mesh.size > 1 and isinstance(solver, AbstractDirectSolver):
+        why = f"{solver.name} factorises on one device"
+    elif context.mesh.size > 1:
+        solve, why = "shared", "the devices share products with K"
+    context.record("devices", {"count": context.mesh.size, "solve": solve}, why)
 
 
 def _record_variance(posterior: AbstractKernelPosterior, context: FitContext) -> None:
@@ -106,29 +147,32 @@ def _calibrated(posterior: Any, data: TrainingData, context: FitContext) -> Any:
 
 def _solved(
     system: KernelSystem,
-    chosen: SolvePlan,
+    solver: AbstractSolver,
     y: Float[np.ndarray, " N"],
+    n_samples: int,
+    need: int,
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[AbstractKernelPosterior, Solution]:
-    solver, dtype = chosen.solver, chosen.dtype
-    kernel, X = cast((system.kernel, system.X), dtype)
-    system = KernelSystem(kernel, X, system.weight, system.noise, chosen.tile)
-    if isinstance(solver, AbstractDirectSolver):
-        return solved_directly(system, solver, y)
+    """By an iterative solver, which needs so many bytes; rows of K are kept in what it leaves."""
+    X = system.X
     prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
-    operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
     prior, draws = None, NoiseDraws((len(y),), (sample_key,))
-    if chosen.n_samples:
-        prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
-    b = sides(operator, X, y, prior, draws)
-    if chosen.is_shared:
-        operator = system.spread_over(context.devices).operator
-    tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
-    enough = tolerances_of(solver, system, y, b.shape[1])
+    if n_samples:
+        prior = prior_functions(system.kernel, X.shape[1], n_samples, key=prior_key, dtype=X.dtype)
+    b = sides(system.operator, X, y, prior, draws)
+    mesh = context.mesh
+    if mesh is not None and mesh.size > 1:
+        operator = system.operator_on(mesh)
+    else:
+        keep = kept_rows(system.operator, plannable(context.budget) - need)
+        operator = dataclasses.replace(system.operator, keep_rows=keep)
+    known = float(system.noise.level), y, b.shape[1]
+    tolerance = tolerances(*known, typical_error, solver.tolerance_share)
+    enough = tolerances(*known, share=solver.tolerance_share)
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
-    if chosen.is_shared:  # the posterior is on one device
-        value, left = context.devices.local((found.value, found.residual))
+    if operator.mesh is not None:  # the posterior is on one device
+        value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = with_information(
@@ -157,8 +201,9 @@ def solved_directly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     """The posterior by a factor; a `factor` of the system saves its factorisation, and τ (`information`) what finds it."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
-    if factor is None and system.fits_host(solver):
-        found, factor = solver.solve_filled(system.upper, b, tolerance, system.X.dtype)
+    if factor is None and solver.takes_filled:
+        dtype = system.X.dtype
+        found, factor = solver.solve_filled(system.upper, system.product, b, tolerance, dtype)
     else:
         factor = solver.factorise(system.operator) if factor is None else factor
         found = solver.solve(system.operator, b, tolerance, factor)
@@ -205,52 +250,9 @@ def tolerances(
     return np.maximum(found, LEAST_TOLERANCE)
 
 
-def tolerances_of(
-    solver: AbstractSolver,
-    system: KernelSystem,
-    y: Float[np.ndarray, " N"],
-    n_columns: int,
-    typical_error: float | None = None,
-) -> Float[np.ndarray, " S"]:
-    """`tolerances`, of which the solver takes its share."""
-    return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
-
-
-def _system(gp: KernelGP, data: TrainingData) -> KernelSystem:
-    noise = with_level(gp.noise, float(gp.noise_variance))
-    return KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
-
-
-def plan_solve(
-    gp: KernelGP,
-    data: TrainingData,
-    solver: str | AbstractSolver,
-    n_samples: int,
-    context: FitContext,
-) -> SolvePlan:
-    """The solver, its tiles and samples. Raises MemoryLimitError, with both numbers, if none fits."""
-    system = _system(gp, data)
-    X = np.asarray(system.X)
-    noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
-    if len(X) <= SMALL:
-        (N, D), itemsize = X.shape, X.dtype.itemsize
-        size = SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize)
-    else:
-        ratio = noise / mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS])
-        size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
-    release()
-    return choose_solver(
-        size,
-        context.budget,
-        solver=solver,
-        devices=context.devices,
-        workspace=workspace_of(system.kernel),
-    )
-
-
 def run_solver(
     solver: AbstractSolver,
-    operator: AbstractOperator,
+    operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     show: Callable[[str], None],

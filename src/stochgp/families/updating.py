@@ -17,7 +17,7 @@ from stochgp.families.solving import (
     explained_by,
     run_solver,
     solved_directly,
-    tolerances_of,
+    tolerances,
 )
 from stochgp.likelihoods import Gaussian
 from stochgp.posteriors import (
@@ -92,13 +92,9 @@ def _grown_exactly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     """By the factor of before with new rows, where there is one and room for two; else by a new one."""
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
-    size, layout = system.sizes(0)
     factor: Factor | None = vars(posterior).get("factor")
-    itemsize = None if factor is None else factor.L.itemsize
-    need = solver.need_bytes(size, layout._replace(factor_itemsize=itemsize))
-    budget.require(need, f"solving for {len(y)} rows by {solver.name}")
-    small = system.fits_host(solver)
-    grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
+    budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
+    grown = None if factor is None or system.is_small else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
     return solved_directly(system, solver, y, grown, information)
 
@@ -111,15 +107,14 @@ def _grown_by_solving(
     key: PRNGKeyArray,
 ) -> tuple[SampledKernelPosterior, Solution]:
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
-    size, layout = system.sizes(posterior.n_samples)
-    what = f"solving for {len(y)} rows and {size.n_columns} right-hand sides by {solver.name}"
-    need = solver.need_bytes(size, layout)
-    budget.require(need, what)
+    n_columns = 1 + posterior.n_samples
+    need = system.peak_bytes(solver, n_columns)
+    budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
     noise_key, start_key, run_key = jax.random.split(key, 3)
     draws = grown_draws(posterior, len(new), key=noise_key)
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
-    tolerance = tolerances_of(solver, system, y, b.shape[1])
+    tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)
     tolerance[0] = min(tolerance[0], posterior.tolerance)
     known = held_weights(posterior), posterior.left
     start = warm_start(operator, b, *known, tolerance=tolerance, key=start_key, most_bytes=need)

@@ -15,7 +15,7 @@ from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.devices import Devices
+from stochgp.devices import agreed
 from stochgp.families.kernel_choice import USUAL, inputs_with_smiles
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
@@ -77,7 +77,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     """
     try:
         deadline.require(COMPILING_PASS)
-        gp, bound, how = _closed(gp, data, context.devices)
+        gp, bound, how = _closed(gp, TimedPasses(data.passes(context.mesh)))
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
         if data.everything is not None:
@@ -130,24 +130,22 @@ class TimedPasses(AbstractPasses):
     def __init__(self, rows: AbstractPasses):
         self.rows, self.size, self.count = rows, rows.size, rows.count
 
-    def chunks(self, size: int) -> Iterator[Batch]:
+    def read(self, size: int) -> Iterator[Batch]:
         return deadline.in_time(self.rows.chunks(size))
 
 
-def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Estimate, tuple[str, str]]:
+def _closed(gp: SparseGP, source: AbstractPasses) -> tuple[SparseGP, Estimate, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
-    source = TimedPasses(data.passes)
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,
-            devices.broadcast(bound_of_all(gp, source, devices)),
+            agreed(bound_of_all(gp, source)),
             ("learned", "only Gaussian noise has an optimum in closed form"),
         )
     wide = cast(gp, np.float64)
     points = InducingPoints.of(typing.cast(InducingPoints, wide.approximation).points, jitter=CLOSING_JITTER)
     with jax.enable_x64(True):
-        found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source, devices)
-        found = devices.broadcast(found)
+        found = agreed(lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source))
         best = _at(points, found.naturals)
     how = (
         "optimal",

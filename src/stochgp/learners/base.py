@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.devices import ONE, Devices
+from stochgp.devices import on_all, on_one, spread
 from stochgp.learners.descent import (
     Descent,
     Optimizer,
@@ -32,6 +33,7 @@ from stochgp.learners.step_plan import StepPlan, size_of_few
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
+MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 SQUARES = "loss_squared"  # of the steps, from which the standard error of their mean follows
 
 
@@ -44,15 +46,14 @@ class Problem(NamedTuple):
         The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
     prepared : any
         What the learner's `prepare` computed once before the first step.
-    rate, devices : float or None, Devices
-        The learning rate that short trials chose, None = the learner's own; devices share the rows of a batch if `devices.steps` is True.
+    rate : float or None
+        The learning rate that short trials chose, None = the learner's own.
     """
 
     source: AbstractSource
     plan: StepPlan
     prepared: Any
     rate: float | None = None
-    devices: Devices = ONE
 
 
 class AbstractLearner(eqx.Module):
@@ -242,24 +243,32 @@ class AbstractBatchLearner(AbstractLearner):
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
         """Factorisations inside a step are of blocks, each on one thread: beside the threads of XLA's products those of LAPACK wait longer than they work."""
-        sampling, B, devices = self.sampling_for(state.gp), problem.plan.batch_size, problem.devices
+        sampling, B, mesh = self.sampling_for(state.gp), problem.plan.batch_size, problem.source.mesh
         sampled, compiled = problem.prepared
         one = self.n_streams == 1
         seeds = [seed] if one else [(*seed, i) for i in range(self.n_streams)]
         streams = [sampling.batches(sampled, first_step, n_steps, B, s) for s in seeds]
         indices, factors = streams[0] if one else np.stack(streams, axis=1), None
-        if self.fills and size_of_few(B) > B and size_of_few(B) % devices.count == 0:
+        if self.fills and size_of_few(B) > B:
             indices, factors = filled_batches(indices)
         batches = problem.source.take(indices)
         if factors is not None:
             weight = np.asarray(batches.weight)
             batches = batches._replace(weight=on_device(weight * factors.astype(weight.dtype)))
-        if devices.steps:
-            state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
+        is_spread = spreads_batches(self, B, mesh)
+        if mesh is not None and is_spread:
+            state, batches = on_all(state, mesh), spread(batches, mesh, axis=indices.ndim - 1)
         words = np.asarray(seed, np.uint32)
         state, info, squares = _scan(compiled, state, batches, np.asarray(first_step), words)
         numbers = {name: float(value) for name, value in info.items()} | {SQUARES: float(squares)}
-        return devices.local(state) if devices.steps else state, numbers
+        return on_one(state) if is_spread else state, numbers
+
+
+def spreads_batches(learner: Any, batch_size: int, mesh: Mesh | None) -> bool:
+    """Whether each of several devices takes a part of every mini-batch."""
+    if mesh is None or mesh.size == 1 or not learner.shares_steps:
+        return False
+    return batch_size >= MIN_SHARED_BATCH and batch_size % mesh.size == 0
 
 
 def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

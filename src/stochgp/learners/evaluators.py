@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from stochgp.data.streams import AbstractSource
-from stochgp.devices import ONE, Devices
 from stochgp.learners.step_plan import StepPlan, steps_by_stretches
 from stochgp.models import AbstractGP
 
@@ -23,7 +22,6 @@ class Division(NamedTuple):
 
     train: AbstractSource
     held_out: AbstractSource | None
-    devices: Devices = ONE  # over which passes are spread
 
 
 class AbstractEvaluator(eqx.Module):

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.devices import agreed
 from stochgp.learners import step_plan
 from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
 from stochgp.learners.step_plan import FEW_ROWS, StepPlan
@@ -15,7 +16,7 @@ from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature, held_out
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, chunk_rows, pass_rows, total_of
+from stochgp.objectives.moments import Moments, add_up, chunk_rows, total_of
 from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -128,10 +129,10 @@ class ByEvidence(AbstractEvaluator):
 
         (v, σ²) of the highest likelihood are from the spectrum of the training rows' moments; those of the lowest held-out NLPD start there.
         """
-        return division.devices.broadcast(self._evaluate(gp, division))
+        return agreed(self._evaluate(gp, division))
 
     def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        moments, own = self._moments(gp, division, division.train), _own(gp)
+        moments, own = _moments(gp, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
@@ -185,14 +186,15 @@ class ByEvidence(AbstractEvaluator):
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *at.chosen)[0]
         evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), left)
-        return gp, division.devices.broadcast(evidence)
-
-    def _moments(self, gp: FeatureGP, division: Division, source: AbstractSource) -> Moments:
-        return add_up(gp, source.chunks(pass_rows(gp.n_features, division.devices)), division.devices)
+        return gp, agreed(evidence)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, if `moments` are those of the training rows."""
-        return total_of((moments, self._moments(gp, division, cast(AbstractSource, division.held_out))))
+        return total_of((moments, _moments(gp, cast(AbstractSource, division.held_out))))
+
+
+def _moments(gp: FeatureGP, source: AbstractSource) -> Moments:
+    return add_up(gp, source.chunks(chunk_rows(gp.n_features)))
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
@@ -276,7 +278,7 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
 
 def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> held_out.HeldOut:
     parts: list[tuple[Any, ...]] = []
-    for rows in source.chunks(chunk_rows(gp.n_features)):
+    for rows in source.read(chunk_rows(gp.n_features)):
         Phi, multiplier = _features(gp, rows.X)
         seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
         there = np.asarray(rows.weight) > 0

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import COMPILING, Pace
+from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant
@@ -102,9 +103,8 @@ class SGPR(AbstractQuasiNewton):
         """Minus the bound per datum, with the optimal q(v) of each point."""
 
         def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Naturals]:
-            args = gp, problem.source, self.partition, problem.devices
-            found = collapsed.lower_bound_and_gradient(*args)
-            bound, gradient, naturals = problem.devices.broadcast(found)
+            found = collapsed.lower_bound_and_gradient(gp, problem.source, self.partition)
+            bound, gradient, naturals = agreed(found)
             return -bound, -packed(gradient), naturals
 
         return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import TimeIsUpError, within
-from stochgp.devices import ONE, Devices
+from stochgp.devices import agreed, from_first, is_writer, together
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evaluators import AbstractEvaluator, ByLoss
 from stochgp.learners.evidence import ByEvidence
@@ -39,7 +39,6 @@ def fit(
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
     max_steps: int | None = None,
-    devices: Devices = ONE,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
@@ -57,7 +56,7 @@ def fit(
     learner, gp : AbstractLearner, AbstractGP
         How θ is learned; the model, with the θ at which the run starts.
     source : AbstractSource
-        All rows, of which the evaluator may hold some out.
+        All rows, of which the evaluator may hold some out. Its mesh shares passes and large batches.
     key : JAX key
         Of all that is random: held-out rows, preparation, first state and steps.
     progress : function or None
@@ -67,12 +66,10 @@ def fit(
     time_limit, max_steps : float or None, int or None
         Seconds, and steps; 0 steps = the model is evaluated as it is. They, a deadline around this call (`deadline.within`) and Ctrl-C end the run
         with the state that it would return. No step and no evaluation is begun that is expected to end later.
-    devices : Devices
-        They share the passes over the rows, and mini-batches if `devices.steps` is True.
     """
-    with jax.enable_x64(True), devices.as_one(), within(time_limit):
+    with jax.enable_x64(True), together(source.mesh), within(time_limit):
         log = Log(progress)
-        return _fit(_set_up(learner, gp, source, key, max_steps, devices), log, checkpoint)
+        return _fit(_set_up(learner, gp, source, key, max_steps), log, checkpoint)
 
 
 def continued(
@@ -125,19 +122,18 @@ def _set_up(
     source: AbstractSource,
     key: PRNGKeyArray,
     max_steps: int | None,
-    devices: Devices,
 ) -> Loop:
     """The run; without time to prepare the learner, one of no steps."""
     prepare, init, step, divide = split(key, 4)
     evaluator = evaluator_of(learner, gp)
-    division = evaluator.divide(source, seed_of(divide))._replace(devices=devices)
+    division = evaluator.divide(source, seed_of(divide))
     plan, prepared = learner.plan(division.train.size, source.n_inputs, evaluator), None
     try:
         if max_steps != 0:
             prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
     except TimeIsUpError:
         max_steps = 0
-    problem = Problem(division.train, plan, prepared, devices=devices)
+    problem = Problem(division.train, plan, prepared)
     return Loop(learner, evaluator, gp, problem, division, key_of(init), seed_of(step), max_steps)
 
 
@@ -154,12 +150,11 @@ def _fit(loop: Loop, log: Log, checkpoint: str | os.PathLike | None) -> FitResul
     any_rate = next(iter(loop.evaluator.rates(loop.division.train.size)), None)
     at, result = loop.at_rate(any_rate).begin(first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(loop)
-    devices = loop.division.devices
-    resumed = None if checkpoint is None else _read(checkpoint, at, mark, devices)
-    notes = {} if checkpoint is None or not devices.is_writer else checkpoints.notes(checkpoint)
+    resumed = None if checkpoint is None else _read(checkpoint, at, mark)
+    notes = {} if checkpoint is None or not is_writer() else checkpoints.notes(checkpoint)
 
     def save(at: Progress) -> None:
-        if checkpoint is not None and devices.is_writer:
+        if checkpoint is not None and is_writer():
             checkpoints.write(checkpoint, at, log.facts(), mark, notes)
 
     try:
@@ -186,21 +181,19 @@ def _fit(loop: Loop, log: Log, checkpoint: str | os.PathLike | None) -> FitResul
     return _finish(loop, at, log, result)
 
 
-def _read(
-    checkpoint: str | os.PathLike, like: Progress, mark: str, devices: Devices
-) -> tuple[Progress, dict[str, Any]] | None:
+def _read(checkpoint: str | os.PathLike, like: Progress, mark: str) -> tuple[Progress, dict[str, Any]] | None:
     """The checkpoint of a run, which process 0 reads. Raises CheckpointError, in every process, for that of another run."""
     found, error = None, None
     try:
-        found = checkpoints.read(checkpoint, like, mark) if devices.is_writer else None
+        found = checkpoints.read(checkpoint, like, mark) if is_writer() else None
     except checkpoints.CheckpointError as refused:
         error = str(refused)
-    agreed = devices.agree({"error": error, "facts": None if found is None else found[1]})
-    if agreed["error"] is not None:
-        raise checkpoints.CheckpointError(agreed["error"])
-    if agreed["facts"] is None:
+    error, facts = from_first((error, None if found is None else found[1]))
+    if error is not None:
+        raise checkpoints.CheckpointError(error)
+    if facts is None:
         return None
-    return devices.broadcast(like if found is None else found[0]), agreed["facts"]
+    return agreed(like if found is None else found[0]), facts
 
 
 def _loop(loop: Loop, at: Progress, log: Log, save: Callable[[Progress], None]) -> tuple[RESULTS, Progress]:

@@ -3,12 +3,12 @@
 import math
 
 import jax
+from jax.sharding import Mesh
 
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import Pace
-from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner
 from stochgp.learning.fit import evaluator_of
 from stochgp.models import AbstractGP, FeatureGP
@@ -29,7 +29,7 @@ def place(
     n_inputs: int,
     itemsize: int,
     budget: Budget,
-    devices: Devices = ONE,
+    mesh: Mesh | None = None,
 ) -> tuple[bool, int]:
     """(True if all rows are kept on the device, the bytes that the run takes on top of what is in use).
 
@@ -38,11 +38,11 @@ def place(
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     need += learner.need_bytes(gp, n_rows, n_inputs)
     need += evaluator_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
-    if devices.mesh is not None and isinstance(gp, FeatureGP):  # sums of each virtual shard, and its rows
-        M, shards = gp.n_features, devices.shards
-        need += 3 * shards * 8 * M**2 + 2 * shards * chunk_rows(M) * 8 * (n_inputs + 2)
+    if mesh is not None and isinstance(gp, FeatureGP):  # own sums of each device, and its rows, in one memory
+        M = gp.n_features
+        need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
-    on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
+    on_device = rows / 2 <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
     return on_device, need

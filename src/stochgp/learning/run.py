@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.deadline import Pace, TimeIsUpError
+from stochgp.devices import agreed
 from stochgp.learners.base import SQUARES, AbstractLearner, Problem
 from stochgp.learners.evaluators import AbstractEvaluator, Division, Numbers, Seed
 from stochgp.learners.step_plan import LONGER, trial_steps
@@ -179,7 +180,7 @@ def take_stretch(
     means = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     if (squares := means.pop(SQUARES, None)) is not None:
         means["loss_error"] = float(np.sqrt(max(squares - means["loss"] ** 2, 0.0) / taken))
-    state, means = problem.devices.broadcast((state, means))
+    state, means = agreed((state, means))
     return state, taken, means
 
 

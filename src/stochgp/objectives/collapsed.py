@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
 from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
-from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
@@ -44,7 +43,7 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Collapsed:
+def lower_bound(gp: SparseGP, source: AbstractPasses) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
@@ -53,21 +52,18 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
     ----------
     gp, source : SparseGP, AbstractPasses
         The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
-    devices : Devices
-        They share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, process_of(gp), source, devices))
+        return _collapsed(_statistics(gp, process_of(gp), source))
 
 
 def lower_bound_and_gradient(
     gp: SparseGP,
     source: AbstractSource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
-    devices: Devices = ONE,
 ) -> tuple[float, Any, Naturals]:
-    """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, which devices share, memory for one chunk.
+    """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, memory for one chunk.
 
     With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm its derivatives by the kernel's values are
 
@@ -82,24 +78,23 @@ def lower_bound_and_gradient(
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process: Any = process_of(gp)  # of inducing points
-        found = _collapsed(_statistics(gp, process, source, devices))
+        found = _collapsed(_statistics(gp, process, source))
         theta, rest = split(gp)
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
-        chunks = source.chunks(_pass_rows(gp, devices))
-        total = total_of((total, sum_over_rows(_slopes, theta, chunks, devices, rest, weights)))
+        slopes = sum_over_rows(_slopes, theta, source.chunks(_pass_rows(gp)), rest, weights)
+        total = total_of((total, slopes))
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
 
 
-def _pass_rows(gp: SparseGP, devices: Devices) -> int:
-    """The rows of a chunk of a pass: k(Z, X) within CHUNK_BYTES, for each virtual shard."""
-    return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing))) * devices.parts
+def _pass_rows(gp: SparseGP) -> int:
+    """The rows of a chunk of a pass: k(Z, X) within CHUNK_BYTES."""
+    return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
-def _statistics(gp: SparseGP, process: Any, source: AbstractPasses, devices: Devices) -> Statistics:
-    chunks = source.chunks(_pass_rows(gp, devices))
-    return sum_over_rows(_of_rows, gp, chunks, devices, process)
+def _statistics(gp: SparseGP, process: Any, source: AbstractPasses) -> Statistics:
+    return sum_over_rows(_of_rows, gp, source.chunks(_pass_rows(gp)), process)
 
 
 def _of_rows(gp: SparseGP, rows: Batch, process: Any) -> Statistics:

@@ -1,6 +1,6 @@
 """The moments of the features: the sufficient statistics of a feature GP."""
 
-import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -8,13 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float
+from jax.sharding import Mesh
+from jaxtyping import Float
 
 from stochgp.data.streams import Batch
-from stochgp.devices import AXIS, ONE, Devices
+from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import extended, on_device, when_ready
+from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
@@ -58,13 +58,9 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
     return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
-def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Moments:
-    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk.
-
-    On several devices each chunk is cut into L virtual shards, whose sums are added in their order at the end: the same bits for any number of
-    devices that divides L, in any number of processes.
-    """
-    return sum_over_rows(moments_of_rows, gp, chunks, devices)
+def add_up(gp: FeatureGP, chunks: Iterable[Batch]) -> Moments:
+    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
+    return sum_over_rows(moments_of_rows, gp, chunks)
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
@@ -85,21 +81,20 @@ def total_of(parts: Iterable[T]) -> T:
     return when_ready(total)
 
 
-def sum_over_rows(
-    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], devices: Devices, *more: Any
-) -> T:
+def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], *more: Any) -> T:
     """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
 
-    On several devices as in `add_up`.
+    Each device of a mesh over which the chunks are spread adds up its own rows; the sums are added at the end.
     """
-    if devices.mesh is None:
-        return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in chunks)
-    n_own = np.asarray(devices.shards // devices.count, np.int32)
-    given, n_own = devices.replicate(((gp, *more), n_own))
-    placed = (devices.place(_filled(rows, devices)) for rows in chunks)
-    sums = total_of(_of_shards(of_rows, given, rows, n_own, devices) for rows in placed)
-    shards = devices.fetch(sums)
-    return jax.tree.map(lambda parts: on_device(functools.reduce(np.add, parts)), shards)
+    chunks = iter(chunks)
+    first = next(chunks, None)
+    mesh = None if first is None else mesh_around(first.y)
+    every = chunks if first is None else itertools.chain([first], chunks)
+    if mesh is None:
+        return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in every)
+    given = on_all((gp, *more), mesh)
+    sums = total_of(_of_shards(of_rows, given, rows, mesh) for rows in every)
+    return on_one(_over_shards(sums, mesh))
 
 
 @eqx.filter_jit
@@ -108,50 +103,23 @@ def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Batch, *more: Any) -> T:
 
 
 @eqx.filter_jit
-def _of_shards(
-    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Batch, n_own: Any, devices: Devices
-) -> T:
-    """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
-
-    The compiler would make other code of a loop of one round, with other bits: so it does not know that `n_own` is L/G, and a shard of zeros is added.
-    """
+def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Batch, mesh: Mesh) -> T:
+    """The sums of each device's rows, [G, …], on the device that has them."""
     dynamic, static = eqx.partition(given, eqx.is_array)
-    each = devices.shards // devices.count
 
-    def own(dynamic: tuple[Any, ...], rows: Batch, n_own: Array) -> T:
+    def own(dynamic: tuple[Any, ...], rows: Batch) -> T:
         dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
         gp, *more = eqx.combine(dynamic, static)
-        parts = jax.tree.map(lambda part: part.reshape(each, -1, *part.shape[1:]), rows)
-        shards = jax.tree.map(lambda part: jnp.concatenate([part, jnp.zeros_like(part[:1])]), parts)
+        return jax.tree.map(lambda part: part[None], of_rows(gp, rows, *more))
 
-        def add(i: Array, sums: T) -> T:
-            found = of_rows(gp, jax.tree.map(lambda part: part[i], shards), *more)
-            return jax.tree.map(lambda all, one: all.at[i].set(one), sums, found)
-
-        like = jax.eval_shape(lambda: of_rows(gp, jax.tree.map(lambda part: part[0], shards), *more))
-        start = jax.tree.map(lambda part: jnp.zeros((each + 1, *part.shape), part.dtype), like)
-        start = jax.lax.pcast(start, AXIS, to="varying")
-        return jax.tree.map(lambda part: part[:each], jax.lax.fori_loop(0, n_own, add, start))
-
-    everywhere, spread = PartitionSpec(), PartitionSpec(AXIS)
-    specs = (everywhere, spread, everywhere)
-    return jax.shard_map(own, mesh=devices.mesh, in_specs=specs, out_specs=spread)(dynamic, rows, n_own)
+    return jax.shard_map(own, mesh=mesh, in_specs=(WHOLE, SPREAD), out_specs=SPREAD)(dynamic, rows)
 
 
-def _filled(rows: Batch, devices: Devices) -> Batch:
-    """With rows of weight 0 at the end, so that there are equal shards."""
-    missing = devices.padded(len(rows.y)) - len(rows.y)
-    return rows if missing == 0 else _with_padding(rows, missing)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _with_padding(rows: Batch, missing: int) -> Batch:
-    return extended(rows, missing, "constant")
-
-
-def pass_rows(n_features: int, devices: Devices = ONE) -> int:
-    """The rows of a chunk of a pass: `chunk_rows` for each virtual shard."""
-    return chunk_rows(n_features) * devices.parts
+@eqx.filter_jit
+def _over_shards(sums: T, mesh: Mesh) -> T:
+    """The sums over all shards, whole on each device."""
+    total = lambda parts: jax.lax.psum(jax.tree.map(lambda part: part[0], parts), AXIS)
+    return jax.shard_map(total, mesh=mesh, in_specs=SPREAD, out_specs=WHOLE)(sums)
 
 
 def chunk_rows(n_features: int) -> int:

@@ -18,12 +18,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, funm, stochtrace
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import AbstractOperator
-from stochgp.operators.base import BLOCK
+from stochgp.operators import KernelOperator
 from stochgp.results import Estimate
-from stochgp.solvers import Layout, SystemSize
 from stochgp.solvers.preconditioners import partial_cholesky
-from stochgp.solvers.sizes import MARGIN, product_bytes
+from stochgp.solvers.sizes import solve_bytes
 
 PROBES, STEPS = 10, 25
 LARGEST_RANK = 500
@@ -65,7 +63,7 @@ class Root(eqx.Module):
 
 
 def log_determinant(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     *,
     key: PRNGKeyArray,
     n_probes: int = PROBES,
@@ -89,7 +87,7 @@ def log_determinant(
 
 
 def nlml_estimate(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     explained: float,
     alpha: Float[Array, "N 1"],
     *,
@@ -114,15 +112,14 @@ def nlml_estimate(
     return Estimate((fit + found.value + N * math.log(2 * math.pi) + repeated) / twice, found.stderr / twice)
 
 
-def estimate_bytes(size: SystemSize, layout: Layout, n_steps: int = STEPS) -> int:
-    """Peak bytes of `nlml_estimate`: five factors of the preconditioner, two sets of the vectors of all probes and steps, products of blocks of rows."""
-    rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size.n_rows))
-    arrays = 8 * size.n_rows * (5 * rank + 2 * PROBES * n_steps)
-    blocks = product_bytes(size._replace(n_samples=PROBES - 1), BLOCK, layout)
-    return COMPILER_BYTES + int(MARGIN * (arrays + blocks))
+def estimate_bytes(n_rows: int, n_inputs: int, itemsize: int) -> int:
+    """Peak bytes of `nlml_estimate`: five factors of the preconditioner, two sets of the vectors of all probes and steps, a product."""
+    rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * n_rows))
+    arrays = 8 * n_rows * (5 * rank + 2 * PROBES * STEPS)
+    return solve_bytes(n_rows, 1, n_inputs, itemsize, n_arrays=0, more=arrays, compiled=COMPILER_BYTES)
 
 
-def _root(operator: AbstractOperator, rank: int, key: PRNGKeyArray) -> Root:
+def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:
     """Of P = FᵀF + Σ + mean(diag(K − FᵀF)) I."""
     noise = np.asarray(operator.noise[: operator.size], np.float64)
     if rank == 0:
@@ -133,7 +130,7 @@ def _root(operator: AbstractOperator, rank: int, key: PRNGKeyArray) -> Root:
 
 @eqx.filter_jit
 def _quadratic_forms(
-    operator: AbstractOperator, root: Root, key: Array, n_probes: int, n_steps: int
+    operator: KernelOperator, root: Root, key: Array, n_probes: int, n_steps: int
 ) -> Float[Array, " S"]:
     """zᵀ log(R⁻¹A R⁻ᵀ) z of each probe."""
 
@@ -148,5 +145,5 @@ def _quadratic_forms(
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
+def _product(operator: KernelOperator, V: Array) -> Array:
     return operator.unpad(operator.matvec(operator.pad(V)))

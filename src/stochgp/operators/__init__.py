@@ -1,9 +1,6 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
-from .base import AbstractOperator, wide
-from .kernel import GPU_TILE, TILE, KernelOperator
-from .sharded import ShardedOperator
+from .blocks import BLOCK, GPU_TILE, TILE, default_tile, wide
+from .kernel import KernelOperator
 
-__all__ = [
-    "GPU_TILE", "TILE", "AbstractOperator", "KernelOperator", "ShardedOperator", "wide",
-]  # fmt: skip
+__all__ = ["BLOCK", "GPU_TILE", "TILE", "KernelOperator", "default_tile", "wide"]

@@ -54,7 +54,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     @functools.cached_property
     def factor(self) -> Factor:
         """L, in the memory of the host."""
-        if self.system.fits_host(self.solver):
+        if self.solver.takes_filled:
             return factorised(self.system.upper)
         with jax.enable_x64(True):
             return self.solver.factorise(self.system.operator)

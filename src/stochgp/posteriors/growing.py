@@ -28,8 +28,8 @@ from stochgp.numerics.arrays import by_blocks, on_device
 from stochgp.numerics.linalg import Factor
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
-from stochgp.operators.base import filled
+from stochgp.operators import KernelOperator
+from stochgp.operators.blocks import filled
 from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, drawn_targets, times, whole_product
 from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.priors import PriorFunctions
@@ -58,7 +58,7 @@ def grown_draws(posterior: SampledKernelPosterior, n_new: int, *, key: PRNGKeyAr
 
 
 def sides(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     X: Float[Array, "N D"],
     y: Float[np.ndarray, " N"],
     prior: PriorFunctions | None,
@@ -70,7 +70,7 @@ def sides(
 
 
 def warm_start(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     b: Float[Any, "N C"],
     weights: Float[Any, "O C"],
     left: Float[Any, "O C"] | None = None,
@@ -128,7 +128,7 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
 
 
 def _left(
-    operator: AbstractOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
+    operator: KernelOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
 ) -> Float[Array, "N C"]:
     """b − A V, where V is 0 beyond the first rows, whose residual is `left`."""
     X, padded = np.asarray(operator.inputs)[len(left) : len(b)], operator.pad(V)
@@ -137,7 +137,7 @@ def _left(
 
 
 def _new_first(
-    operator: AbstractOperator, n_old: int, m: int, generator: np.random.Generator
+    operator: KernelOperator, n_old: int, m: int, generator: np.random.Generator
 ) -> Int[np.ndarray, " N"]:
     """All rows: the new ones, the rows nearest to them, the others; in a random order where nothing else is said."""
     N, X = operator.size, np.asarray(operator.inputs, np.float64)
@@ -149,7 +149,7 @@ def _new_first(
 
 
 def _minimiser(
-    operator: AbstractOperator, r: Float[Array, "N C"], rows: Int[np.ndarray, " m"]
+    operator: KernelOperator, r: Float[Array, "N C"], rows: Int[np.ndarray, " m"]
 ) -> Float[Array, "m C"]:
     """A_JJ⁻¹ r_J in float64, A_JJ damped by the rounding of products."""
     A = np.array(_within(operator, jnp.asarray(rows)), np.float64)
@@ -161,19 +161,19 @@ def _minimiser(
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, X: Float[Any, "n D"], V: Array) -> Float[Array, "n C"]:
+def _product(operator: KernelOperator, X: Float[Any, "n D"], V: Array) -> Float[Array, "n C"]:
     return times(operator, X, V)
 
 
 @eqx.filter_jit
-def _within(operator: AbstractOperator, rows: Int[Array, " m"]) -> Float[Array, "m m"]:
+def _within(operator: KernelOperator, rows: Int[Array, " m"]) -> Float[Array, "m m"]:
     some = operator.take(rows)
     return operator.kernel.between(some, some) + jnp.diag(operator.noise[rows])
 
 
 @eqx.filter_jit
 def _moved(
-    operator: AbstractOperator, V: Array, r: Array, rows: Int[Array, " m"], delta: Array
+    operator: KernelOperator, V: Array, r: Array, rows: Int[Array, " m"], delta: Array
 ) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:
     """(V with δ added in these rows, r − A δ)."""
     N, columns = operator.size, operator.take(rows)

@@ -10,21 +10,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.core import Tracer
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks
-from stochgp.operators import AbstractOperator, KernelOperator, ShardedOperator, wide
+from stochgp.operators import KernelOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Estimate, Solution
-from stochgp.solvers import AbstractDirectSolver, Layout, SystemSize
+from stochgp.solvers import AbstractSolver
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -54,17 +55,33 @@ class KernelSystem(eqx.Module):
     noise: AbstractNoise
     tile: int
 
-    def fits_host(self, solver: AbstractDirectSolver) -> bool:
-        """Whether A is filled on the host, tile by tile, so that nothing is compiled for its size: few rows in float64."""
-        return solver.takes_filled and len(self.X) <= SMALL and self.X.dtype == np.float64
+    @property
+    def is_small(self) -> bool:
+        """Whether A is quick to fill and fits twice: few rows in float64."""
+        return len(self.X) <= SMALL and self.X.dtype == np.float64
 
     def upper(self) -> Float[np.ndarray, "N N"]:
-        """A on and right of its diagonal, in float64."""
-        X = np.asarray(self.X, np.float64)
+        """A on and right of its diagonal, in the dtype of X."""
+        X = np.asarray(self.X)
         with jax.enable_x64(True):
-            A = dense.upper(self.kernel, X, np.float64)
-            A[np.diag_indices(len(X))] += self.row_noise
+            A = dense.upper(self.kernel, X, X.dtype)
+            A[np.diag_indices(len(X))] += self.row_noise.astype(X.dtype)
         return A
+
+    def product(self) -> Callable[[np.ndarray], np.ndarray]:
+        """α ↦ Aα on the host, with α [N, 1] and the entries of A in the dtype of X."""
+        if self.is_small:
+            A = self.upper()
+            (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
+            return lambda x: symm(1.0, A.T, x, lower=1)
+        X = np.asarray(self.X)
+        noise = self.row_noise.astype(X.dtype).astype(np.float64)
+
+        def times(x: np.ndarray) -> np.ndarray:
+            v = x[:, 0].astype(X.dtype).astype(np.float64)
+            return (dense.times(self.kernel, X, X, v, X.dtype) + noise * v)[:, None]
+
+        return times
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:
@@ -73,7 +90,7 @@ class KernelSystem(eqx.Module):
             return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.weight)
 
     @functools.cached_property
-    def operator(self) -> AbstractOperator:
+    def operator(self) -> KernelOperator:
         """Computed when it is first wanted, at once also where a function that uses it is being traced."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
@@ -92,16 +109,11 @@ class KernelSystem(eqx.Module):
         own = self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
 
-    def spread_over(self, devices: Devices) -> "KernelSystem":
-        """The same with its operator's rows spread over these devices. A file holds the system without them."""
-        if devices.mesh is None:
-            return self
-        made = dataclasses.replace(self)
+    def operator_on(self, mesh: Mesh) -> KernelOperator:
+        """The operator with its rows spread over a mesh."""
         with jax.enable_x64(True):
-            spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
-            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile)
-        vars(made)["operator"] = many  # what its property would make on one device
-        return made
+            noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
+            return KernelOperator.of(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
     def draw(
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
@@ -113,10 +125,10 @@ class KernelSystem(eqx.Module):
         value = jnp.asarray(weights) - jnp.asarray(solve(b).value)
         return KernelFunctions(self.operator, prior, self.operator.pad(value))
 
-    def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
-        """Of the system with `n_held` samples, to count its bytes."""
-        (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
-        return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+    def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
+        """Of a solve for so many right-hand sides."""
+        N, D = self.X.shape
+        return solver.peak_bytes(N, n_columns, D, self.X.dtype.itemsize)
 
 
 class AbstractKernelPosterior(AbstractPosterior):
@@ -212,10 +224,7 @@ class AbstractKernelPosterior(AbstractPosterior):
 
     def drawing_bytes(self, request: Request) -> int:
         """Of the functions that are drawn."""
-        if not request.n_samples:
-            return 0
-        size, layout = self.system.sizes(request.n_samples - 1)
-        return self.solver.need_bytes(size, layout)
+        return self.system.peak_bytes(self.solver, request.n_samples) if request.n_samples else 0
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
@@ -229,11 +238,11 @@ class KernelFunctions(AbstractFunctions):
 
     Parameters
     ----------
-    operator, prior, weights : AbstractOperator, PriorFunctions, array [P, S]
+    operator, prior, weights : KernelOperator, PriorFunctions, array [P, S]
         A, the prior draws f₀ₛ, and w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N.
     """
 
-    operator: AbstractOperator
+    operator: KernelOperator
     prior: PriorFunctions
     weights: Float[Array, "P S"]
 
@@ -262,13 +271,13 @@ class KernelFunctions(AbstractFunctions):
 
 
 def sample_targets(
-    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
     """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
 
     Parameters
     ----------
-    operator, prior, X, key : AbstractOperator, PriorFunctions, array [N, D], PRNG key
+    operator, prior, X, key : KernelOperator, PriorFunctions, array [N, D], PRNG key
         A = K + Σ, f₀, the rows of A in its order, and where ε comes from.
     """
     return drawn_targets(operator, prior, X, NoiseDraws((operator.size,), (key,)))
@@ -276,7 +285,7 @@ def sample_targets(
 
 @eqx.filter_jit
 def drawn_targets(
-    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
     """`sample_targets` with ε of these draws."""
     parts = [
@@ -287,12 +296,12 @@ def drawn_targets(
 
 
 @eqx.filter_jit
-def mean_of(operator: AbstractOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
+def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
     return times(operator, Z, operator.pad(jnp.asarray(weights)))[:, 0]
 
 
-def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
+def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
@@ -304,6 +313,6 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 
 
 @eqx.filter_jit
-def whole_product(operator: AbstractOperator, V: Array) -> Array:
+def whole_product(operator: KernelOperator, V: Array) -> Array:
     """A V for V [N, S], summed in float64."""
     return operator.unpad(operator.matvec(operator.pad(V), read=wide))

@@ -102,11 +102,11 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def need_bytes(self, request: Request) -> int:
         need = self.drawing_bytes(request)
         if request.likelihood:
-            need += estimate_bytes(*self.system.sizes(self.n_samples))
+            N, D = self.system.X.shape
+            need += estimate_bytes(N, D, self.system.X.dtype.itemsize)
         if request.covariance:
-            size, layout = self.system.sizes(request.n_rows - 1)
-            need += covariance_bytes(size.n_rows, request.n_rows) + self.solver.need_bytes(size, layout)
-            return need
+            of_solve = self.system.peak_bytes(self.solver, request.n_rows)
+            return need + covariance_bytes(len(self.system.X), request.n_rows) + of_solve
         return need + self.near_bytes(request)
 
     @functools.cached_property

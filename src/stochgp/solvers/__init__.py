@@ -8,7 +8,6 @@ from .cg import CG
 from .cholesky import Cholesky
 from .sdd import SDD
 from .sgd import SGD
-from .sizes import Layout, SystemSize
 from .solve import solve
 
 __all__ = [
@@ -21,7 +20,5 @@ __all__ = [
     "AbstractSolver",
     "Cholesky",
     "Factor",
-    "Layout",
-    "SystemSize",
     "solve",
 ]

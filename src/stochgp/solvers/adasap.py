@@ -1,8 +1,6 @@
 """Accelerated sketch-and-project with low-rank blocks."""
 
-import dataclasses
 import math
-from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -12,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.solvers.base import Arranged, StepInfo
 from stochgp.solvers.momentum import (
     AbstractMovingSolver,
@@ -23,15 +21,14 @@ from stochgp.solvers.momentum import (
     horizon,
     pushed,
 )
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes
+from stochgp.solvers.sizes import solve_bytes
 
 FEWEST_BLOCKS = 100  # n/100 rows a block
 SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096
 POWER_STEPS = 10
 SHIFT = 8.0  # rounding errors, of the trace of a block, that its sketch is shifted by
 SAFE = 1.1  # on the largest eigenvalue that ten steps find, which is from below
-COLUMNS = 14  # arrays [P, C], as of `SDD`
-BLOCKS = (2048, 1024, 512, 256)  # tried in this order if memory is short
+ARRAYS = 14  # [P, C], as of `SDD`
 
 
 class Sketched(eqx.Module):
@@ -83,7 +80,7 @@ class ADASAP(AbstractMovingSolver):
         wanted = int(np.clip(size // FEWEST_BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK))
         return min(wanted if self.batch_size is None else self.batch_size, size)
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The random columns, the same in all steps: blocks are random."""
         B = self.block_for(operator.size)
         generator = np.random.default_rng(words_of(key))
@@ -128,21 +125,11 @@ class ADASAP(AbstractMovingSolver):
     def measured_share(self) -> float:
         return 0.8
 
-    @property
-    def step_rows(self) -> int:
-        return LARGEST_BLOCK if self.batch_size is None else self.batch_size
-
-    def variants(self, size: SystemSize) -> Iterator["ADASAP"]:
-        """Yield the solver with blocks of its own size, and then with smaller ones."""
-        yield self
-        for B in BLOCKS:
-            if self.block_for(size.n_rows) > B:
-                yield dataclasses.replace(self, batch_size=B)
-
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """States, and a block with its factors."""
-        B = self.block_for(size.n_rows)
-        return column_bytes(size, layout, COLUMNS) + (3 * size.itemsize * B + 8 * 6 * min(self.rank, B)) * B
+        B = self.block_for(n_rows)
+        more = (3 * itemsize * B + 8 * 6 * min(self.rank, B)) * B
+        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
 
     def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
         operator = arranged.operator

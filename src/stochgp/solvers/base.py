@@ -1,38 +1,33 @@
 """The interface of solvers of A α = b: frozen values that `solve` runs.
 
 An iterative solver has pure `init` and `step`, and `solve` owns the loop. A direct solver makes a factor of A. Both
-state their peak bytes, and smaller settings to try if memory is short. An iterative solver that states no bytes gets
-a cautious figure.
+state their peak bytes; an iterative solver that states none gets a cautious figure.
 """
 
 import abc
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.numerics.linalg import Factor
-from stochgp.operators import AbstractOperator, wide
-from stochgp.operators.base import BLOCK
+from stochgp.operators import KernelOperator, wide
 from stochgp.results import Solution
-from stochgp.solvers import sizes
-from stochgp.solvers.sizes import Layout, SystemSize
+from stochgp.solvers.sizes import solve_bytes
 
-COLUMNS = 24  # arrays [P, C] of a solver that does not state its own
+ARRAYS = 24  # [P, C], of a solver that does not state its own
 
 
 class AbstractSolver(eqx.Module):
     """How (K + Σ) α = b is solved; b is [N, S], all columns at once.
 
-    Exact variances come with the solution of a direct solver; an iterative one is faster with rows of K kept in memory. `tolerance_share` is
-    the share of an estimator's tolerance that a solver solves to: below 1 if its predictions are worse than those of others at the same residual.
+    `tolerance_share` is the share of an estimator's tolerance that a solver solves to: below 1 if its predictions are worse than those of
+    others at the same residual.
     """
 
-    exact_variances: ClassVar[bool] = False
-    keeps_rows: ClassVar[bool] = True
     tolerance_share: ClassVar[float] = 1.0
 
     @property
@@ -40,47 +35,46 @@ class AbstractSolver(eqx.Module):
         """What plans and errors call it."""
         return type(self).__name__.lower()
 
-    def itemsize_for(self, size: SystemSize) -> int:
-        """Bytes of a number in which such a system should be solved."""
-        return size.itemsize
-
-    def variants(self, size: SystemSize) -> Iterator[Self]:
-        """Yield this solver with settings for a system of this size, and then with settings that need less memory."""
-        yield self
+    def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
+        """Bytes of a number in which rows of `itemsize` are to be solved for; `noise_ratio` is mean Σ / mean diag(K)."""
+        return itemsize
 
     @abc.abstractmethod
-    def need_bytes(self, size: SystemSize, layout: Layout) -> int:
-        """Bytes of a solve and of its predictions, beyond what is in use once the training rows are on the device."""
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
+        """Bytes of a solve for [N, C] and of its predictions, beyond what is in use once the training rows are on the device."""
 
 
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
 
-    exact_variances: ClassVar[bool] = True
-    keeps_rows: ClassVar[bool] = False
     takes_filled: ClassVar[bool] = False  # whether it has `solve_filled`
 
     @abc.abstractmethod
-    def factorise(self, operator: AbstractOperator) -> Factor:
+    def factorise(self, operator: KernelOperator) -> Factor:
         """The factor of A. Raises ValueError where A has none."""
 
     @abc.abstractmethod
     def solve(
-        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
 
     def solve_filled(
-        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+        self,
+        fill: Callable[[], Float[np.ndarray, "N N"]],
+        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
+        b: Any,
+        tolerance: Any,
+        dtype: Any,
     ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, the factor) for A = fill(), float64 on and right of its diagonal: of a class that sets `takes_filled`."""
+        """(The solution in `dtype`, the factor) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): of a class that sets `takes_filled`."""
         raise NotImplementedError(f"{self.name} takes no matrix that the caller fills")
 
 
 class Arranged(NamedTuple):
     """An operator as a solver wants it, and what the solver has prepared before its first step."""
 
-    operator: AbstractOperator
+    operator: KernelOperator
     order: (
         np.ndarray | None
     )  # row i of `operator` is row order[i] of the operator given; None = the order did not change
@@ -104,19 +98,16 @@ class AbstractIterativeSolver(AbstractSolver):
     every `check_every` epochs, and whenever the steps' own estimate is within the tolerance. A measurement costs as much as an epoch.
 
     `knows_residual`: the steps' estimate is the residual itself, up to rounding. `patience`: how many measured residuals in a row may fail to fall
-    before the run ends; None = no limit. `left_by_compiler`: bytes that compiling the solver and its predictions leaves behind.
+    before the run ends; None = no limit.
     """
 
     knows_residual: ClassVar[bool] = False
     patience: ClassVar[int | None] = 2
-    left_by_compiler: ClassVar[int] = 170_000_000
     epochs: eqx.AbstractVar[int]
     check_every: eqx.AbstractVar[int]
 
-    # A run
-
     @abc.abstractmethod
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """What is prepared once, before the first step. Runs on the host."""
 
     @abc.abstractmethod
@@ -179,21 +170,8 @@ class AbstractIterativeSolver(AbstractSolver):
         """The state with which the run continues after a residual was measured on all rows. By default the same."""
         return state
 
-    # Its peak bytes
-
-    @property
-    def step_rows(self) -> int:
-        """Rows of K that a step evaluates at once: the solver's `batch_size`, or 512 if it has no such field."""
-        return getattr(self, "batch_size", BLOCK)
-
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
-        """Bytes of the operator and of all arrays of a run, without the rows of K that are kept or that a step evaluates."""
-        return sizes.column_bytes(size, layout, COLUMNS)
-
-    def need_bytes(self, size: SystemSize, layout: Layout) -> int:
-        counted = self.array_bytes(size, layout) + sizes.working_bytes(size, layout, self.step_rows)
-        fixed = sizes.left_by_compiler(size, layout, self.left_by_compiler) + sizes.kept_bytes(size, layout)
-        return fixed + int(sizes.MARGIN * counted)
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
+        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS)
 
 
 def check_descent(solver: Any) -> None:
@@ -207,6 +185,6 @@ def check_descent(solver: Any) -> None:
 
 
 @eqx.filter_jit
-def product_in_float64(operator: AbstractOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
     """A V, entries of K evaluated afresh and summed in float64, in V's dtype: of residuals."""
     return operator.keeping(0).matvec(V, read=wide)

@@ -1,8 +1,6 @@
 """Preconditioned conjugate gradients with smoothed residuals."""
 
-import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,28 +10,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator, wide
-from stochgp.operators.base import BLOCK
+from stochgp.operators import BLOCK, KernelOperator, wide
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, product_in_float64
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
-from stochgp.solvers.sizes import (
-    SMALL,
-    Layout,
-    SystemSize,
-    column_bytes,
-    has_neighbours,
-    padded,
-)
+from stochgp.solvers.sizes import SMALL, solve_bytes
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
-SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the rank, tried in this order if memory is short
 DAMPING = 3.0
 DAMPING_BESIDE = 0.2  # neighbours leave too little in smooth directions: on kin40k 12 steps in place of 16
-# Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
-COLUMNS, WIDE_COLUMNS = 6, 16
+# [P, C], and float64 ones: five of a state before, after and at the best step, and some within one.
+ARRAYS, WIDE_ARRAYS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
 FACTORS_BESIDE = 2.8  # the same beside neighbours
@@ -95,27 +84,21 @@ class CG(AbstractIterativeSolver):
         if self.damping is not None and not 0 <= self.damping < math.inf:
             raise ValueError(f"damping is {self.damping}; it must be finite and at least 0, or None")
 
-    def neighbours_for(self, size: int, there: bool = True) -> int:
-        """How many neighbours of each of so many rows the preconditioner has; 0 where they are not to be found."""
-        wanted = (NEIGHBOURS if size > SMALL else 0) if self.neighbours is None else self.neighbours
-        return wanted if there else 0
+    def preconditioner_size(self, n_rows: int) -> tuple[int, int]:
+        """(Rank, neighbours of each row) of the preconditioner of so many rows."""
+        rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * n_rows)) if self.rank is None else self.rank
+        usual = NEIGHBOURS if n_rows > SMALL else 0
+        return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
-    def rank_for(self, size: int) -> int:
-        """The rank of the preconditioner of so many rows."""
-        rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
-        return min(rank, size)
-
-    def damping_for(self, n_neighbours: int) -> float:
-        """`damping`, beside so many neighbours of each row where it is None."""
-        usual = DAMPING_BESIDE if n_neighbours else DAMPING
-        return usual if self.damping is None else self.damping
-
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The preconditioner; rows of K are kept as the operator allows."""
-        there = has_neighbours(operator)
-        rank, m = self.rank_for(operator.size), self.neighbours_for(operator.size, there)
+        rank, m = self.preconditioner_size(operator.size)
+        # Neighbours are found by the places of rows in the order given, on one device.
+        if operator.mesh is not None or operator.inputs is None or not operator.kernel.has_places:
+            m = 0
         rank_key, order_key = jax.random.split(key) if m else (key, key)
-        F, added = _low_rank(operator, rank, self.damping_for(m), key=rank_key)
+        damping = self.damping if self.damping is not None else DAMPING_BESIDE if m else DAMPING
+        F, added = _low_rank(operator, rank, damping, key=rank_key)
         if m:
             made = low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
         else:
@@ -160,26 +143,13 @@ class CG(AbstractIterativeSolver):
     def value(self, state: "CGState") -> Float[Array, "P S"]:
         return state.y.astype(state.given)
 
-    def variants(self, size: SystemSize) -> Iterator["CG"]:
-        """Yield the solver, without neighbours if they cannot be found, and then with lower ranks."""
-        if self.neighbours is None and not size.has_neighbours:
-            yield from dataclasses.replace(self, neighbours=0).variants(size)
-            return
-        rank = self.rank_for(size.n_rows)
-        for share in SHARES:
-            yield self if share == 1 else dataclasses.replace(self, rank=int(share * rank))
-
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """States, and the preconditioner while it is made."""
-        R, m = self._orders(size)
+        R, m = self.preconditioner_size(n_rows)
         of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
-        factors = int(of_row * padded(size.n_rows, layout.tile))
-        return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
-
-    def _orders(self, size: SystemSize) -> tuple[int, int]:
-        """(Rank, neighbours)."""
-        N, there = size.n_rows, size.has_neighbours
-        return self.rank_for(N), self.neighbours_for(N, there)
+        return solve_bytes(
+            n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, more=of_row * n_rows
+        )
 
     def after_check(self, state: "CGState") -> "CGState":
         """The next step corrects the residuals."""
@@ -228,13 +198,13 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
 
 
 @eqx.filter_jit
-def _in_both(operator: AbstractOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
+def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
     """The first rows of K V as steps sum them, and in float64."""
     n, narrow = min(BLOCK, operator.size), V.astype(operator.dtype)
     return operator.block_times(0, n, narrow), operator.block_times(0, n, narrow, wide)
 
 
-def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
+def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
     """The root mean square of what rounding makes of a row of K p, over that of b, of the worst column; p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
@@ -243,7 +213,7 @@ def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Flo
 
 
 def _low_rank(
-    operator: AbstractOperator, rank: int, damping: float, *, key: PRNGKeyArray
+    operator: KernelOperator, rank: int, damping: float, *, key: PRNGKeyArray
 ) -> tuple[np.ndarray, float]:
     """(F [R, N], what damping adds to the diagonal)."""
     if rank == 0:
@@ -253,7 +223,7 @@ def _low_rank(
 
 
 def _beside_diagonal(
-    operator: AbstractOperator, F: Float[np.ndarray, "R N"], added: float
+    operator: KernelOperator, F: Float[np.ndarray, "R N"], added: float
 ) -> LowRankPlusDiagonal:
     """FᵀF + Σ and what is added; without F the diagonal of A."""
     diagonal = np.array(operator.noise, np.float64)

@@ -7,24 +7,22 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float
 
 from stochgp.kernels import dense
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import Factor, factorised
-from stochgp.operators import AbstractOperator, KernelOperator
+from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import sizes
 from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.sizes import Layout, SystemSize
+from stochgp.solvers.sizes import SMALL, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
 REFINED = 0.5  # a refinement that leaves more of the residual than this is the last one
 MOST_ROUNDING = 0.02  # of the noise variance: more is float64's
-LEFT_BY_COMPILER = 100_000_000  # bytes
-COLUMNS, WIDE_COLUMNS = 4, 7  # arrays [N, C] while a solution is refined, and float64 ones
+COMPILED_BYTES = 100_000_000  # left behind by compiling products and predictions
+ARRAYS, WIDE_ARRAYS = 4, 7  # [N, C] while a solution is refined, and float64 ones
 TIMED_ROWS = 1_500  # of the factorisation that `factorisation_seconds` times
 
 
@@ -48,17 +46,17 @@ class Cholesky(AbstractDirectSolver):
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32', 'float64' or None")
 
-    def factorise(self, operator: AbstractOperator) -> Factor:
-        """L. Raises ValueError for rows on several devices, and where no jitter helps: the matrix holds values that are not finite."""
-        if not isinstance(operator, KernelOperator):
+    def factorise(self, operator: KernelOperator) -> Factor:
+        """L. Raises ValueError for rows on a mesh, and where no jitter helps: the matrix holds values that are not finite."""
+        if operator.mesh is not None:
             raise ValueError(
-                f"Cholesky factorises on one device, but the rows lie on {operator.n_devices}; use CG or SDD"
+                f"Cholesky factorises on one device, but the rows lie on {operator.mesh.size}; use CG or SDD"
             )
         dtype = np.dtype(operator.dtype if self.dtype is None else self.dtype)
         return factorised(lambda: _upper(operator, dtype))
 
     def solve(
-        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
@@ -67,35 +65,33 @@ class Cholesky(AbstractDirectSolver):
         )
 
     def solve_filled(
-        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+        self,
+        fill: Callable[[], Float[np.ndarray, "N N"]],
+        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
+        b: Any,
+        tolerance: Any,
+        dtype: Any,
     ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, L) for A = fill(), float64 on and right of its diagonal: where A is quick to fill and fits twice."""
-        factor, A = factorised(fill), fill()
-        (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
-        return _refined(factor, b, lambda x: symm(1.0, A.T, x, lower=1), tolerance, dtype), factor
+        """(The solution in `dtype`, L) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): nothing is compiled for the size of A."""
+        factor = factorised(fill)
+        return _refined(factor, b, product(), tolerance, dtype), factor
 
-    def itemsize_for(self, size: SystemSize) -> int:
+    def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
 
         The error of K by rounding has a norm of about eps √N times the mean variance.
         """
-        if self.dtype is not None or size.itemsize == 8:
+        if self.dtype is not None or itemsize == 8:
             return np.dtype(self.dtype or "float64").itemsize
-        rounding = float(np.finfo(np.float32).eps) * size.n_rows**0.5
-        return 8 if size.n_rows <= sizes.SMALL or rounding > MOST_ROUNDING * size.noise_ratio else 4
+        rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
+        return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else 4
 
-    def need_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """The matrix itself, in which nothing is uncertain, and columns, blocks and rows."""
-        N, itemsize = size.n_rows, layout.factor_itemsize or size.itemsize
-        wide = size.in_numbers_of(itemsize)
-        arrays = sizes.column_bytes(wide, layout, COLUMNS, WIDE_COLUMNS)
-        arrays += sizes.product_bytes(wide, min(FILL_ROWS, N), layout)
-        fixed = sizes.left_by_compiler(size, layout, LEFT_BY_COMPILER) + itemsize * N**2
-        return (
-            fixed
-            + sizes.kept_bytes(size, layout)
-            + int(sizes.MARGIN * (arrays + sizes.working_bytes(size, layout)))
-        )
+        return itemsize * n_rows**2 + solve_bytes(
+            n_rows, n_columns, n_inputs, itemsize,
+            n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,
+        )  # fmt: skip
 
 
 def factorisation_seconds(n_rows: int) -> float:
@@ -140,9 +136,9 @@ def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"
     return A
 
 
-def _product_of(operator: AbstractOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _product_of(operator: KernelOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Aα with α rounded to the operator's dtype; of one column on the host, from entries of K in `dtype`."""
-    if value.shape[1] == 1 and isinstance(operator, KernelOperator) and operator.inputs is not None:
+    if value.shape[1] == 1 and operator.mesh is None and operator.inputs is not None:
         X, v = np.asarray(operator.inputs), value[:, 0].astype(operator.dtype).astype(np.float64)
         noise = np.asarray(operator.noise, np.float64)[: operator.size]
         return (dense.times(operator.kernel, X, X, v, dtype) + noise * v)[:, None]
@@ -151,5 +147,5 @@ def _product_of(operator: AbstractOperator, value: np.ndarray, dtype: np.dtype) 
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
+def _product(operator: KernelOperator, V: Array) -> Array:
     return operator.matvec(V)

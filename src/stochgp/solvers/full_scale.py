@@ -17,7 +17,7 @@ from stochgp.neighbours import NONE, earlier_rows
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.linalg import safe_cholesky
 from stochgp.numerics.precision import matmul
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.parameters import cast
 
 BLOCK = 256  # rows of one program
@@ -64,7 +64,7 @@ class LowRankPlusNeighbours(eqx.Module):
 
 
 def low_rank_plus_neighbours(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     F: Float[np.ndarray, "R N"],
     n_neighbours: int,
     seed: tuple[int, ...],
@@ -101,7 +101,7 @@ def low_rank_plus_neighbours(
 
 
 def _regressions(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     kernel: AbstractKernel,
     X: Float[np.ndarray, "N D"],
     F: Float[np.ndarray, "R N"],

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged
 
 SMALLEST_SCALE = 1e-4
@@ -156,7 +156,7 @@ def _coefficients(*values: object) -> Coefficients:
 
 
 def error_ahead(
-    operator: AbstractOperator, b: Float[Array, "P S"], moving: Moving, rows: Int[Array, " B"]
+    operator: KernelOperator, b: Float[Array, "P S"], moving: Moving, rows: Int[Array, " B"]
 ) -> Float[Array, "B S"]:
     """(A z − b) in any rows, z the look-ahead point."""
     z = ahead(moving, *operator.pick((moving.u, moving.D), rows))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 
 PROPOSED = 128  # rows that random pivoting proposes at a time
 ROUNDING = 32.0  # a remaining diagonal below so many eps of K's is rounding
@@ -56,7 +56,7 @@ class LowRankPlusDiagonal(eqx.Module):
         return self.root[:, None] * (half - matmul(self.W.T, matmul(self.W, half)))
 
 
-def partial_cholesky(operator: AbstractOperator, rank: int, *, key: PRNGKeyArray) -> PartialCholesky:
+def partial_cholesky(operator: KernelOperator, rank: int, *, key: PRNGKeyArray) -> PartialCholesky:
     """A Cholesky factorisation of K stopped after `rank` pivots, or before where nothing but rounding is left.
 
     Takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
@@ -121,11 +121,11 @@ def _n_sound(new: Float[np.ndarray, "K N"], most: Float[np.ndarray, " N"]) -> in
 
 
 @eqx.filter_jit
-def _columns(operator: AbstractOperator, rows: Int[Array, " C"]) -> Float[Array, "N C"]:
+def _columns(operator: KernelOperator, rows: Int[Array, " C"]) -> Float[Array, "N C"]:
     return operator.columns(rows)
 
 
 @eqx.filter_jit
-def _diagonal(operator: AbstractOperator) -> Float[Array, " N"]:
+def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
     """That of K."""
     return operator.diagonal() - operator.noise[: operator.size]

@@ -1,10 +1,8 @@
 """Stochastic dual descent."""
 
-import dataclasses
 import functools
 import math
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.solvers.base import Arranged, StepInfo, check_descent
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
@@ -30,17 +28,14 @@ from stochgp.solvers.momentum import (
     nesterov,
     pushed,
 )
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, operator_bytes
+from stochgp.solvers.sizes import solve_bytes
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, times the rounding error of products
 SMALLER = 0.3  # factor on a given step size that diverged
-BATCHES = (2048, 1024, 512, 256, 128, 64, 32)  # tried in this order if memory is short
-ROWS_PER_BLOCK_ROW = (
-    16  # larger blocks need fewer epochs, and B² numbers each: 2,048 rows took 0.45 to 0.72 of the epochs
-)
-# Arrays [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
-COLUMNS = 14
+# [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
+ARRAYS = 14
+COMPILED_BYTES = 130_000_000  # left behind by compiling a solve and its predictions
 WIDE_BLOCKS = 8  # float64 blocks [B, B] while one of them is factorised
 
 
@@ -79,7 +74,6 @@ class SDD(AbstractMovingSolver):
         Epochs between measurements of the residual on all rows.
     """
 
-    left_by_compiler: ClassVar[int] = 130_000_000
     epochs: int = 300
     batch_size: int = 512
     step_size: float | None = None
@@ -96,7 +90,7 @@ class SDD(AbstractMovingSolver):
     def by_blocks(self) -> bool:
         return self.step_size is None
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
         if not self.by_blocks:
             return Arranged(operator.keeping(), None, None, 0.0)
@@ -113,20 +107,15 @@ class SDD(AbstractMovingSolver):
         factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
         return Arranged(arranged.operator, arranged.order, factors, jitter)
 
-    def variants(self, size: SystemSize) -> Iterator["SDD"]:
-        """Yield the solver with N/16 rows a block, from 512 to 2,048 of them, and then with smaller blocks."""
-        for batch_size in BATCHES:
-            if batch_size <= max(self.batch_size, size.n_rows // ROWS_PER_BLOCK_ROW):
-                yield dataclasses.replace(self, batch_size=batch_size)
-
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """States, rows in two orders, and the inverse factor of every block."""
-        arrays = column_bytes(size, layout, COLUMNS) + operator_bytes(size, layout)
-        if not self.by_blocks:
-            return arrays
-        B = min(self.batch_size, size.n_rows)
-        n_blocks = -(-size.n_rows // B)
-        return arrays + (size.itemsize * n_blocks + 8 * WIDE_BLOCKS) * B**2
+        B, more = min(self.batch_size, n_rows), itemsize * n_rows * (n_inputs + 2)
+        if self.by_blocks:
+            more += (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
+        return solve_bytes(
+            n_rows, n_columns, n_inputs, itemsize,
+            n_arrays=ARRAYS, step_rows=B, more=more, compiled=COMPILED_BYTES,
+        )  # fmt: skip
 
     @property
     def measured_share(self) -> float:
@@ -203,12 +192,12 @@ def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
 
 
 @eqx.filter_jit
-def _reordered(operator: AbstractOperator, order: Int[Array, " N"]) -> AbstractOperator:
+def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOperator:
     return operator.reordered(order)
 
 
 def _factorise(
-    operator: AbstractOperator, batch_size: int, damping: float
+    operator: KernelOperator, batch_size: int, damping: float
 ) -> tuple[Float[Array, "blocks B B"], float]:
     """(L⁻¹ with A_II + damped·I + jitter·I = LLᵀ for every block, the largest jitter), computed in float64 by LAPACK on the host.
 
@@ -242,7 +231,7 @@ def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B
 
 
 @eqx.filter_jit
-def _diagonal_block(operator: AbstractOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
+def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
     rows = operator.block(start, n_rows)
     return operator.kernel.between(rows, rows)
 

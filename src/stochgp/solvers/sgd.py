@@ -1,6 +1,6 @@
 """Stochastic gradient descent on the primal objective."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int32, PRNGKeyArray, UInt32
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
+from stochgp.solvers.sizes import solve_bytes
 
 PROBES, POWERS = (
     8,
@@ -20,7 +20,7 @@ PROBES, POWERS = (
 )  # random columns, and products with each, from which the largest eigenvalue of K is estimated
 SHARE = 0.5  # of the largest stable step size, where it is chosen
 SMALLER = 0.3  # factor on a step size that diverged
-COLUMNS = 20  # arrays [P, C]
+ARRAYS = 20  # [P, C]
 
 
 # What one step takes, or, with an axis K in front, many: (indices of rows, the seed of the features).
@@ -79,7 +79,7 @@ class SGD(AbstractIterativeSolver):
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; it must be positive, or None")
 
-    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
         """The step size; rows of K are kept as the operator allows."""
         if operator.inputs is None:
             raise ValueError("SGD needs an operator that knows its inputs; this one was reordered")
@@ -87,18 +87,20 @@ class SGD(AbstractIterativeSolver):
         _features(operator, self.n_features, key)  # refuses a kernel that has none
         step_size = self.step_size
         if step_size is None:
-            step_size = SHARE * self.stable_step_size(operator.size, _scales(operator, key=key))
+            step_size = SHARE * self.stable_step_size(operator.size, *scales(operator, key=key))
         return Arranged(operator, None, jnp.asarray(step_size, operator.dtype), 0.0)
 
-    def stable_step_size(self, size: int, scales: "Scales") -> float:
-        """The largest β of a stable run, estimated: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
+    def stable_step_size(
+        self, size: int, largest: float, row: float, trace: float, noise: float, weight: float
+    ) -> float:
+        """The largest β of a stable run by `scales`: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
 
         1/β = (1 + 2ρ)/(2 + 2ρ) λ₁(ŵλ₁ + σ̄²) + (N ŵ max‖k_i‖² / 2B + σ̄² tr(K)/m) / (1 − ρ),   ŵ = max w_i.
         """
-        rho, s = self.momentum, scales
-        mean = (1 + 2 * rho) / (2 + 2 * rho) * s.largest * (s.weight * s.largest + s.noise)
-        rows = size * s.weight * s.row / (2 * min(self.batch_size, size))
-        return 1 / (mean + (rows + s.noise * s.trace / self.n_features) / (1 - rho))
+        rho = self.momentum
+        mean = (1 + 2 * rho) / (2 + 2 * rho) * largest * (weight * largest + noise)
+        rows = size * weight * row / (2 * min(self.batch_size, size))
+        return 1 / (mean + (rows + noise * trace / self.n_features) / (1 - rho))
 
     def init(
         self,
@@ -148,7 +150,7 @@ class SGD(AbstractIterativeSolver):
         return SGDState(alpha, velocity, mean, state.scale, state.step_size), StepInfo(squares, distances)
 
     def gradient(
-        self, operator: AbstractOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
+        self, operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
     ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
         """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
         (rows, seed), noise = batch, jnp.mean(operator.noise[: operator.size])
@@ -171,11 +173,11 @@ class SGD(AbstractIterativeSolver):
     def at_epoch(self, arranged: Arranged, state: "SGDState", epoch: int, n_failures: int) -> "SGDState":
         return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
 
-    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """States; rows of K, twice, and random features of all rows in each step."""
-        rows = (layout.workspace + 1) * self.batch_size + 3 * self.n_features
-        P = padded(size.n_rows, layout.tile)
-        return column_bytes(size, layout, COLUMNS) + int(size.itemsize * P * rows)
+        B = self.batch_size
+        more = itemsize * n_rows * (2 * B + 3 * self.n_features)
+        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
 
 
 class SGDState(eqx.Module):
@@ -188,28 +190,21 @@ class SGDState(eqx.Module):
     step_size: Float[Array, ""]
 
 
-class Scales(NamedTuple):
-    """What limits the step size."""
+def scales(operator: KernelOperator, *, key: PRNGKeyArray) -> tuple[float, ...]:
+    """λ₁ of K, estimated from below by a few per cent, max ‖k_i‖², estimated too, tr(K), σ̄² and max w_i, which limit the step size.
 
-    largest: float  # λ₁ of K, estimated from below by a few per cent
-    row: float  # max ‖k_i‖², estimated
-    trace: float  # of K
-    noise: float  # σ̄²
-    weight: float  # max w_i
-
-
-def _scales(operator: AbstractOperator, *, key: PRNGKeyArray) -> Scales:
-    """From products with random signs: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁."""
+    From products with random signs V: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁.
+    """
     V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
     largest, rows, trace = _powers(operator, operator.pad(V))
     noise = operator.noise[: operator.size]
     mean = float(jnp.mean(noise))
-    return Scales(float(largest), float(rows), float(trace), mean, mean / float(jnp.min(noise)))
+    return float(largest), float(rows), float(trace), mean, mean / float(jnp.min(noise))
 
 
 @eqx.filter_jit
 def _powers(
-    operator: AbstractOperator, V: Float[Array, "P C"]
+    operator: KernelOperator, V: Float[Array, "P C"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     def multiply(V: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
         KV = operator.matvec(V) - operator.noise[:, None] * V
@@ -221,7 +216,7 @@ def _powers(
     return growth[-1], rows[0], jnp.sum(operator.diagonal() - noise)
 
 
-def _features(operator: AbstractOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
+def _features(operator: KernelOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
     """Random features of the operator's kernel, for its inputs."""
     if operator.inputs is None:
         raise ValueError("features need an operator that knows its inputs")

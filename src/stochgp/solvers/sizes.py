@@ -1,150 +1,72 @@
-"""Sizes of systems (K + Σ) α = b, and the bytes that solves, predictions and covariances hold.
+"""Peak bytes of solves and of covariances, beyond what is in use once the training rows are on the device.
 
-The counts hold for arrays alive at the worst moment, beyond the memory in use when the training rows are on the
-device. A test compares them with measured peaks.
+The counts hold for arrays alive at the worst moment. A test compares them with measured peaks.
 """
 
-from typing import Any, NamedTuple
-
-import jax
+from typing import Any
 
 from stochgp.budget import Budget
 from stochgp.kernels import Product, Sum, Warped
-from stochgp.operators import AbstractOperator
-from stochgp.operators.base import BLOCK
+from stochgp.operators import BLOCK, default_tile
 from stochgp.parameters import value_of
 
 SMALL = 3_000  # rows up to which a direct solve in float64 takes little time
 MARGIN = 1.1  # on arrays that are counted
+COMPILED_BYTES = 170_000_000  # left behind by compiling a solver and its predictions
 DRAWS_BYTES = 30_000_000  # left behind by compiling and running prior draws
 FEATURES = 2000  # of the prior's draws
 COMPILER_BYTES = 60_000_000  # of compiling one more evaluation
 HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
-TERM_BYTES = 20_000_000  # and for each further number that a product holds for an entry of its tile: kernels of several terms
+TERM_BYTES = 25_000_000  # of compiled programs and of a tile, for each further term of the kernel
 
 
-class SystemSize(NamedTuple):
-    """The sizes of a system solved for the mean and function samples together.
-
-    Parameters
-    ----------
-    n_rows, n_inputs, n_samples : int
-        N, D and S, the number of function samples.
-    row_bytes, itemsize : int
-        Bytes of one prepared row of the operator, its noise variance included, and of a number.
-    noise_ratio, has_neighbours : float, bool
-        Mean noise variance / mean k(x, x); True if neighbours can be found (see the function of this name).
-    """
-
-    n_rows: int
-    n_inputs: int
-    n_samples: int
-    row_bytes: int
-    itemsize: int = 4
-    noise_ratio: float = 0.01
-    has_neighbours: bool = True
-
-    @classmethod
-    def of(
-        cls, operator: AbstractOperator, n_inputs: int, n_samples: int, noise_ratio: float = 0.01
-    ) -> "SystemSize":
-        """The sizes of an operator whose rows had `n_inputs` inputs."""
-        leaves = jax.tree.leaves(operator.rows)
-        row_bytes = sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) + operator.dtype.itemsize
-        itemsize, near = operator.dtype.itemsize, has_neighbours(operator)
-        return cls(operator.size, n_inputs, n_samples, row_bytes, itemsize, noise_ratio, near)
-
-    def in_numbers_of(self, itemsize: int) -> "SystemSize":
-        """The same system in numbers of so many bytes."""
-        return self._replace(itemsize=itemsize, row_bytes=self.row_bytes * itemsize // self.itemsize)
-
-    @property
-    def n_columns(self) -> int:
-        """C, the right-hand sides."""
-        return 1 + self.n_samples
-
-
-class Layout(NamedTuple):
-    """How the operator of a solve lies in memory.
+def solve_bytes(
+    n_rows: int,
+    n_columns: int,
+    n_inputs: int,
+    itemsize: int,
+    *,
+    n_arrays: int,
+    n_wide: int = 0,
+    step_rows: int = BLOCK,
+    more: float = 0.0,
+    compiled: int = COMPILED_BYTES,
+) -> int:
+    """Bytes of a solve: compiled programs and, with a margin, the rows, arrays [N, C] and a step.
 
     Parameters
     ----------
-    tile, keep_rows : int
-        Columns of K evaluated at a time, and rows of K that are kept.
-    workspace, factor_itemsize : float, int or None
-        Numbers that a product holds for each entry of its tile; bytes of a number of a direct solver's factor, None = as in the operator.
+    n_rows, n_columns, n_inputs, itemsize : int
+        N, the right-hand sides C, D, and bytes of a number.
+    n_arrays, n_wide : int
+        Arrays [N, C] in numbers of the operator and in float64.
+    step_rows : int
+        Rows of K that a step evaluates at once, tile by tile; residuals are measured by 512.
+    more, compiled : float, int
+        Bytes of other arrays, and of compiled programs.
     """
-
-    tile: int
-    keep_rows: int = 0
-    workspace: float = 3.0
-    factor_itemsize: int | None = None
-
-
-def has_neighbours(operator: AbstractOperator) -> bool:
-    """Whether one device has all rows as they were given, and the kernel has places by which their neighbours are found."""
-    return operator.n_devices == 1 and operator.inputs is not None and operator.kernel.has_places
-
-
-def padded(n_rows: int, tile: int) -> int:
-    """P of `KernelOperator.of`: the rows, and those that fill the last tile."""
-    n_tiles = -(-n_rows // tile)
-    return n_tiles * -(-n_rows // n_tiles)
-
-
-def operator_bytes(size: SystemSize, layout: Layout) -> int:
-    """The prepared rows and the noise."""
-    return padded(size.n_rows, layout.tile) * size.row_bytes
-
-
-def kept_bytes(size: SystemSize, layout: Layout) -> int:
-    """The rows of K that are kept."""
-    return size.itemsize * layout.keep_rows * padded(size.n_rows, layout.tile)
-
-
-def column_bytes(size: SystemSize, layout: Layout, n_arrays: int, n_wide: int = 0) -> int:
-    """The operator, and arrays [P, C]: `n_arrays` of its numbers, `n_wide` of float64."""
-    P = padded(size.n_rows, layout.tile)
-    return operator_bytes(size, layout) + (n_arrays * size.itemsize + n_wide * 8) * P * size.n_columns
-
-
-def product_bytes(size: SystemSize, n_rows: int, layout: Layout, *, wide: bool = False) -> int:
-    """One product of a block of rows with [P, C]; where it is `wide`, summed in float64."""
-    tile = min(layout.tile, size.n_rows)
-    itemsize = 8 if wide else size.itemsize
-    sums = itemsize * n_rows * (int(itemsize > size.itemsize) * tile + 2 * size.n_columns)
-    return int(size.itemsize * n_rows * (layout.workspace + 0.2) * tile) + sums
-
-
-def working_bytes(size: SystemSize, layout: Layout, step_rows: int = BLOCK) -> int:
-    """The largest of: a step of `step_rows` rows, the measurement of a residual, the filling of kept rows."""
-    step = product_bytes(size, min(max(BLOCK, step_rows), size.n_rows), layout, wide=True)
-    if layout.keep_rows == 0:
-        return step
-    whole = Layout(size.n_rows, 0, layout.workspace)
-    return max(step, product_bytes(size, min(BLOCK, layout.keep_rows), whole))
-
-
-def left_by_compiler(size: SystemSize, layout: Layout, solver_bytes: int) -> int:
-    """What compiling everything from prior draws to predictions leaves behind, of which `solver_bytes` are the solver's."""
-    draws = DRAWS_BYTES if size.n_samples else 0
-    return solver_bytes + draws + int(TERM_BYTES * max(layout.workspace - 1, 0))
-
-
-def workspace_of(kernel: Any) -> float:
-    """Numbers that a product with K holds for an entry of its tile: one for each term and factor of the kernel.
-
-    Compiled products of nine kernels of one to eight terms held 1.00 to 1.02 times as many.
-    """
-    kernel = value_of(kernel)
-    if isinstance(kernel, Sum | Product):
-        return workspace_of(kernel.left) + workspace_of(kernel.right)
-    return workspace_of(kernel.kernel) if isinstance(kernel, Warped) else 1.0
+    tile, rows = min(default_tile(), n_rows), min(max(BLOCK, step_rows), n_rows)
+    arrays = n_rows * (itemsize * (n_inputs + 2 + n_arrays * n_columns) + 8 * n_wide * n_columns)
+    summed = 8 * rows * (int(itemsize < 8) * tile + 2 * n_columns)  # in float64
+    step = 1.2 * itemsize * rows * tile + summed
+    draws = DRAWS_BYTES if n_columns > 1 else 0
+    return compiled + draws + int(MARGIN * (arrays + step + more))
 
 
 def plannable(budget: Budget) -> int:
     """What is free but for the headroom."""
     return max(budget.free() - int(HEADROOM * budget.limit), 0)
+
+
+def n_terms(kernel: Any) -> int:
+    """Terms and factors of the kernel: so many numbers a product with K holds for an entry of its tile.
+
+    Compiled products of nine kernels of one to eight terms held 1.00 to 1.02 times as many.
+    """
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return n_terms(kernel.left) + n_terms(kernel.right)
+    return n_terms(kernel.kernel) if isinstance(kernel, Warped) else 1
 
 
 def covariance_bytes(n_rows: int, n_test: int) -> int:

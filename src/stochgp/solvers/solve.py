@@ -15,7 +15,7 @@ from stochgp import deadline
 from stochgp.deadline import Pace, within
 from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import (
     AbstractDirectSolver,
@@ -36,7 +36,7 @@ APART = 1.1  # epochs between measurements that estimates cause, at least, as a 
 
 
 def solve(
-    operator: AbstractOperator,
+    operator: KernelOperator,
     b: Float[Any, "N S"],
     solver: AbstractSolver,
     *,
@@ -57,7 +57,7 @@ def solve(
 
     Parameters
     ----------
-    operator : AbstractOperator
+    operator : KernelOperator
         A = K + Σ, of N rows.
     b : array [N, S]
         Right-hand sides.
@@ -80,8 +80,7 @@ def solve(
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
-            run = _Run(solver, operator, b, key, start, tolerance, progress)
-            solution = run.go()
+            solution = _Run(solver, operator, b, key, start, tolerance, progress).go()
         elif isinstance(solver, AbstractDirectSolver):
             solution = solver.solve(operator, b, tolerance)
         else:
@@ -93,7 +92,7 @@ def solve(
     return solution
 
 
-def _check(operator: AbstractOperator, shape: tuple[int, ...], start: Any, tolerance: Any) -> None:
+def _check(operator: KernelOperator, shape: tuple[int, ...], start: Any, tolerance: Any) -> None:
     """Raises ValueError for what `solve` does not take; `shape` is that of b."""
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
         raise ValueError(
@@ -111,7 +110,7 @@ class _Run:
     def __init__(
         self,
         solver: AbstractIterativeSolver,
-        operator: AbstractOperator,
+        operator: KernelOperator,
         b: Any,
         key: PRNGKeyArray,
         start: Any,
@@ -184,9 +183,8 @@ class _Run:
         group = min(group, per_epoch)
         n_steps = n_groups * group
         batches = solver.batches(size, self.n_steps, n_steps, self.seed)
-        self.state, info = _take_steps(
-            solver, self.arranged, self.b, self.state, _grouped(batches, n_groups, group)
-        )
+        batches = jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
+        self.state, info = _take_steps(solver, self.arranged, self.b, self.state, batches)
         when_ready(info)
         self.n_steps, self.since = self.n_steps + n_steps, self.since + 1
         self.n_epochs += n_steps / per_epoch
@@ -305,10 +303,6 @@ class _Run:
             self.progress(entry)
 
 
-def _grouped(batches: Any, n_groups: int, group: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
-
-
 @eqx.filter_jit
 def _take_steps(
     solver: AbstractIterativeSolver, arranged: Arranged, b: Array, state: Any, batches: Any
@@ -324,12 +318,12 @@ def _take_steps(
 
 
 @eqx.filter_jit
-def _inward(operator: AbstractOperator, V: Array, order: Any) -> Array:
+def _inward(operator: KernelOperator, V: Array, order: Any) -> Array:
     return operator.pad(V if order is None else V[order])
 
 
 @eqx.filter_jit
-def _outward(operator: AbstractOperator, V: Array, order: Any) -> Array:
+def _outward(operator: KernelOperator, V: Array, order: Any) -> Array:
     value = operator.unpad(V)
     return value if order is None else jnp.zeros_like(value).at[order].set(value)
 
@@ -340,7 +334,7 @@ def _value(solver: AbstractIterativeSolver, state: Any) -> Array:
 
 
 @eqx.filter_jit
-def _residual(operator: AbstractOperator, b: Array, value: Array) -> Array:
+def _residual(operator: KernelOperator, b: Array, value: Array) -> Array:
     return b - product_in_float64(operator, value)
 
 

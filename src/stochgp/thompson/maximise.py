@@ -130,7 +130,7 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
     if not isinstance(functions, KernelFunctions):
         return functions
     old = functions.operator
-    if not isinstance(old, KernelOperator) or old.inputs is None:
+    if old.inputs is None:
         return functions
     size, rows = ladder(old.size), jnp.asarray(old.inputs)
     X = extended(rows, size - old.size)
