@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from toy import KEY, begin, make_gp, make_toy, rows_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import (
     BSGD,
     SCGD,

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean

@@ -36,7 +36,7 @@ from toy import (
     theta_of,
 )
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import ByEvidence, Minimax, PowerLaw, constant
 from stochgp.learners.minimax import project_spectrum
 

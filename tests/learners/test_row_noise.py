@@ -20,7 +20,7 @@ from toy import (
     stepper,
 )
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import BSGD, SCGD, ByEvidence, Minimax, constant
 from stochgp.likelihoods import AbstractNoise
 from stochgp.models import FeatureGP

@@ -36,7 +36,7 @@ from toy import (
     with_theta,
 )
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import SCGD, ByEvidence, PowerLaw, constant
 from stochgp.parameters import cast
 

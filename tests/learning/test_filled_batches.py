@@ -6,7 +6,7 @@ import optax
 import pytest
 from toy import assert_close, begin, make_gp, make_toy, rows_of, stepper
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import SCGD, ByEvidence, Minimax
 from stochgp.learners.base import filled_batches
 from stochgp.learners.step_plan import size_of_few

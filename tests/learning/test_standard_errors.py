@@ -9,7 +9,7 @@ import pytest
 from toy import KEY
 
 from stochgp import KernelGPRegressor
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import Matern12
 from stochgp.learners import (
     BSGD,
@@ -46,7 +46,7 @@ def draw(n, width, seed):
 def searched(learner, seed):
     """(Its state with neighbours in the metric of the model that made the rows, the problem)."""
     X, y = draw(250, 125.0, seed)
-    source, plan = DeviceRows(X, y, dtype=jnp.float64), learner.plan(250, 1, ByLoss())
+    source, plan = MemorySource(X, y, dtype=jnp.float64), learner.plan(250, 1, ByLoss())
     problem = Problem(source, plan, learner.prepare(model(), source, plan, (seed, 0)))
     state = dataclasses.replace(learner.init(model(), problem, key=KEY), gp=model())
     return dataclasses.replace(learner._search(state, problem), n_searches=np.int64(2)), problem
@@ -66,7 +66,7 @@ def test_cells_are_boxes_of_equal_size_or_the_groups():
 def test_the_spread_of_the_gradient_is_that_of_sums_by_cell(joint):
     """Against the gradients of single centres, each by a call of its own."""
     X, y = draw(60, 30.0, 1)
-    source, gp = DeviceRows(X, y, dtype=jnp.float64), model(1.3, 1.5, 0.2)
+    source, gp = MemorySource(X, y, dtype=jnp.float64), model(1.3, 1.5, 0.2)
     near = np.stack([(i + np.arange(7)) % 60 for i in range(60)]).astype(np.int32)
     cells = np.random.default_rng(0).integers(0, 9, 60)
     found = curvature(gp, source, near, True, joint, cells)
@@ -154,7 +154,7 @@ def test_standard_errors_of_a_model_at_the_minimum_are_of_the_rows_alone():
 
 def test_names_and_the_plan():
     X, y = draw(120, 60.0, 2)
-    found = fit(LeaveOneOut(n_neighbours=8), model(), DeviceRows(X, y, dtype=jnp.float64), key=KEY)
+    found = fit(LeaveOneOut(n_neighbours=8), model(), MemorySource(X, y, dtype=jnp.float64), key=KEY)
     names = named(found.standard_errors[0])
     assert set(names) == {"kernel.lengthscale", "kernel.variance", "noise.level"}
     np.testing.assert_allclose(
@@ -171,4 +171,4 @@ def test_names_and_the_plan():
 def test_learners_that_do_not_know_them_say_nothing():
     X, y = draw(60, 30.0, 3)
     for learner in (FullBatch(), BSGD(batch_size=20, epochs=1)):
-        assert fit(learner, model(), DeviceRows(X, y, dtype=jnp.float64), key=KEY).standard_errors is None
+        assert fit(learner, model(), MemorySource(X, y, dtype=jnp.float64), key=KEY).standard_errors is None

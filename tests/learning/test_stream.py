@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy import KEY
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP
 from stochgp.learning import begin_stream, feed

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.kernels import RBF, Matern32
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import bound_parts, columns_to_draw, elbo, sampled_mean_divergence

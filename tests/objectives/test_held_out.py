@@ -9,7 +9,7 @@ import pytest
 from reference import dense_posterior, features
 from toy import make_gp, make_toy, rows_of, theta_of
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_variances
 from stochgp.objectives.held_out import (

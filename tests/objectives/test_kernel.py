@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stochgp import kernels, networks
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.features.base import AbstractFeatureMap
 from stochgp.kernels import dense
 from stochgp.models import FeatureGP, KernelGP

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stochgp import kernels
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import nlml
 from stochgp.objectives.slq import Root, log_determinant, nlml_estimate

@@ -12,9 +12,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data import Standardiser
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.data.rows import Rows
 from stochgp.data.standardise import ModelRows
-from stochgp.data.streams import Batch, DeviceRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
@@ -68,7 +68,7 @@ def system(noise=None, count=COUNT):
 
 def feature():
     phi = RandomFourier.init(kernel(), n_inputs=D, n_features=30, key=KEY, dtype=jnp.float64)
-    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
+    rows = MemorySource(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
     return FeaturePosterior.of(phi, spectrum(moments_of_rows(FeatureGP(phi), rows)), 1.3, NOISE)
 
 

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from stochgp import data, features, kernels, learners, networks
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import codec, files
 from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from stochgp import FeatureGPRegressor, features
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.devices import ONE, Devices
 from stochgp.learners import SCGD, ByEvidence, Minimax, Problem
 from stochgp.learners.base import _scan
@@ -83,8 +83,8 @@ def moments() -> dict:
     """The sums of every number of devices, and how far they are from those of one device without shards."""
     gp, bits, errors = cast(model("float64"), "float64"), {}, []
     for n in (N, 100, 5):
-        source = DeviceRows(X[:n], Y[:n], COUNT[:n], dtype=jnp.float64)
-        sums = lambda devices, source=source: add_up(gp, source.chunks(pass_rows(M, devices)), devices)
+        source = MemorySource(X[:n], Y[:n], COUNT[:n], dtype=jnp.float64)
+        sums = lambda devices, source=source: add_up(gp, source.blocks(pass_rows(M, devices)), devices)
         alone = sums(ONE)
         for G in counts():
             found = sums(Devices.of(G))
@@ -99,7 +99,7 @@ def moments() -> dict:
 
 def stepped(learner: Any, devices: Devices, dtype: str) -> tuple[Any, Any]:
     """(What two steps of `_scan` take on these devices, the state before)."""
-    gp, source = cast(model(dtype), dtype), DeviceRows(X, Y, COUNT, dtype=dtype)
+    gp, source = cast(model(dtype), dtype), MemorySource(X, Y, COUNT, dtype=dtype)
     plan = learner.plan(N, D, ByEvidence())
     problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)), None, devices)
     state = learner.init(gp, problem, key=jax.random.key(1))

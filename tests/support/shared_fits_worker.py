@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods import constant_noise
 from stochgp.models import SparseGP
@@ -105,7 +105,7 @@ def bounds() -> dict:
     points, count = X[:5], GENERATOR.integers(1, 3, N).astype(float)
     found = {"bits": [], "far": []}
     with jax.enable_x64(True):
-        source = DeviceRows(X, Y, count, dtype=np.float64)
+        source = MemorySource(X, Y, count, dtype=np.float64)
         Z = InducingPoints.of(jax.numpy.asarray(points))
         gp = cast(SparseGP(kernels.Matern32(0.7), Z, constant_noise(0.1)), np.float64)
 

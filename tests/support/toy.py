@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from reference import Theta, Toy
 
-from stochgp.data.streams import Batch, DeviceRows
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
 from stochgp.learners.evidence import EvidenceEvaluation, Variances
@@ -80,7 +80,7 @@ def random_batches(n, size, n_steps, seed=0):
 
 def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
     """The learner's state before the first step, anchored at the gp's own variances if wished."""
-    source = DeviceRows(toy.X, toy.y, dtype=jnp.float64)
+    source = MemorySource(toy.X, toy.y, dtype=jnp.float64)
     problem = Problem(source, StepPlan(len(toy.y), 1, n_steps, n_steps), None, rate)
     state = learner.init(gp, problem, key=KEY)
     return anchored(learner, state, gp, toy) if anchor else state

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 from sweeps import some_of
 from toy import KEY, all_batches
 
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.data.rows import Rows
-from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant
 from stochgp.learners.step_plan import StepPlan
@@ -144,7 +144,7 @@ def test_one_natural_step_over_all_rows_reaches_the_collapsed_bound():
 
 
 def _begun(learner, gp, count=ONES):
-    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
     return learner.init(gp, Problem(source, StepPlan(N, 1, 10, 10), None), key=KEY)
 
 
@@ -209,7 +209,7 @@ def test_steps_of_classes_are_by_fresh_draws_of_the_bound():
     begun, take = _begun(learner, gp), eqx.filter_jit(learner.step)
     steps = [take(begun, batch, key=key) for key in jax.random.split(KEY, 64)]
     losses = np.array([float(info["loss"]) for _, info in steps])
-    found = bound_of_all(begun.gp, DeviceRows(X, labels, dtype=jnp.float64))
+    found = bound_of_all(begun.gp, MemorySource(X, labels, dtype=jnp.float64))
     error = np.hypot(losses.std(ddof=1) / 8, found.stderr)
     assert found.stderr > 0 and losses.std() > 0
     assert abs(-losses.mean() - found.value) < 4 * error
@@ -240,7 +240,7 @@ def test_a_row_of_weight_two_is_two_rows():
 def test_the_bound_of_a_source_is_that_of_its_rows():
     gp = drawn(model())
     assert_allclose(
-        bound_of_all(gp, DeviceRows(X, y, dtype=jnp.float64)).value * N,
+        bound_of_all(gp, MemorySource(X, y, dtype=jnp.float64)).value * N,
         float(elbo(gp, rows(), N)),
         rtol=1e-12,
     )
@@ -298,7 +298,7 @@ def test_float32_is_safe(edge):
     (rows, targets), points = EDGES[name], np.resize(EDGES[name][0], (9, 2)).astype(np.float32)
     gp = cast(SparseGP(RBF([1.0, 1.0]), InducingPoints.of(jnp.asarray(points)), 0.1), np.float32)
     learner = SVGP(8, epochs=32, learning_rate=0.03, natural_rate=natural_rate)
-    found = fit(learner, gp, DeviceRows(rows, targets), key=KEY)
+    found = fit(learner, gp, MemorySource(rows, targets), key=KEY)
     assert np.isfinite(found.loss)
     variance = moments(found.gp, jnp.asarray(rows, jnp.float32))[1]
     assert np.all(np.asarray(variance) > 0)

@@ -1,5 +1,6 @@
 """The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from stochgp.tables.files import (
 
 from .splits import hash_again, hash_rows, is_below
 
+TEXT = pa.string()
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
 _NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
@@ -40,11 +42,21 @@ class Block(NamedTuple):
         None  # numbers of the rows that were not left out, from 0; None = of all
     )
 
-    def placed(self, error: TableError) -> TableError:
-        """The fault, with the name of the file and the rows' numbers in it."""
+    @contextlib.contextmanager
+    def placing(self, source: str = "the table") -> Iterator[None]:
+        """Add the name of the file, and the rows' numbers in it, to errors of the block."""
+        try:
+            yield
+        except TooNarrowError:
+            raise
+        except ValueError as error:
+            raise self.placed(str(error).removeprefix(f"{source}, ")) from error
+
+    def placed(self, fault: str) -> TableError:
+        """The error, with the name of the file and the rows' numbers in it."""
         read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
         number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
-        return TableError(f"{self.file}: {_ROW.sub(number, str(error))}")
+        return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
 
 
 class TooNarrowError(ValueError):
@@ -60,7 +72,7 @@ class Blocks:
     """Rows that are read from files whenever they are iterated over, in the same order: files by their names, at most 65,536 rows at a time.
 
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
-    with `widened`. Made by `Blocks.of`, which checks that the files are there.
+    with the wider type among `types`. Made by `Blocks.of`, which checks that the files are there.
 
     Parameters
     ----------
@@ -173,10 +185,6 @@ class Blocks:
         hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
         return is_below(hashes, fraction) == is_aside
 
-    def widened(self, narrow: TooNarrowError) -> "Blocks":
-        """With the type that the column needs."""
-        return replace(self, types={**self.types, narrow.name: narrow.wider})
-
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
@@ -193,7 +201,7 @@ class Blocks:
         if narrow is None:
             return error if str(error).startswith(str(file)) else damaged(file, error)
         name = csv_names(file)[int(narrow[1])].strip()
-        return TooNarrowError(name, _WIDER.get(narrow[2], pa.string()))
+        return TooNarrowError(name, _WIDER.get(narrow[2], TEXT))
 
 
 def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | None) -> Iterator[Block]:
@@ -227,9 +235,7 @@ def with_targets(
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
-            raise block.placed(
-                TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
-            )
+            raise block.placed(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
         if dropped is not None:
             dropped.append(int(bad.sum()))
         if bad.any() and not bad.all():

@@ -3,20 +3,16 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Int32, UInt64
+from jaxtyping import Float, Int
 
 from stochgp.data import Standardiser
-from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.memory import MemorySource, Source
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
-from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
-from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.data.time_order import BETWEEN, groups_in_time
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
@@ -32,7 +28,7 @@ class TrainingData:
     targets: Standardiser
     dtype: str
     standardized: bool = True
-    everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
+    everything: Any = None  # the `files.FileSource` that `rows` are a sample of
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
@@ -64,46 +60,6 @@ class TrainingData:
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
         return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
-
-    @classmethod
-    def of_files(
-        cls,
-        found: Survey,
-        standardize: bool,
-        mean: float | None,
-        dtype: str,
-        new_rows: str = BETWEEN,
-        *,
-        record: Callable[[str, Any, str], None],
-    ) -> "TrainingData":
-        """The sample, standardised by all rows, and where all rows are (`everything`, None where the sample is all of them).
-
-        Classes and counts are not standardised. `mean` stands for the mean of the targets; `new_rows` says where new rows lie, and so what is a group where
-        none is given.
-        """
-        rows, encoder = found.sample, found.rows.encoder
-        if rows.group is None:
-            group = groups_in_time(rows.X, rows.y, encoder, new_rows, record, in_order=False)
-        else:
-            group = groups_of(rows.group)
-        rows = dataclasses.replace(rows, group=group)
-        is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
-        data = cls.of(rows.merged(is_packed(encoder)) if is_whole else rows, standardize, mean, dtype)
-        inputs, targets = data.inputs, data.targets
-        if standardize and not is_whole:
-            of_y = found.targets.standardiser()
-            center = of_y.mean[0] if mean is None else np.float64(mean)
-            inputs = found.inputs.standardiser()
-            targets = Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
-        targets = Standardiser.identity(()) if unscaled else targets
-        everything = None
-        if not is_whole:
-            limits = np.stack([found.inputs.low, found.inputs.high])
-            everything = StandardisedRows(
-                found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
-            )
-        scaled = standardize and not unscaled
-        return cls(data.rows, inputs, targets, dtype, scaled, everything, encoder=encoder)
 
     @property
     def n_rows(self) -> int:
@@ -181,25 +137,17 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     @property
-    def passes(self) -> AbstractPasses:
+    def passes(self) -> Source:
         """All rows, standardised: of files too where `rows` are a sample."""
         return self.source(False) if self.everything is None else self.everything
 
-    def source(self, on_device: bool) -> AbstractSource:
+    def source(self, on_device: bool) -> MemorySource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
+        of = {"weight": self.rows.weight, "group": self.rows.group, "dtype": np.dtype(self.dtype)}
         if on_device:
-            return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
-        rows, dtype = self.rows, np.dtype(self.dtype)
-        seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
-        return HostRows(rows.X, rows.y, rows.weight, **seen)
-
-
-def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
-    """The number of each row's group. Raises ValueError for one group."""
-    names, number = np.unique(key, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("split_by puts all rows into one group; at least two are needed")
-    return number.astype(np.int32)
+            return MemorySource(self.X, self.y, **of)
+        scales = {"inputs": self.inputs, "targets": self.targets, "on_device": False}
+        return MemorySource(self.rows.X, self.rows.y, **of, **scales)
 
 
 def in_target_units(entry: dict[str, float], s: float, log_unit: float | None = None) -> dict[str, float]:

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from stochgp import kernels
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
-from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
 from stochgp.data.target_rows import read_labels, refuse_one_class
@@ -150,8 +150,8 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     ) -> TrainingData:
         inputs_of(self)  # refuses kernels of fingerprints
         targets = FileTargets("class")
-        data, found = read_files(self, X, target, others, context, keeps_all=False, targets=targets)
-        classes: Any = found.rows.targets.levels
+        data, found = read_files(self, X, target, others, context, keeps_all=False, rule=targets)
+        classes: Any = found.rule.levels
         check_classification_targets(classes)
         if len(np.unique(data.rows.y)) < 2:
             raise ValueError(

@@ -54,7 +54,7 @@ def with_decoupled_mean(
         return _refused(posterior, why, context)
     try:
         with jax.enable_x64(True):
-            equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes.chunks(BLOCK)))
+            equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes.blocks(BLOCK)))
             made = _solved(equations, posterior, gp, data)
     except TimeIsUpError:
         return _refused(posterior, "there was no time for a pass over all rows", context)

@@ -347,7 +347,7 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
     release()  # what learning has freed, before files are read again
     try:
         with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-            chunks = data.everything.chunks(pass_rows(learned.gp.n_features, context.devices))
+            chunks = data.everything.blocks(pass_rows(learned.gp.n_features, context.devices))
             moments = add_up(learned.gp, in_time(chunks), context.devices)
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike

@@ -9,8 +9,8 @@ from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
+from stochgp.data.files import FileSource
 from stochgp.data.rows import Rows
-from stochgp.data.survey import Survey
 from stochgp.data.training import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
@@ -105,11 +105,11 @@ def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> Fil
     return FileTargets("count" if target == "count" else "real", wanted)
 
 
-def transformed_files(data: TrainingData, found: Survey, context: FitContext) -> TrainingData:
+def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
     """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
-    T = found.rows.targets.transform
+    T = found.rule.transform
     whole = data.everything is None
-    mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
+    mean = np.average(data.rows.y, weights=data.weight) if whole else found.of_targets.mean[0]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
     return dataclasses.replace(data, transform=T, log_slope=-float(mean))
 

@@ -12,7 +12,7 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.streams import AbstractPasses, Batch
+from stochgp.data.memory import Batch, Source
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
@@ -124,14 +124,14 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-class TimedPasses(AbstractPasses):
+class TimedPasses(Source):
     """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
 
-    def __init__(self, rows: AbstractPasses):
+    def __init__(self, rows: Source):
         self.rows, self.size, self.count = rows, rows.size, rows.count
 
-    def chunks(self, size: int) -> Iterator[Batch]:
-        return deadline.in_time(self.rows.chunks(size))
+    def blocks(self, size: int) -> Iterator[Batch]:
+        return deadline.in_time(self.rows.blocks(size))
 
 
 def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Estimate, tuple[str, str]]:

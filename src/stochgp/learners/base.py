@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.devices import ONE, Devices
 from stochgp.learners.descent import (
     Descent,
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    source, plan : AbstractSource, StepPlan
+    source, plan : MemorySource, StepPlan
         The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
     prepared : any
         What the learner's `prepare` computed once before the first step.
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
         The learning rate that short trials chose, None = the learner's own; devices share the rows of a batch if `devices.steps` is True.
     """
 
-    source: AbstractSource
+    source: MemorySource
     plan: StepPlan
     prepared: Any
     rate: float | None = None
@@ -102,7 +102,7 @@ class AbstractLearner(eqx.Module):
         return n_rows
 
     @abc.abstractmethod
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+    def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
         """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""
 
     @abc.abstractmethod
@@ -237,7 +237,7 @@ class AbstractBatchLearner(AbstractLearner):
         return dataclasses.replace(self, **plain)
 
     def prepare(
-        self, gp: Any, source: AbstractSource, plan: StepPlan, seed: Seed
+        self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
         """(What the sampling computes of all rows, the learner as a key of compiled steps)."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)

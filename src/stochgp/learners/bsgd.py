@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform

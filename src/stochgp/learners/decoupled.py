@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant

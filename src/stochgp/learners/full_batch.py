@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from stochgp import deadline
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
@@ -234,7 +234,7 @@ class FullBatch(AbstractQuasiNewton):
             rows = min(rows, 2 * self.warm_rows)
         return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+    def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
         """The rows, on the host in float64, and where their fit begins."""
         size = self.seen_rows(source.size)
         chosen = np.arange(size)

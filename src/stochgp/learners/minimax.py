@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
 from stochgp.learners.evaluators import Numbers

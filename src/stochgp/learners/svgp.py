@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.deadline import COMPILING, Pace
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
@@ -77,7 +77,7 @@ class SGPR(AbstractQuasiNewton):
         moving = len(packed(self.partition(gp)[0]))
         return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
 
-    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Pace:
+    def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Pace:
         """How long an evaluation takes."""
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.learners.base import Problem
 from stochgp.learners.decoupled import AbstractGrowing, GrowingState
 from stochgp.learners.descent import Descent, decaying

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.results import ExactNLML
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource, Source
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
@@ -44,14 +44,14 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Collapsed:
+def lower_bound(gp: SparseGP, source: Source, devices: Devices = ONE) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
 
     Parameters
     ----------
-    gp, source : SparseGP, AbstractPasses
+    gp, source : SparseGP, Source
         The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
     devices : Devices
         They share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
@@ -63,7 +63,7 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
 
 def lower_bound_and_gradient(
     gp: SparseGP,
-    source: AbstractSource,
+    source: MemorySource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
     devices: Devices = ONE,
 ) -> tuple[float, Any, Naturals]:
@@ -86,7 +86,7 @@ def lower_bound_and_gradient(
         theta, rest = split(gp)
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
-        chunks = source.chunks(_pass_rows(gp, devices))
+        chunks = source.blocks(_pass_rows(gp, devices))
         total = total_of((total, sum_over_rows(_slopes, theta, chunks, devices, rest, weights)))
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
@@ -97,8 +97,8 @@ def _pass_rows(gp: SparseGP, devices: Devices) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing))) * devices.parts
 
 
-def _statistics(gp: SparseGP, process: Any, source: AbstractPasses, devices: Devices) -> Statistics:
-    chunks = source.chunks(_pass_rows(gp, devices))
+def _statistics(gp: SparseGP, process: Any, source: Source, devices: Devices) -> Statistics:
+    chunks = source.blocks(_pass_rows(gp, devices))
     return sum_over_rows(_of_rows, gp, chunks, devices, process)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from stochgp.compiled import in_threads
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise
 from stochgp.models import AbstractGP
@@ -174,7 +174,7 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float
     return solved, jitter
 
 
-def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
+def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """`Conditional` [C] of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
 
     def one(part: Int[np.ndarray, "B m"]) -> Conditional:
@@ -189,7 +189,7 @@ def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"
 
 def curvature(
     gp: AbstractGP,
-    source: AbstractSource,
+    source: MemorySource,
     near: Int[np.ndarray, "C m"],
     wide: bool,
     joint: bool = False,
@@ -226,7 +226,7 @@ def _sums_by_cell(
 
 
 def _sums(
-    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
+    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
     """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows; then weight, loss and gradient of each."""
     rows = neighbourhoods(source, near)
@@ -333,11 +333,11 @@ def _host_terms(gp: Any) -> list[dense.Term] | None:
     return dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
 
 
-def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
+def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
     """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
     if joint:
         return source.count / source.size
-    return source.weight_of(scored[scored != NONE]) / scored.size
+    return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
 def is_small(gp: Any, rows: Batch) -> bool:
@@ -349,7 +349,7 @@ def is_small(gp: Any, rows: Batch) -> bool:
     return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, X))
 
 
-def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batch:
+def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Batch:
     """The rows of each neighbourhood in float64; −1, no neighbour, has count 0, and so no influence."""
     flat = source.on_host(np.maximum(near, 0).ravel())
     X, y, count = (np.asarray(part).reshape(*near.shape, *np.shape(part)[1:]) for part in flat)

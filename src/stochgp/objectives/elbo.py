@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.streams import AbstractPasses, Batch
+from stochgp.data.memory import Batch, Source
 from stochgp.devices import ONE, Devices
 from stochgp.models import SparseGP, process_of
 from stochgp.objectives.moments import sum_over_rows
@@ -69,14 +69,14 @@ def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Estimate:
+def bound_of_all(gp: SparseGP, source: Source, devices: Devices = ONE) -> Estimate:
     """The bound of all rows per datum, in float64: one pass, which devices share, memory for one chunk.
 
     Its standard error is of expectations under the likelihood that are estimated, and 0 of others.
 
     Parameters
     ----------
-    gp, source : SparseGP, AbstractPasses
+    gp, source : SparseGP, Source
         The model at θ, its q(f) included; all rows, read once in their order.
     devices : Devices
         They share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
@@ -84,7 +84,7 @@ def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = process_of(wide)
-        chunks = source.chunks(devices.parts * CHUNK_ROWS)
+        chunks = source.blocks(devices.parts * CHUNK_ROWS)
         parts = np.atleast_1d(np.asarray(sum_over_rows(_expected, wide, chunks, devices, process)))
         value = (float(np.mean(parts)) - float(process.divergence())) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows

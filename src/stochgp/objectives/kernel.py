@@ -15,8 +15,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
+from stochgp.data.memory import Batch
 from stochgp.data.rows import Rows
-from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP

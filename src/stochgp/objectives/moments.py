@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import extended, on_device, when_ready

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import Batch, MemorySource
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
 from stochgp.objectives.conditionals import dtype_of, neighbourhoods, parts_of, systems
@@ -13,7 +13,7 @@ from stochgp.objectives.kernel import weights_of_mean
 
 
 def outer_products(
-    gp: KernelGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
+    gp: KernelGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
     """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope of the mean given the rows of the neighbourhood.
 

@@ -13,7 +13,7 @@ from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
-from stochgp.data.file_rows import are_files
+from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
 from stochgp.data.target_rows import read_labels, refuse_one_class

@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin, clone
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
 from stochgp.data.time_order import EITHER

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp.compiled import cores, in_threads
+from stochgp.data.memory import Batch
 from stochgp.data.standardise import MOST_ROWS
-from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level

@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.linalg import get_blas_funcs
 
-from stochgp.data.streams import Batch
+from stochgp.data.memory import Batch
 from stochgp.kernels import dense
 from stochgp.numerics.linalg import Factor, factorised
 from stochgp.numerics.precision import matmul
