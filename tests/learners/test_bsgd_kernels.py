@@ -9,7 +9,8 @@ import pytest
 from reference import finite_differences
 from toy import KEY, all_batches
 
-from stochgp.data.memory import Batch, MemorySource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import (
@@ -46,7 +47,7 @@ def _raw(value, dtype=jnp.float64):
 
 def _rows(X, y, weight=None, dtype=jnp.float64):
     weight = np.ones(len(y)) if weight is None else weight
-    return Batch(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
+    return Data(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
 
 
 _batch_gradient = eqx.filter_jit(batch_gradient)  # one program is compiled sooner than one for each operation
@@ -124,7 +125,7 @@ def test_the_conditional_expectation_is_the_closed_form(strict_double):
 
 def _gradient_pair(gp, X, y, tau):
     trainable, rest = partition(gp)
-    rows = Batch(jnp.asarray(X), y, jnp.ones(len(X)))
+    rows = Data(jnp.asarray(X), y, jnp.ones(len(X)))
     _, gradient = batch_gradient(trainable, rest, rows, tau)
     return gradient.kernel.variance.raw, gradient.noise_variance.raw
 

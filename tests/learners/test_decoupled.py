@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
-from stochgp.data.memory import Batch, MemorySource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
 from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
@@ -41,7 +42,7 @@ def empty(n_mean, n_covariance, spread=False, dtype=jnp.float64):
 
 
 def rows(S):
-    return Batch(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
+    return Data(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
 
 
 def begun(learner, gp):

@@ -141,7 +141,7 @@ def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():
     original = SparseGPRegressor._error_distribution
 
     def spy(self, asked, posterior, gp, data, context):
-        some = data.rows.some(np.arange(5))
+        some = data.rows.take(np.arange(5))
         z = posterior.errors_of_left_out(np.arange(5), data.rows, float(gp.noise_variance))
         solved = vars(posterior)["solved"]
         seen["error"] = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)

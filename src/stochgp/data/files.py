@@ -1,4 +1,4 @@
-"""Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
+"""Data in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from stochgp.warning import warn
 
 from .blocks import TEXT, Block, Blocks, TooNarrowError, with_targets
 from .fingerprint_rows import name_inputs
-from .memory import Batch, Source, padded
+from .memory import Source, padded
 from .reading import note_columns
-from .rows import Rows
+from .rows import Data
 from .splits import hash_keys, hash_rows
 from .standardise import Standardiser, Summary
 from .target_rows import checked_weights
@@ -31,7 +31,7 @@ from .time_order import groups_in_time
 from .training import TrainingData
 
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
-# Rows to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters.
+# Data to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters.
 MOST_ROWS = 1_000_000
 NO_ROWS = Summary(0.0, *(np.zeros(0) for _ in range(4)))
 SHARE = 0.1  # of what is free, for the rows of a sample
@@ -39,7 +39,7 @@ SHARE = 0.1  # of what is free, for the rows of a sample
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """Rows in files: inputs as numbers of `encoder`, the column `target` as those of `rule`; for a model standardised.
+    """Data in files: inputs as numbers of `encoder`, the column `target` as those of `rule`; for a model standardised.
 
     `of_inputs` and `of_targets` are summaries of all rows, `sample` is a uniform one, and `n_dropped` rows have no target.
     """
@@ -52,7 +52,7 @@ class FileSource(Source):
     size: int = 0
     of_inputs: Summary = NO_ROWS
     of_targets: Summary = NO_ROWS
-    sample: Rows | None = None
+    sample: Data | None = None
     scales: tuple[Standardiser, Standardiser] | None = None  # of inputs and targets
     dtype: str = "float64"
 
@@ -66,7 +66,7 @@ class FileSource(Source):
         """The smallest and the largest value of each input."""
         return np.stack([self.of_inputs.low, self.of_inputs.high])
 
-    def read(self) -> Iterator[tuple[Rows, Block]]:
+    def read(self) -> Iterator[tuple[Data, Block]]:
         """Yield rows of positive weight with the block they are of; the hash of the `split_by` columns is their group.
 
         Raises TableError, with file and row, for values that cannot be used.
@@ -79,19 +79,19 @@ class FileSource(Source):
                 if files.weight is not None:
                     weight = _weights(block, files.weight)
                 key = hash_keys(block.table, files.split_by) if files.split_by else None
-            rows = Rows(X, y, weight, key)
-            rows = rows if files.part is None else rows.some(files.holds(X, y, key))
+            rows = Data(X, y, weight, key)
+            rows = rows if files.part is None else rows.take(files.holds(X, y, key))
             rows = rows.counted()
             if len(rows):
                 yield replace(rows, y=self.rule.learned(rows.y)), block
 
-    def blocks(self, size: int) -> Iterator[Batch]:
+    def blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
         if self.scales is None:
             raise ValueError("the rows of files are not standardised yet")
         for rows, block in self.read():
             for start in range(0, len(rows), size):
-                part = rows.some(slice(start, start + size))
+                part = rows.take(slice(start, start + size))
                 try:
                     X, y = (
                         scale.transform(values, self.dtype)
@@ -99,7 +99,7 @@ class FileSource(Source):
                     )
                 except ValueError as error:
                     raise ValueError(f"{block.file}: {error}") from error
-                yield padded(Batch(X, y, part.weights), size, self.dtype)
+                yield padded(Data(X, y, part.weights), size, self.dtype)
 
 
 def open_files(
@@ -118,7 +118,7 @@ def open_files(
     """
     rows = _with_rules(blocks, target, missing, rule)
     most, seed = sample(len(rows.encoder.output_names)), seed + SAMPLE_SEED
-    parts: list[tuple[np.ndarray, Rows]] = []  # hashes, rows
+    parts: list[tuple[np.ndarray, Data]] = []  # hashes, rows
     X, y, size, largest = NO_ROWS, NO_ROWS, 0, np.uint64(2**64 - 1)
     for part, _ in rows.read():
         of_X, of_y = Summary.of(part.X, part.weight), Summary.of(part.y[:, None], part.weight)
@@ -126,7 +126,7 @@ def open_files(
         size += len(part)
         hashes = hash_rows(part.X, part.y, seed)
         near = hashes <= largest
-        parts.append((hashes[near], part.some(near)))
+        parts.append((hashes[near], part.take(near)))
         if sum(len(part[0]) for part in parts) > 2 * most:
             parts = [_smallest(parts, most)]
             largest = parts[0][0][-1]
@@ -135,18 +135,18 @@ def open_files(
     return replace(rows, size=size, of_inputs=X, of_targets=y, sample=_smallest(parts, most)[1])
 
 
-def _smallest(parts: list[tuple[np.ndarray, Rows]], most: int) -> tuple[np.ndarray, Rows]:
+def _smallest(parts: list[tuple[np.ndarray, Data]], most: int) -> tuple[np.ndarray, Data]:
     """The rows of the smallest hashes, in their order: a uniform sample without replacement, in whatever order rows come."""
     hashes = np.concatenate([hashes for hashes, _ in parts])
     kept = np.argsort(hashes, kind="stable")[:most]
-    return hashes[kept], Rows.joined([rows for _, rows in parts]).some(kept)
+    return hashes[kept], Data.joined([rows for _, rows in parts]).take(kept)
 
 
 def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
     column, what = read_column(name, table_columns(block.table)[name]), f"the column of weights {name!r}"
     if column.kind != "number":
         raise TableError(f"{what} holds no numbers")
-    return checked_weights(column.values, what)
+    return checked_weights(column.values, what, "data row")
 
 
 def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) -> FileSource:
@@ -248,7 +248,7 @@ def _training_data(
 ) -> TrainingData:
     """The sample, standardised by all rows, and the source of all rows, if the sample is not all of them.
 
-    Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
+    Classes and counts are not standardised. Data without `split_by` may be grouped in blocks of time.
     """
     rows: Any = found.sample
     standardize, dtype = bool(estimator.standardize), estimator.dtype

@@ -1,10 +1,11 @@
-"""Rows for a learner from memory, on the device or on the host; and the batches of a run."""
+"""Data for a learner from memory, on the device or on the host; and the batches of a run."""
 
 import abc
 import copy
+import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.numerics.arrays import filled_up, on_device
 
+from .rows import Data
 from .standardise import Standardiser
 
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
 DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
-
-
-class Batch(NamedTuple):
-    """Inputs, targets and weights of some rows. A row of weight ρ stands for ρ rows with the same target; weight 0 marks padding.
-
-    Leading axes may be added: a stack of K batches is Batch([K, B, D], [K, B], [K, B]).
-    """
-
-    X: Float[Any, "... N D"]
-    y: Float[Any, "... N"]
-    weight: Float[Any, "... N"]
 
 
 class Source(abc.ABC):
@@ -37,7 +28,7 @@ class Source(abc.ABC):
     count: float  # Σρ: how many rows they stand for
 
     @abc.abstractmethod
-    def blocks(self, size: int) -> Iterator[Batch]:
+    def blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of at most `size` rows on the device; rows of weight 0 fill blocks up."""
 
 
@@ -83,8 +74,9 @@ class MemorySource(Source):
         self.dtype, self.on_device, self._scales = dtype, on_device, (inputs, targets)
         self.weight = None if weight is None else np.asarray(weight, np.float64)
         self.group = None if group is None else np.asarray(group)
-        self.count, self._numbers = float(np.sum(self.weights())), None
-        self._rows = Batch(X, y, self.weights())
+        self.count = float(np.sum(self.weights()))
+        self.indices: Any = None  # of `some` rows among those of this source
+        self._rows = Data(X, y, self.weights())
         if on_device:
             self._rows = padded(self._on_host(slice(None), dtype), padded_size(self.size), dtype)
             self._scales = None, None
@@ -97,47 +89,48 @@ class MemorySource(Source):
     def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
         """The rows at `indices`, in this order, without a copy of them."""
         found = copy.copy(self)
-        numbers = indices if self._numbers is None else self._numbers[indices]
+        numbers = indices if self.indices is None else self.indices[indices]
         weight, group = (None if part is None else part[indices] for part in (self.weight, self.group))
         count = float(np.sum(self.weights()[indices]))
-        vars(found).update(_numbers=numbers, size=len(indices), count=count, weight=weight, group=group)
+        vars(found).update(indices=numbers, size=len(indices), count=count, weight=weight, group=group)
         return found
 
     def weights(self) -> Float[np.ndarray, " N"]:
         """ρ of every row."""
         return np.ones(self.size) if self.weight is None else self.weight
 
-    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Batch:
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Data:
         """The rows at `indices`, on the host."""
-        return self._on_host(indices if self._numbers is None else self._numbers[indices], dtype)
+        return self._on_host(indices if self.indices is None else self.indices[indices], dtype)
 
-    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
+    def take(self, indices: Int[np.ndarray, "..."]) -> Data:
         """The rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
         if self.on_device and jax.default_backend() != "cpu":
-            numbers = indices if self._numbers is None else self._numbers[indices]
+            numbers = indices if self.indices is None else self.indices[indices]
             return _gather(self._rows, np.asarray(numbers, np.int32))
         rows, shape = self.on_host(np.ravel(indices), self.dtype), np.shape(indices)
-        return Batch(*(on_device(part.reshape(*shape, *part.shape[1:])) for part in rows))
+        return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
 
-    def blocks(self, size: int, pads_few: bool = False) -> Iterator[Batch]:
+    def blocks(self, size: int, pads_few: bool = False) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows; fewer rows than `size` are `padded_size(N)`, unless `pads_few`."""
         size = size if pads_few else min(size, padded_size(self.size))
         for start in range(0, self.size, size):
             part = np.arange(start, min(start + size, self.size))
             weight = on_device(filled_up(self.weights()[part].astype(self.dtype), size, 0.0))
-            yield self.take(filled_up(part, size))._replace(weight=weight)
+            yield dataclasses.replace(self.take(filled_up(part, size)), weight=weight)
 
-    def _on_host(self, numbers: Any, dtype: Any) -> Batch:
+    def _on_host(self, numbers: Any, dtype: Any) -> Data:
         """Rounded to the dtype of the rows first."""
-        parts = [np.asarray(part)[numbers] for part in self._rows]
+        rows = self._rows
+        parts = [np.asarray(part)[numbers] for part in (rows.X, rows.y, rows.weight)]
         for i, scale in enumerate(self._scales):
             parts[i] = parts[i] if scale is None else scale.transform(parts[i], self.dtype)
-        return Batch(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in parts))
+        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in parts))
 
 
-def padded(rows: Batch, size: int, dtype: Any) -> Batch:
-    """Rows on the device, filled up to `size` by rows of weight 0."""
-    return Batch(*(on_device(filled_up(np.asarray(part, dtype), size, 0.0)) for part in rows))
+def padded(rows: Data, size: int, dtype: Any) -> Data:
+    """Data on the device, filled up to `size` by rows of weight 0."""
+    return jax.tree.map(lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0)), rows)
 
 
 def padded_size(n: int) -> int:
@@ -156,7 +149,7 @@ def shuffled_batches(
 ) -> Int[np.ndarray, "K B"]:
     """The batches of steps start … start + K − 1: without replacement within an epoch of ⌊n/B⌋ steps, a new shuffle for every epoch.
 
-    The seed alone says which batch a step has, however a run is cut into stretches. Rows left over at the end of an epoch wait for the
+    The seed alone says which batch a step has, however a run is cut into stretches. Data left over at the end of an epoch wait for the
     next.
     """
     n, per_epoch = len(indices), len(indices) // batch_size
@@ -191,5 +184,5 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
 
 
 @jax.jit
-def _gather(rows: Batch, indices: Array) -> Batch:
+def _gather(rows: Data, indices: Array) -> Data:
     return jax.tree.map(lambda values: values[indices], rows)

@@ -22,7 +22,7 @@ from stochgp.data.fingerprint_rows import (
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import is_finite, refuse_not_finite
 from stochgp.data.target_rows import (
     read_groups,
@@ -60,12 +60,12 @@ def read_training_rows(
     *,
     inputs: Inputs = Inputs.NUMBERS,
     new_rows: str = BETWEEN,
-) -> tuple[Rows, Encoder | None]:
+) -> tuple[Data, Encoder | None]:
     """The rows given to `fit`, checked, in the user's units; and the encoder of their inputs.
 
     Record columns and rows that are not used as they are, and groups that are blocks of time. Set `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
-    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
-    apart. Rows of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
+    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Data of different groups stay
+    apart. Data of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
     (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
     missing, budget = estimator.missing, context.budget
@@ -89,7 +89,7 @@ def read_training_rows(
         encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
     rows = read_rows(numbers, y, sample_weight, groups).counted()
     if missing == "skip":
-        rows = rows.some(without_skipped(rows.X))
+        rows = rows.take(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     note_columns(encoder, context)
@@ -174,7 +174,7 @@ def read_rows(
     *,
     joins: Encoder | None = None,
     may_weigh_nothing: bool = False,
-) -> Rows:
+) -> Data:
     """Checked rows of inputs that are numbers already, in their order. `joins` is the encoder of a fitted model whose rows they join.
 
     Raises ValueError, naming the row, for targets, weights and groups that cannot be used, for all weights 0 unless that may be, and for packed
@@ -185,7 +185,7 @@ def read_rows(
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
-    return Rows(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
+    return Data(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
 
 
 def read_inputs(

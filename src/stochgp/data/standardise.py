@@ -168,7 +168,7 @@ MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
 
 @dataclass(frozen=True, eq=False)
 class ModelRows:
-    """Rows X of a user, which the model sees standardised, in `dtype`. With `skips` rows of NaN are molecules that were left out."""
+    """Data X of a user, which the model sees standardised, in `dtype`. With `skips` rows of NaN are molecules that were left out."""
 
     X: Float[np.ndarray, "N D"]
     inputs: Standardiser
@@ -213,7 +213,7 @@ class ModelRows:
         return np.where(self._skipped[:, None], np.zeros((), self.X.dtype), self.X)
 
     def _standardised(self, part: np.ndarray, dtype: str, start: int) -> np.ndarray:
-        """Rows start, start + 1, … of what a user gave; ValueError says which of them are not finite."""
+        """Data start, start + 1, … of what a user gave; ValueError says which of them are not finite."""
         try:
             return self.inputs.transform(part, dtype)
         except ValueError as error:

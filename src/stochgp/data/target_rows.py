@@ -112,14 +112,16 @@ def read_weights(
     return found
 
 
-def checked_weights(weight: Float[np.ndarray, " N"], name: str = "sample_weight") -> Float[np.ndarray, " N"]:
+def checked_weights(
+    weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
+) -> Float[np.ndarray, " N"]:
     """The weights. Raises ValueError, with the first row, for negative ones and those beyond 1e30."""
     most = f"; a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
-    for bad, why, end in ((weight < 0, "negative", ""), (weight > LARGEST_WEIGHT, "too large", most)):
+    for bad, what, end in ((weight < 0, "negative, ", ""), (weight > LARGEST_WEIGHT, "", most)):
         if bad.any():
-            row = int(np.argmax(bad))
+            first = int(np.argmax(bad))
             raise ValueError(
-                f"{name} is {why}, {weight[row]:g}, at data row {row + 1} (rows count from 1){end}"
+                f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
             )
     return weight
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource, Source
 from stochgp.data.reading import Encoder
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
@@ -23,7 +23,7 @@ _SCALED = ("variance", "noise_variance")
 class TrainingData:
     """Checked rows in the user's units, and what standardises them."""
 
-    rows: Rows  # in the user's units
+    rows: Data  # in the user's units
     inputs: Standardiser
     targets: Standardiser
     dtype: str
@@ -32,7 +32,7 @@ class TrainingData:
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    left_out: Rows | None = None  # in the user's units, for the calibration of observations
+    left_out: Data | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
     mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
     mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
@@ -40,7 +40,7 @@ class TrainingData:
     @classmethod
     def of(
         cls,
-        rows: Rows,
+        rows: Data,
         standardize: bool,
         mean: float | None,
         dtype: str,
@@ -126,7 +126,7 @@ class TrainingData:
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
         values = None if self.mean_values is None else self.mean_values[indices]
-        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None, mean_values=values)
+        return dataclasses.replace(self, rows=self.rows.take(indices), everything=None, mean_values=values)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
         """As they were given, before a transform, with the mean function."""

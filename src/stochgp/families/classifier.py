@@ -14,7 +14,7 @@ from stochgp.context import FitContext
 from stochgp.data import Standardiser
 from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
@@ -130,7 +130,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     def _read_data(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
     ) -> TrainingData:
-        """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
+        """Data whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
             return self._read_classes_of_files(
                 X, y, {"sample_weight": sample_weight, "groups": groups}, context
@@ -161,7 +161,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         return data
 
 
-def _scores(fitted: Fitted, rows: Rows) -> Scores:
+def _scores(fitted: Fitted, rows: Data) -> Scores:
     """Of rows whose targets number the classes; the constant is the frequency of each class among these rows."""
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities

@@ -17,7 +17,7 @@ from stochgp.data.files import are_files, read_files
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
@@ -251,7 +251,7 @@ def store(
     *,
     solution: Solution | None = None,
     nlml: float | None = None,
-    score: Callable[[Fitted, Rows], Scores] | None = None,
+    score: Callable[[Fitted, Data], Scores] | None = None,
 ) -> None:
     """Set the fitted attributes, in target units: the only place that does. `nlml` is exact, per datum, of standardised targets."""
     parts = [part for part in (learned, solution) if part is not None]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation, Linear
@@ -46,7 +46,7 @@ def begun(gp: FeatureGP, moments: Moments) -> Stream:
     return Stream(jax.tree.map(_wide, moments), float(gp.variance))
 
 
-def moments_of(fitted: Fitted, new: Rows) -> Moments:
+def moments_of(fitted: Fitted, new: Data) -> Moments:
     """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)

@@ -14,7 +14,7 @@ from stochgp.choosing import AS_ASKED, Preference, prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.memory import MemorySource
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
@@ -194,7 +194,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     z = None
     if group is None or posterior.leaves_groups_out:
         noise = float(value_of(gp.noise_variance))
-        every = Rows(data.X, data.y, data.weight, data.rows.group)
+        every = Data(data.X, data.y, data.weight, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), z, group, weight)

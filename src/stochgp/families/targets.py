@@ -10,7 +10,7 @@ from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
 from stochgp.data.files import FileSource
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
@@ -43,7 +43,7 @@ def untransformed(likelihood: Any) -> Any:
 
 
 def standardised(
-    rows: Rows, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
+    rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
     """The data of these rows, standardised as the estimator's settings say; less a fitted mean if `mean` is "linear" or "trees"."""
     settings = bool(estimator.standardize), estimator.dtype, leaves_inputs
@@ -60,7 +60,7 @@ def standardised(
 
 
 def transformed(
-    rows: Rows,
+    rows: Data,
     wanted: AbstractTransform | str,
     estimator: Any,
     leaves_inputs: bool,
@@ -86,7 +86,7 @@ def transformed(
     return dataclasses.replace(data, transform=T, log_slope=slope)
 
 
-def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
+def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
     """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
     refuse_no_counts(rows.y)
     unchanged = Standardiser.identity((rows.X.shape[1],))
@@ -115,7 +115,7 @@ def transformed_files(data: TrainingData, found: FileSource, context: FitContext
 
 
 def _fitted_transform(
-    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, context: FitContext
+    wanted: AbstractTransform | str, rows: Data, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
     if isinstance(wanted, Log):

@@ -12,7 +12,8 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.memory import Batch, Source
+from stochgp.data.memory import Source
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
@@ -125,12 +126,12 @@ def bound_of(estimator: Any) -> float:
 
 
 class TimedPasses(Source):
-    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
+    """Data of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
 
     def __init__(self, rows: Source):
         self.rows, self.size, self.count = rows, rows.size, rows.count
 
-    def blocks(self, size: int) -> Iterator[Batch]:
+    def blocks(self, size: int) -> Iterator[Data]:
         return deadline.in_time(self.rows.blocks(size))
 
 

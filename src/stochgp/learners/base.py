@@ -11,7 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from stochgp.data.memory import Batch, MemorySource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.devices import ONE, Devices
 from stochgp.learners.descent import (
     Descent,
@@ -211,7 +212,7 @@ class AbstractBatchLearner(AbstractLearner):
     sampling: Any = Uniform()
 
     @abc.abstractmethod
-    def step(self, state: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
         """(State after one step on `batch`, numbers by name, "loss" among them). Pure; fit for jit and scan."""
 
     @property
@@ -258,7 +259,7 @@ class AbstractBatchLearner(AbstractLearner):
         batches = problem.source.take(indices)
         if factors is not None:
             weight = np.asarray(batches.weight)
-            batches = batches._replace(weight=on_device(weight * factors.astype(weight.dtype)))
+            batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
         if devices.steps:
             state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
         words = np.asarray(seed, np.uint32)
@@ -276,7 +277,7 @@ def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Batch, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
+def _scan(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
     """(State after a step on each of a stack of batches, means of their numbers, the mean of the squared losses).
 
     A step's key depends on its number alone.

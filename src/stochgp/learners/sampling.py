@@ -38,7 +38,7 @@ class AbstractSampling(eqx.Module):
 
 
 class Uniform(AbstractSampling):
-    """Rows drawn uniformly: without replacement in shuffled epochs, or independently.
+    """Data drawn uniformly: without replacement in shuffled epochs, or independently.
 
     Parameters
     ----------

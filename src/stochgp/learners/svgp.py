@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.memory import Batch, MemorySource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
@@ -207,9 +208,7 @@ class SVGP(AbstractBatchLearner):
         """(What the optimiser moves, the rest)."""
         return partition(gp) if self.natural_rate is None else without_gaussian(gp)
 
-    def step(
-        self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray
-    ) -> tuple[SVGPState, dict[str, Array]]:
+    def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
         """The numbers: "loss", −ELBO per datum of the batch; "divergence", KL(q ‖ p) per datum; "jitter" on the diagonal of k(Z, Z)."""
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]

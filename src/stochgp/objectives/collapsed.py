@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from stochgp.data.memory import Batch, MemorySource, Source
+from stochgp.data.memory import MemorySource, Source
+from stochgp.data.rows import Data
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
@@ -102,7 +103,7 @@ def _statistics(gp: SparseGP, process: Any, source: Source, devices: Devices) ->
     return sum_over_rows(_of_rows, gp, chunks, devices, process)
 
 
-def _of_rows(gp: SparseGP, rows: Batch, process: Any) -> Statistics:
+def _of_rows(gp: SparseGP, rows: Data, process: Any) -> Statistics:
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
@@ -153,7 +154,7 @@ def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> 
     return jax.grad(among)(theta)
 
 
-def _slopes(theta: Any, rows: Batch, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
+def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
     """The derivatives through k(Z, X), k(x, x) and the noise of these rows."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from stochgp.data.memory import Batch
+from stochgp.data.rows import Data
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import extended, on_device, when_ready
@@ -39,14 +39,14 @@ class Moments(NamedTuple):
     log_multiplier: Float[Any, ""] | float = 0.0
 
 
-def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
+def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
     """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
 
     A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
 
     Parameters
     ----------
-    gp, rows : FeatureGP, Batch
+    gp, rows : FeatureGP, Data
         The model, whose two variances do not enter; inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
@@ -58,7 +58,7 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
     return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
-def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Moments:
+def add_up(gp: FeatureGP, chunks: Iterable[Data], devices: Devices = ONE) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk.
 
     On several devices each chunk is cut into L virtual shards, whose sums are added in their order at the end: the same bits for any number of
@@ -86,7 +86,7 @@ def total_of(parts: Iterable[T]) -> T:
 
 
 def sum_over_rows(
-    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], devices: Devices, *more: Any
+    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], devices: Devices, *more: Any
 ) -> T:
     """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
 
@@ -103,13 +103,13 @@ def sum_over_rows(
 
 
 @eqx.filter_jit
-def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Batch, *more: Any) -> T:
+def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
     return of_rows(gp, rows, *more)
 
 
 @eqx.filter_jit
 def _of_shards(
-    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Batch, n_own: Any, devices: Devices
+    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, n_own: Any, devices: Devices
 ) -> T:
     """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
 
@@ -118,7 +118,7 @@ def _of_shards(
     dynamic, static = eqx.partition(given, eqx.is_array)
     each = devices.shards // devices.count
 
-    def own(dynamic: tuple[Any, ...], rows: Batch, n_own: Array) -> T:
+    def own(dynamic: tuple[Any, ...], rows: Data, n_own: Array) -> T:
         dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
         gp, *more = eqx.combine(dynamic, static)
         parts = jax.tree.map(lambda part: part.reshape(each, -1, *part.shape[1:]), rows)
@@ -138,14 +138,14 @@ def _of_shards(
     return jax.shard_map(own, mesh=devices.mesh, in_specs=specs, out_specs=spread)(dynamic, rows, n_own)
 
 
-def _filled(rows: Batch, devices: Devices) -> Batch:
+def _filled(rows: Data, devices: Devices) -> Data:
     """With rows of weight 0 at the end, so that there are equal shards."""
     missing = devices.padded(len(rows.y)) - len(rows.y)
     return rows if missing == 0 else _with_padding(rows, missing)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _with_padding(rows: Batch, missing: int) -> Batch:
+def _with_padding(rows: Data, missing: int) -> Data:
     return extended(rows, missing, "constant")
 
 
@@ -155,7 +155,7 @@ def pass_rows(n_features: int, devices: Devices = ONE) -> int:
 
 
 def chunk_rows(n_features: int) -> int:
-    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
+    """Data of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

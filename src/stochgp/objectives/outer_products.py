@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.data.memory import Batch, MemorySource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
 from stochgp.objectives.conditionals import dtype_of, neighbourhoods, parts_of, systems
@@ -43,10 +44,11 @@ def outer_products(
 
 
 def outer_products_of_few(
-    gp: KernelGP, rows: Batch, sloping: Int[np.ndarray, " P"]
+    gp: KernelGP, rows: Data, sloping: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "A A"]:
     """The same at some of these rows, of the mean given all of them: for N² numbers and N³/3 products in float64."""
-    X, _, weight = (np.asarray(part, np.float64) for part in rows)
+    rows = rows.wide()
+    X, weight = rows.X, rows.weight
     term = _term_of(gp)
     g = dense.slopes_of_term(term, X[sloping], X, weights_of_mean(gp, rows))
     return (weight[sloping, None] * g).T @ g / weight[sloping].sum()
