@@ -111,7 +111,7 @@ def per_step(seconds: Sequence[float], n_steps: int) -> dict[str, float | int]:
 
 
 class Problem(NamedTuple):
-    """Data X [N, D] and y [N], weights W1 [D, M], b1 [M], W2 [M, M], b2 [M] of a ReLU network; float32."""
+    """Rows X [N, D] and y [N], weights W1 [D, M], b1 [M], W2 [M, M], b2 [M] of a ReLU network; float32."""
 
     X: np.ndarray
     y: np.ndarray

@@ -24,7 +24,7 @@ FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2
 
 
 class Split(NamedTuple):
-    """Data on the host, standardised as they are read; `floor` is the least RMSE that noise allows, NaN where the noise is unknown."""
+    """Rows on the host, standardised as they are read; `floor` is the least RMSE that noise allows, NaN where the noise is unknown."""
 
     train: MemorySource
     X_test: np.ndarray

@@ -1,4 +1,4 @@
-"""Data that are copies count as one row that is left out whole, at any number of rows, also where they differ by rounding."""
+"""Rows that are copies count as one row that is left out whole, at any number of rows, also where they differ by rounding."""
 
 import warnings
 
@@ -15,7 +15,7 @@ X, Y = RNG.normal(size=(300, 3)), RNG.normal(size=300)
 
 
 def drawn(n, d, *, dtype=np.float64):
-    """Data of few values, with negative zeros, weights and groups."""
+    """Rows of few values, with negative zeros, weights and groups."""
     X = -RNG.integers(-1, 2, (n, d)).astype(dtype)
     return Data(
         X, RNG.integers(0, 3, n) * 1.0, RNG.uniform(0.1, 3, n), RNG.integers(0, 3, n).astype(np.int32)

@@ -32,7 +32,7 @@ def make_rows(n=N, dtype=jnp.float32):
 
 
 def left_out(gp, data):
-    """Data predicted from their neighbours."""
+    """Rows predicted from their neighbours."""
     return some_left_out(gp, data, Budget(10**11))  # whatever the process holds
 
 

@@ -59,7 +59,7 @@ def covariance(gp, X, count=None):
 
 @functools.cache
 def draw(n=60, seed=0, width=6.0, d=1):
-    """Data, and targets of the model with lengthscale 0.7, variance 2, noise variance 0.1."""
+    """Rows, and targets of the model with lengthscale 0.7, variance 2, noise variance 0.1."""
     generator = np.random.default_rng(seed)
     X = generator.uniform(0, width, size=(n, d))
     with jax.enable_x64(True):

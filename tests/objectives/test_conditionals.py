@@ -184,7 +184,7 @@ def test_a_multiple_of_all_weights_changes_leave_one_out_by_the_noise_of_neighbo
 
 
 def test_a_row_of_weight_2_counts_as_two_equal_centres_and_as_two_equal_neighbours():
-    """Data 0 to 2, the first one twice or with weight 2: given the rows of the others, whatever stands for them."""
+    """Rows 0 to 2, the first one twice or with weight 2: given the rows of the others, whatever stands for them."""
     X, y, _ = make_data(3)
     X, y = X[[0, 1, 2, 0]], y[[0, 1, 2, 0]]
     merged = MemorySource(X[:3], y[:3], np.array([2.0, 1.0, 1.0]), dtype=jnp.float64)
@@ -235,7 +235,7 @@ def test_rows_left_out_of_one_matrix_and_how_they_change_with_it():
 
 
 def test_a_variance_is_never_below_that_of_one_observation():
-    """Data of tiny weight: 1/Q_ii − σ²/ρ + σ² is a difference of huge numbers."""
+    """Rows of tiny weight: 1/Q_ii − σ²/ρ + σ² is a difference of huge numbers."""
     parts = np.diag([1.0, 1e8])[None], [[1.0, 2.0]], [[-1e8 - 9]], [[0.1]]
     found = left_out(*(np.asarray(part, np.float32) for part in parts))
     np.testing.assert_allclose(found[0].variance, 0.1, rtol=1e-6)

@@ -296,7 +296,7 @@ def evaluate(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the model's columns and its target, or - (CSV text from the standard input). Data without a target are left out, with a note of
+        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target are left out, with a note of
         their number.
     target
         The target column, if it is called otherwise than at fit.

@@ -69,7 +69,7 @@ class TooNarrowError(ValueError):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Data that are read from files whenever they are iterated over, in the same order: files by their names, at most 65,536 rows at a time.
+    """Rows that are read from files whenever they are iterated over, in the same order: files by their names, at most 65,536 rows at a time.
 
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
     with the wider type among `types`. Made by `Blocks.of`, which checks that the files are there.

@@ -1,4 +1,4 @@
-"""Data in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
+"""Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -25,21 +25,20 @@ from .memory import Source, padded
 from .reading import note_columns
 from .rows import Data
 from .splits import hash_keys, hash_rows
-from .standardise import Standardiser, Summary
+from .standardise import NO_ROWS, Standardiser, Summary
 from .target_rows import checked_weights
 from .time_order import groups_in_time
 from .training import TrainingData
 
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
-# Data to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters.
+# Rows to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters.
 MOST_ROWS = 1_000_000
-NO_ROWS = Summary(0.0, *(np.zeros(0) for _ in range(4)))
 SHARE = 0.1  # of what is free, for the rows of a sample
 
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """Data in files: inputs as numbers of `encoder`, the column `target` as those of `rule`; for a model standardised.
+    """Rows in files: inputs as numbers of `encoder`, the column `target` as those of `rule`; for a model standardised.
 
     `of_inputs` and `of_targets` are summaries of all rows, `sample` is a uniform one, and `n_dropped` rows have no target.
     """
@@ -121,8 +120,8 @@ def open_files(
     parts: list[tuple[np.ndarray, Data]] = []  # hashes, rows
     X, y, size, largest = NO_ROWS, NO_ROWS, 0, np.uint64(2**64 - 1)
     for part, _ in rows.read():
-        of_X, of_y = Summary.of(part.X, part.weight), Summary.of(part.y[:, None], part.weight)
-        X, y = (of_X, of_y) if not size else (X.merged(of_X), y.merged(of_y))
+        X = X.merged(Summary.of(part.X, part.weight))
+        y = y.merged(Summary.of(part.y[:, None], part.weight))
         size += len(part)
         hashes = hash_rows(part.X, part.y, seed)
         near = hashes <= largest
@@ -248,7 +247,7 @@ def _training_data(
 ) -> TrainingData:
     """The sample, standardised by all rows, and the source of all rows, if the sample is not all of them.
 
-    Classes and counts are not standardised. Data without `split_by` may be grouped in blocks of time.
+    Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
     """
     rows: Any = found.sample
     standardize, dtype = bool(estimator.standardize), estimator.dtype

@@ -1,4 +1,4 @@
-"""Data for a learner from memory, on the device or on the host; and the batches of a run."""
+"""Rows for a learner from memory, on the device or on the host; and the batches of a run."""
 
 import abc
 import copy
@@ -129,7 +129,7 @@ class MemorySource(Source):
 
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
-    """Data on the device, filled up to `size` by rows of weight 0."""
+    """Rows on the device, filled up to `size` by rows of weight 0."""
     return jax.tree.map(lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0)), rows)
 
 
@@ -149,7 +149,7 @@ def shuffled_batches(
 ) -> Int[np.ndarray, "K B"]:
     """The batches of steps start … start + K − 1: without replacement within an epoch of ⌊n/B⌋ steps, a new shuffle for every epoch.
 
-    The seed alone says which batch a step has, however a run is cut into stretches. Data left over at the end of an epoch wait for the
+    The seed alone says which batch a step has, however a run is cut into stretches. Rows left over at the end of an epoch wait for the
     next.
     """
     n, per_epoch = len(indices), len(indices) // batch_size

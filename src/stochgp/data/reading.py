@@ -23,7 +23,7 @@ from stochgp.data.fingerprint_rows import (
     without_skipped,
 )
 from stochgp.data.rows import Data
-from stochgp.data.standardise import is_finite, refuse_not_finite
+from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.target_rows import (
     read_groups,
     read_targets,
@@ -64,8 +64,8 @@ def read_training_rows(
     """The rows given to `fit`, checked, in the user's units; and the encoder of their inputs.
 
     Record columns and rows that are not used as they are, and groups that are blocks of time. Set `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
-    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Data of different groups stay
-    apart. Data of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
+    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
+    apart. Rows of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
     (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
     missing, budget = estimator.missing, context.budget
@@ -250,7 +250,7 @@ def _encoded(
         encoder.is_plain
         and isinstance(X, np.ndarray)
         and X.shape[1:] == (len(encoder.columns),)
-        and is_finite(X)
+        and first_not_finite(X) is None
     ):
         return X, []
     n_columns = len(encoder.output_names)

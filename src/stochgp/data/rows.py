@@ -1,4 +1,4 @@
-"""Data in memory: as they were given, or as a model sees them."""
+"""Rows in memory: as they were given, or as a model sees them."""
 
 import functools
 from collections.abc import Sequence

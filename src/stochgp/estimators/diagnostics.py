@@ -143,7 +143,7 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
     """New rows that cannot spoil the predictions of other rows.
 
     Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
-    c = MAX_RANGES. Data whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out. Warns of both (UserWarning).
+    c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out. Warns of both (UserWarning).
     """
     if fitted.seen is not None and len(rows):
         seen = fitted.seen

@@ -39,7 +39,7 @@ def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 class Fitted:
     """A posterior of f given standardised inputs, what is observed of f, and the way from the user's inputs.
 
-    `dtype` is that of the rows that the posterior sees. Data come in blocks of the posterior's `block_rows`, the last one filled up.
+    `dtype` is that of the rows that the posterior sees. Rows come in blocks of the posterior's `block_rows`, the last one filled up.
     """
 
     encoder: Encoder | None

@@ -130,7 +130,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     def _read_data(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
     ) -> TrainingData:
-        """Data whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
+        """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
             return self._read_classes_of_files(
                 X, y, {"sample_weight": sample_weight, "groups": groups}, context

@@ -41,7 +41,7 @@ def with_decoupled_mean(
 ) -> VariationalPosterior:
     """The posterior with a mean from `points`; None: from `asked` points, None = as many as pay.
 
-    Data of groups do not say how large the noise is: it stays.
+    Rows of groups do not say how large the noise is: it stays.
     """
     base = typing.cast(InducingProcess, posterior.process)
     if points is None:

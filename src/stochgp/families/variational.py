@@ -126,7 +126,7 @@ def bound_of(estimator: Any) -> float:
 
 
 class TimedPasses(Source):
-    """Data of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
+    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
 
     def __init__(self, rows: Source):
         self.rows, self.size, self.count = rows, rows.size, rows.count

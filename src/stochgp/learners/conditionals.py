@@ -318,7 +318,7 @@ class LeaveOneOut(AbstractConditionals):
         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
         decides what the rows leave open. None = no prior.
     warm_rows : int or None
-        Data whose exact likelihood gives the start of the steps; None = the parameters given.
+        Rows whose exact likelihood gives the start of the steps; None = the parameters given.
     searches : int
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
     evaluator : AbstractEvaluator or None

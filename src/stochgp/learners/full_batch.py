@@ -33,7 +33,7 @@ STEPS = 100
 FEW_TOLERANCE = 1e-3  # nats per datum in 3 steps, at which `optimum_of_few` ends
 PATIENCE = 3  # steps over which the improvement is measured
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
-# Data of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
+# Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
 ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, MIN_ROWS = 3_000, 30.0, 6.0, 200
 EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
 MAX_STEPS_PER_EVALUATION = 20
@@ -172,11 +172,11 @@ class FullBatch(AbstractQuasiNewton):
     epochs : int or None
         Steps at most; None = 100.
     subset_rows : int or None
-        Data of a random subset; None, or as many as there are, = all rows.
+        Rows of a random subset; None, or as many as there are, = all rows.
     spread : float or None
         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
     warm_rows : int or None
-        Data that are fitted first if there are more than twice as many: L-BFGS then begins at their optimum, with the curvature that it
+        Rows that are fitted first if there are more than twice as many: L-BFGS then begins at their optimum, with the curvature that it
         learned there; None = none.
     hold_networks : bool
         True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.

@@ -38,7 +38,7 @@ class AbstractSampling(eqx.Module):
 
 
 class Uniform(AbstractSampling):
-    """Data drawn uniformly: without replacement in shuffled epochs, or independently.
+    """Rows drawn uniformly: without replacement in shuffled epochs, or independently.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from stochgp.models import SparseGP
 class Stream(eqx.Module):
     """A model that has learned from a part of a stream, with everything needed to continue: from a file of it to the same bits.
 
-    Data wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
+    Rows wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
     drops them. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
 
     Parameters

@@ -155,7 +155,7 @@ def pass_rows(n_features: int, devices: Devices = ONE) -> int:
 
 
 def chunk_rows(n_features: int) -> int:
-    """Data of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
+    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

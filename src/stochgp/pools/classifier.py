@@ -234,7 +234,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> HeldOut:
-    """Data that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
+    """Rows that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
     generator, found = np.random.default_rng(context.seed("division")), HeldOut.none(len(rows))
     if in_time or len(rows) > MAX_FEW_ROWS:
         if len(rows) >= MIN_ROWS_HELD_OUT:

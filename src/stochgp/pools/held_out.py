@@ -1,4 +1,4 @@
-"""Data that no member of a pool sees before members are compared, and their predictions."""
+"""Rows that no member of a pool sees before members are compared, and their predictions."""
 
 import dataclasses
 from typing import Any, NamedTuple

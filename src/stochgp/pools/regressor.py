@@ -180,7 +180,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _read_training(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
     ) -> tuple[Data, Any, bool] | None:
-        """(Data in the user's units, the encoder of the table, whether their groups are blocks of time). None for files that do not fit into memory."""
+        """(Rows in the user's units, the encoder of the table, whether their groups are blocks of time). None for files that do not fit into memory."""
         if not are_files(X):
             place = EITHER if self.new_rows == "auto" else self.new_rows
             rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, new_rows=place)

@@ -105,7 +105,7 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 
 
 def _halves(rows: Data, seed: int) -> tuple[Data, Data, Int[np.ndarray, " R"]]:
-    """(Data to learn from, rows to predict, clusters of these), of at most 2,000."""
+    """(Rows to learn from, rows to predict, clusters of these), of at most 2,000."""
     rows = rows.take(random_rows(len(rows), MAX_ROWS, seed))
     new = held_out(rows, np.random.default_rng(seed), share=0.5).all
     held, spread = rows.take(new), np.std(rows.X, axis=0)
