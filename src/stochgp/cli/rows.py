@@ -14,11 +14,10 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import TooNarrowError
 from stochgp.data.splits import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
-from stochgp.tables.files import DAMAGE
+from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.targets import FileTargets
 from stochgp.warning import warn

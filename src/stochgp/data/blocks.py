@@ -14,22 +14,11 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import LARGEST, TableError, row_of_first
-from stochgp.tables.files import (
-    DAMAGE,
-    SUFFIXES,
-    checked_names,
-    csv_names,
-    damaged,
-    file_suffix,
-    tables_of,
-)
+from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
 
 from .splits import hash_again, hash_rows, is_below
 
-TEXT = pa.string()
-_WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
-_NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
 
 
 class Block(NamedTuple):
@@ -57,14 +46,6 @@ class Block(NamedTuple):
         read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
         number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
         return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
-
-
-class TooNarrowError(ValueError):
-    """A column of text files holds values of a wider type than its first rows."""
-
-    def __init__(self, name: str, wider: pa.DataType):
-        super().__init__(f"column {name!r} needs {wider}")
-        self.name, self.wider = name, wider
 
 
 @dataclass(frozen=True)
@@ -134,13 +115,10 @@ class Blocks:
     def names(self) -> list[str]:
         """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
         first = self.files()[0]
-        try:
-            table = next(tables_of(first), None)
-        except DAMAGE as error:
-            raise self._fault(first, error) from error
+        table = next(tables_of(first), None)
         if table is None:
             raise ValueError(f"{first}: the file holds no rows")
-        return checked_names(first, table)
+        return table.column_names
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
@@ -188,35 +166,11 @@ class Blocks:
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
-            try:
-                yield from _whole(file, tables_of(file, wanted, self.types), wanted)
-            except DAMAGE as error:
-                if isinstance(error, TableError):
-                    raise
-                raise self._fault(file, error) from error
-
-    def _fault(self, file: Path, error: Exception) -> Exception:
-        """A type that the first rows of a text file did not show, or damage."""
-        narrow = _NARROW.search(str(error))
-        if narrow is None:
-            return error if str(error).startswith(str(file)) else damaged(file, error)
-        name = csv_names(file)[int(narrow[1])].strip()
-        return TooNarrowError(name, _WIDER.get(narrow[2], TEXT))
-
-
-def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | None) -> Iterator[Block]:
-    """The blocks of a file that has the columns."""
-    first = 0
-    for table in tables:
-        names = checked_names(file, table)
-        table = table.rename_columns(names)
-        absent = [name for name in columns or () if name not in names]
-        if absent:
-            raise TableError(f"{file}: there is no column {quoted(absent)}; {did_you_mean(absent[0], names)}")
-        table = table if columns is None else table.select(list(columns))
-        if table.num_rows:
-            yield Block(table, file, first)
-        first += table.num_rows
+            first = 0
+            for table in tables_of(file, wanted, self.types):
+                if table.num_rows:
+                    yield Block(table, file, first)
+                first += table.num_rows
 
 
 def with_targets(

@@ -14,12 +14,13 @@ from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import TableError, read_column, table_columns
 from stochgp.tables.encoding import DROP, TableEncoder, column_of
+from stochgp.tables.files import TooNarrowError
 from stochgp.tables.readings import day_first_of
 from stochgp.tables.summaries import ColumnSummary, MixedKindsError
 from stochgp.tables.targets import REAL, FileTargets
 from stochgp.warning import warn
 
-from .blocks import TEXT, Block, Blocks, TooNarrowError, with_targets
+from .blocks import Block, Blocks, with_targets
 from .fingerprint_rows import name_inputs
 from .memory import Source, padded
 from .reading import note_columns
@@ -92,13 +93,9 @@ class FileSource(Source):
             for start in range(0, len(rows), size):
                 part = rows.take(slice(start, start + size))
                 try:
-                    X, y = (
-                        scale.transform(values, self.dtype)
-                        for scale, values in zip(self.scales, (part.X, part.y), strict=True)
-                    )
+                    yield padded(part.standardised(*self.scales, self.dtype), size, self.dtype)
                 except ValueError as error:
                     raise ValueError(f"{block.file}: {error}") from error
-                yield padded(Data(X, y, part.weights), size, self.dtype)
 
 
 def open_files(
@@ -186,7 +183,7 @@ def _summaries(
                 try:
                     found.setdefault(name, ColumnSummary(name)).add(column)
                 except MixedKindsError:
-                    raise TooNarrowError(name, TEXT) from None
+                    raise TooNarrowError(name) from None
     if not found:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
     return list(found.values()), sum(dropped), rule
@@ -250,7 +247,7 @@ def _training_data(
     Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
     """
     rows: Any = found.sample
-    standardize, dtype = bool(estimator.standardize), estimator.dtype
+    standardize = bool(estimator.standardize)
     if rows.group is None:
         group = groups_in_time(
             rows.X, rows.y, found.encoder, estimator.new_rows, context.record, in_order=False
@@ -261,18 +258,20 @@ def _training_data(
             raise ValueError("split_by puts all rows into one group; at least two are needed")
         group = group.astype(np.int32)
     rows = replace(rows, group=group)
-    is_whole = found.size == len(rows)
-    data = TrainingData.of(rows.merged() if is_whole else rows, standardize, mean, dtype)
-    inputs, targets, everything = data.inputs, data.targets, None
-    if standardize and not is_whole:
+    is_whole, unscaled = found.size == len(rows), not found.rule.scaled
+    data = TrainingData.of(
+        rows.merged() if is_whole else rows, standardize, mean, estimator.dtype, leaves_targets=unscaled
+    )
+    data = replace(data, encoder=found.encoder)
+    if is_whole:
+        return data
+    inputs, targets = data.inputs, data.targets
+    if standardize:
         inputs, of_y = (summary.standardiser() for summary in (found.of_inputs, found.of_targets))
         center = of_y.mean[0] if mean is None else np.float64(mean)
-        targets = Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
-    targets = targets if found.rule.scaled else Standardiser.identity(())
-    if not is_whole:
-        everything = replace(found, sample=None, scales=(inputs, targets), dtype=dtype)
-    scaled = standardize and found.rule.scaled
-    return TrainingData(data.rows, inputs, targets, dtype, scaled, everything, encoder=found.encoder)
+        targets = targets if unscaled else Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
+    everything = replace(found, sample=None, scales=(inputs, targets), dtype=estimator.dtype)
+    return replace(data, inputs=inputs, targets=targets, everything=everything)
 
 
 def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:

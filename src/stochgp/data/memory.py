@@ -129,8 +129,9 @@ class MemorySource(Source):
 
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
-    """Rows on the device, filled up to `size` by rows of weight 0."""
-    return jax.tree.map(lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0)), rows)
+    """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
+    parts = (rows.X, rows.y, rows.weights)
+    return Data(*(on_device(filled_up(np.asarray(part, dtype), size, 0.0)) for part in parts))
 
 
 def padded_size(n: int) -> int:

@@ -125,7 +125,7 @@ class Data:
     def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Data":
         """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""
         X, y = inputs.transform(self.X, dtype), targets.transform(self.y, dtype)
-        return Data(X, y, self.weight, self.group)
+        return replace(self, X=X, y=y)
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:

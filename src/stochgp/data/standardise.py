@@ -74,9 +74,10 @@ class Standardiser:
                 Z[rows] = (X[rows].astype(np.float64) - self.mean) / self.scale
         bad = first_not_finite(Z)
         if bad is not None:
-            value, column = X[bad], f", column {bad[1] + 1}" if len(bad) > 1 else ""
+            (row, *column), value = bad, X[bad]
+            place = f"row {start + row + 1}" + "".join(f", column {j + 1}" for j in column)
             why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
-            raise ValueError(f"{value!s} at row {start + bad[0] + 1}{column} {why}")
+            raise ValueError(f"{value!s} at {place} {why}")
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

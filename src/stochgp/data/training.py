@@ -15,7 +15,7 @@ from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 
 RANGE = 1e12  # of variances, around the mean square of the targets
-_SHIFTED = ("nlml", "held_out_nlpd", "criterion")
+_SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")
 _SCALED = ("variance", "noise_variance")
 
 
@@ -45,21 +45,18 @@ class TrainingData:
         mean: float | None,
         dtype: str,
         leaves_inputs: bool = False,
+        leaves_targets: bool = False,
     ) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
-
-        With `leaves_inputs` only the targets are standardised.
-        """
-        unchanged = Standardiser.identity((rows.X.shape[1],))
-        if not standardize:
-            center = np.asarray(0.0 if mean is None else mean, np.float64)
-            targets = Standardiser(center, np.ones((), np.float64))
-            return cls(rows, unchanged, targets, dtype, False, leaves_inputs=leaves_inputs)
-        inputs = unchanged if leaves_inputs else Standardiser.fit(rows.X, rows.weight)
-        targets = Standardiser.fit(rows.y, rows.weight)
+        """Standardise inputs and targets, unless these are left as they are. `mean`, in target units, replaces the average of the targets, or 0."""
+        inputs, targets = Standardiser.identity((rows.X.shape[1],)), Standardiser.identity(())
+        if standardize and not leaves_inputs:
+            inputs = Standardiser.fit(rows.X, rows.weight)
+        if standardize and not leaves_targets:
+            targets = Standardiser.fit(rows.y, rows.weight)
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-        return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
+        scaled = standardize and not leaves_targets
+        return cls(rows, inputs, targets, dtype, scaled, leaves_inputs=leaves_inputs)
 
     @property
     def n_rows(self) -> int:
@@ -150,14 +147,11 @@ class TrainingData:
         return MemorySource(self.rows.X, self.rows.y, **of, **scales)
 
 
-def in_target_units(entry: dict[str, float], s: float, log_unit: float | None = None) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: densities and losses gain log s, variances s².
-
-    `log_unit` takes the place of log s in densities where the targets were transformed.
-    """
-    log_unit = math.log(s) if log_unit is None else log_unit
-    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": 1.0}
-    shifted = {name: float(entry[name]) + part * log_unit for name, part in shifts.items() if name in entry}
-    scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
-    plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
-    return plain | shifted | scaled
+def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
+    units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
+    found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
+    for name, (scale, shift) in units.items():
+        if name in entry:
+            found[name] = float(entry[name]) * scale + shift
+    return found

@@ -1,5 +1,6 @@
 """The sparse GP classifier as a scikit-learn estimator."""
 
+import dataclasses
 import os
 import typing
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from stochgp import kernels
 from stochgp.context import FitContext
-from stochgp.data import Standardiser
 from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
@@ -141,9 +141,8 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
-        unchanged = Standardiser.identity((rows.X.shape[1],))
-        scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged
-        return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False, encoder=encoder)
+        data = TrainingData.of(rows, bool(self.standardize), None, self.dtype, leaves_targets=True)
+        return dataclasses.replace(data, encoder=encoder)
 
     def _read_classes_of_files(
         self, X: Any, target: Any, others: dict[str, Any], context: FitContext

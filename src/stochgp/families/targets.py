@@ -8,7 +8,6 @@ import numpy as np
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data import Standardiser
 from stochgp.data.files import FileSource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -89,9 +88,7 @@ def transformed(
 def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
     """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
     refuse_no_counts(rows.y)
-    unchanged = Standardiser.identity((rows.X.shape[1],))
-    inputs = Standardiser.fit(rows.X, rows.weight) if standardize else unchanged
-    return TrainingData(rows, inputs, Standardiser.identity(()), dtype, False)
+    return TrainingData.of(rows, standardize, None, dtype, leaves_targets=True)
 
 
 def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> FileTargets:
