@@ -100,7 +100,8 @@ def read_weights(
     """
     if sample_weight is None:
         return None
-    given = weight_of_each_row(sample_weight, len(X))
+    # Masked weights become NaN, which is refused.
+    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
     found = np.asarray(check_array(given, ensure_2d=False, dtype="float64", input_name="sample_weight"))
     if found.shape != (len(X),):
         raise ValueError(
@@ -124,11 +125,6 @@ def checked_weights(
                 f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
             )
     return weight
-
-
-def weight_of_each_row(sample_weight: Any, n_rows: int) -> Any:
-    """One number as the weight of every row; anything else as it is, with NaN, which is refused, in place of masked values."""
-    return np.full(n_rows, sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
