@@ -96,7 +96,7 @@ def read_training_rows(
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group = groups_in_time(of_numbers, rows.y, encoder, new_rows, context.record)
         # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        if group is not None and new_rows != EITHER and targets and getattr(encoder, "needs_targets", False):
+        if group is not None and new_rows != EITHER and targets:
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows = dataclasses.replace(rows, group=group)
@@ -237,6 +237,7 @@ def _encoded(
         return X, []
     n_columns = len(encoder.output_names)
     budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
-    if targets is not None and encoder.needs_targets:
-        return encoder.training_matrix(X, targets), []
-    return encoder.encoded(X)
+    numbers, notes = encoder.encoded(X)
+    if targets is not None:
+        return encoder.in_folds(numbers, X, targets), []
+    return numbers, notes

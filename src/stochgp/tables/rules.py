@@ -89,11 +89,6 @@ class ColumnRule:
             names = tuple(f"{self.name}.{name}" for name in self.statistics.names)
         return (*names, f"{self.name}=(missing)") if self.indicator else names
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether numbers stay as they are."""
-        return self.kind in ("number", "boolean") and self.bound is None and not self.indicator
-
     def noting(self, text: str) -> "ColumnRule":
         """The rule with a further note."""
         return replace(self, note=both(self.note, text))
