@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -133,9 +134,9 @@ def open_files(
 
 def _smallest(parts: list[tuple[np.ndarray, Data]], most: int) -> tuple[np.ndarray, Data]:
     """The rows of the smallest hashes, in their order: a uniform sample without replacement, in whatever order rows come."""
-    hashes = np.concatenate([hashes for hashes, _ in parts])
+    hashes, rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
     kept = np.argsort(hashes, kind="stable")[:most]
-    return hashes[kept], Data.joined([rows for _, rows in parts]).take(kept)
+    return hashes[kept], rows.take(kept)
 
 
 def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:

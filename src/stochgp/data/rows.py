@@ -1,7 +1,6 @@
 """Rows in memory: as they were given, or as a model sees them."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,13 +57,6 @@ class Data:
             return self
         return self.take(self.weight > 0)
 
-    @classmethod
-    def joined(cls, parts: Sequence["Data"]) -> "Data":
-        """All rows of all parts, in order: every part has weights and groups, or none has."""
-        columns = zip(*((part.X, part.y, part.weight, part.group) for part in parts), strict=True)
-        found: Any = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return cls(*found)
-
     def merged(self, is_packed: bool = False) -> "Data":
         """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
 
@@ -120,7 +112,7 @@ class Data:
         if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
             return self
         apart = self.take(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
-        return Data(apart.X, apart.y, None, apart.group)
+        return replace(apart, weight=None)
 
     def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Data":
         """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""
