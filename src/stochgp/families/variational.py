@@ -1,7 +1,6 @@
 """What the sparse regressor and classifier share: where their models start, and their posterior."""
 
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +11,6 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.memory import Source
-from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
@@ -125,19 +122,9 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-class TimedPasses(Source):
-    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
-
-    def __init__(self, rows: Source):
-        self.rows, self.size, self.count = rows, rows.size, rows.count
-
-    def blocks(self, size: int) -> Iterator[Data]:
-        return deadline.in_time(self.rows.blocks(size))
-
-
 def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Estimate, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
-    source = TimedPasses(data.passes)
+    source = data.passes
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,

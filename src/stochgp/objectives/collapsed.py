@@ -1,7 +1,7 @@
 """The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form: passes over chunks of rows."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from scipy.linalg import solve_triangular
 
 from stochgp.data.memory import MemorySource, Source
 from stochgp.data.rows import Data
+from stochgp.deadline import in_time
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
@@ -49,6 +50,7 @@ def lower_bound(gp: SparseGP, source: Source, devices: Devices = ONE) -> Collaps
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
+    Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
@@ -59,7 +61,8 @@ def lower_bound(gp: SparseGP, source: Source, devices: Devices = ONE) -> Collaps
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, process_of(gp), source, devices))
+        chunks = in_time(source.blocks(_pass_rows(gp, devices)))
+        return _collapsed(_statistics(gp, process_of(gp), chunks, devices))
 
 
 def lower_bound_and_gradient(
@@ -83,11 +86,12 @@ def lower_bound_and_gradient(
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process: Any = process_of(gp)  # of inducing points
-        found = _collapsed(_statistics(gp, process, source, devices))
+        size = _pass_rows(gp, devices)
+        found = _collapsed(_statistics(gp, process, source.blocks(size), devices))
         theta, rest = split(gp)
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
-        chunks = source.blocks(_pass_rows(gp, devices))
+        chunks = source.blocks(size)
         total = total_of((total, sum_over_rows(_slopes, theta, chunks, devices, rest, weights)))
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
@@ -98,8 +102,7 @@ def _pass_rows(gp: SparseGP, devices: Devices) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing))) * devices.parts
 
 
-def _statistics(gp: SparseGP, process: Any, source: Source, devices: Devices) -> Statistics:
-    chunks = source.blocks(_pass_rows(gp, devices))
+def _statistics(gp: SparseGP, process: Any, chunks: Iterator[Data], devices: Devices) -> Statistics:
     return sum_over_rows(_of_rows, gp, chunks, devices, process)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.memory import Source
 from stochgp.data.rows import Data
+from stochgp.deadline import in_time
 from stochgp.devices import ONE, Devices
 from stochgp.models import SparseGP, process_of
 from stochgp.objectives.moments import sum_over_rows
@@ -73,7 +74,7 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 def bound_of_all(gp: SparseGP, source: Source, devices: Devices = ONE) -> Estimate:
     """The bound of all rows per datum, in float64: one pass, which devices share, memory for one chunk.
 
-    Its standard error is of expectations under the likelihood that are estimated, and 0 of others.
+    Its standard error is of expectations under the likelihood that are estimated, and 0 of others. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def bound_of_all(gp: SparseGP, source: Source, devices: Devices = ONE) -> Estima
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = process_of(wide)
-        chunks = source.blocks(devices.parts * CHUNK_ROWS)
+        chunks = in_time(source.blocks(devices.parts * CHUNK_ROWS))
         parts = np.atleast_1d(np.asarray(sum_over_rows(_expected, wide, chunks, devices, process)))
         value = (float(np.mean(parts)) - float(process.divergence())) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
