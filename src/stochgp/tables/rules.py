@@ -87,7 +87,7 @@ class ColumnRule:
             names = [f"{self.name}.{part}" for part in parts]
         else:
             names = [] if self.kind == "dropped" else [self.name]
-        return (*names, f"{self.name}=(missing)") if self.indicator else names
+        return (*names, f"{self.name}=(missing)") if self.indicator else tuple(names)
 
     def noting(self, text: str) -> "ColumnRule":
         """The rule with a further note."""
