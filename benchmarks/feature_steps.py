@@ -19,7 +19,7 @@ import optax
 
 from measuring import machine, store
 from measuring.tables import table
-from stochgp.data.streams import AbstractSource, DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
@@ -169,7 +169,7 @@ class LibrarySide:
 
     def __init__(self, problem: Problem, method: str, optimiser: str, batch_size: int):
         with jax.enable_x64(True):
-            learner, source = make_learner(method, optimiser, batch_size), DeviceRows(problem.X, problem.y)
+            learner, source = make_learner(method, optimiser, batch_size), MemorySource(problem.X, problem.y)
             gp = make_gp(problem)
             plan = learner.plan(source.size, source.n_inputs, JUDGE)
             self.learner = learner
@@ -202,9 +202,9 @@ class LibrarySide:
         return facts | ({"decomposed": self.projected / self.timed} if hasattr(self.state, "A") else {})
 
 
-def inside(state: Any, gp: FeatureGP, source: AbstractSource) -> Any:
+def inside(state: Any, gp: FeatureGP, source: MemorySource) -> Any:
     """A₀ = F(θ₀) + 0.1 of its mean diagonal, ceiling 100 tr A₀: the projection begins inactive, as on PyTorch's side."""
-    moments = add_up(gp, source.chunks(chunk_rows(gp.n_features)))
+    moments = add_up(gp, source.blocks(chunk_rows(gp.n_features)))
     F = np.asarray(moments.gram) + float(gp.noise_variance) * np.eye(gp.n_features)
     F += 0.1 * np.trace(F) / len(F) * np.eye(len(F))
     new = (jnp.asarray(F, jnp.float32), jnp.asarray(100 * np.trace(F), jnp.float32))

@@ -17,7 +17,7 @@ from measuring import store
 from measuring.tables import table
 from stochgp import kernels
 from stochgp.budget import peak_resident
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.base import Problem
 from stochgp.learners.step_plan import StepPlan
@@ -76,7 +76,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 def _one_step(gp: SparseGP, X: np.ndarray, learner: Any) -> dict[str, float]:
     """The median of STEPS steps, each a call, after one that compiles."""
-    source, seconds = DeviceRows(X, np.sin(X[:, 0]), None, dtype=jnp.float32), []
+    source, seconds = MemorySource(X, np.sin(X[:, 0]), None, dtype=jnp.float32), []
     plan = StepPlan(BATCH, 1, 100, 1)
     with jax.enable_x64(True):
         problem = Problem(source, plan, learner.prepare(gp, source, plan, SEED))

@@ -16,7 +16,7 @@ from experiments import walking
 from experiments.problems import Problem as Data
 from measuring.store import shared
 from stochgp.data import Standardiser
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF
 from stochgp.learners import (
     IVSGPR,
@@ -237,7 +237,7 @@ def vsgpr(data: Data, sizes: Sizes) -> dict[str, Any]:
     begun, n = time.perf_counter(), min(sizes.vsgpr_rows, len(data.y))
     kernel, noise = median_kernel(data.X, data.y)
     gp = SparseGP(kernel, InducingPoints.of(jnp.asarray(data.X[: sizes.vsgpr]), jitter=JITTER), noise)
-    rows = DeviceRows(data.X[:n], data.y[:n], dtype=jnp.float64)
+    rows = MemorySource(data.X[:n], data.y[:n], dtype=jnp.float64)
     with jax.enable_x64(True):
         found: Any = fit(SGPR(epochs=_steps(sizes)), cast(gp, jnp.float64), rows, key=jax.random.key(0))
     more = {"steps": found.n_iter, "loss": found.loss, "seconds": time.perf_counter() - begun}
@@ -250,7 +250,7 @@ def gpr(data: Data, sizes: Sizes) -> dict[str, Any]:
     X, y = data.X[:n], data.y[:n]
     kernel, noise = median_kernel(data.X, data.y)
     found: Any = fit(
-        FullBatch(epochs=_steps(sizes)), KernelGP(kernel, noise), DeviceRows(X, y), key=jax.random.key(0)
+        FullBatch(epochs=_steps(sizes)), KernelGP(kernel, noise), MemorySource(X, y), key=jax.random.key(0)
     )
     with jax.enable_x64(True):
         kernel, s2 = found.gp.kernel, float(found.gp.noise_variance)

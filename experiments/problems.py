@@ -15,7 +15,7 @@ from measuring.harness import choice
 from measuring.store import Cell
 from stochgp import data, features, metrics
 from stochgp.budget import peak_resident
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.distributions.base import AbstractDistribution
 from stochgp.models import FeatureGP
 from stochgp.posteriors import FeaturePosterior
@@ -34,8 +34,8 @@ class Problem(NamedTuple):
     scale: float
 
     @property
-    def source(self) -> DeviceRows:
-        return DeviceRows(self.X, self.y)
+    def source(self) -> MemorySource:
+        return MemorySource(self.X, self.y)
 
 
 def load(name: str, split: int, rows: int | None = None) -> Problem:

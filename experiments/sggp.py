@@ -13,7 +13,7 @@ from benchmarks.datasets import load as load_named
 from measuring import tables
 from measuring.store import Cell
 from stochgp import SparseGPRegressor, budget, data, learners, learning, metrics
-from stochgp.data.streams import HostRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import resolve
 from stochgp.models import KernelGP
 from stochgp.posteriors import LocalPosterior
@@ -26,7 +26,7 @@ FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2
 class Split(NamedTuple):
     """Rows on the host, standardised as they are read; `floor` is the least RMSE that noise allows, NaN where the noise is unknown."""
 
-    train: HostRows
+    train: MemorySource
     X_test: np.ndarray
     y_test: np.ndarray
     floor: float
@@ -43,7 +43,7 @@ def load(name: str, trial: int, rows: int | None = None) -> Split:
     some = slice(MOST_TEST_ROWS)
     floor = np.nan if raw.noise_std is None else raw.noise_std / float(targets.scale)
     return Split(
-        HostRows(raw.X, raw.y, inputs=inputs, targets=targets),
+        MemorySource(raw.X, raw.y, inputs=inputs, targets=targets, on_device=False),
         inputs.transform(raw.X_test[some], np.float32),
         targets.transform(raw.y_test[some], np.float32),
         floor,

@@ -225,7 +225,7 @@ def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: 
     )
     features = FeatureGP(result.gp.kernel.network.features, noise=noise, variance=variance)
     with jax.enable_x64(True):
-        exact = nlml_of_spectrum(spectrum(add_up(features, problem.source.chunks(CHUNK))), variance, noise)[0]
+        exact = nlml_of_spectrum(spectrum(add_up(features, problem.source.blocks(CHUNK))), variance, noise)[0]
     mean, std = _predicted(result, problem)
     return {
         "nlml": exact + math.log(s),

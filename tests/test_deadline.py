@@ -10,7 +10,7 @@ import pytest
 from toy import KEY, make_gp
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF
 from stochgp.learners import (
@@ -116,7 +116,7 @@ def test_learning_ends_in_time_and_uses_it(name, clock, monkeypatch):
     """Every piece takes a second: the limit is kept, and not more than two pieces are left unused."""
     learner, owner, costly = LEARNERS[name]
     clock.costs(monkeypatch, owner, costly, 1.0)
-    found = fit(learner, GP, DeviceRows(X, Y), key=KEY, time_limit=20.5)
+    found = fit(learner, GP, MemorySource(X, Y), key=KEY, time_limit=20.5)
     assert found.result is RESULTS.time_limit and not found.converged
     assert clock.now <= 20.5
     assert name == "a chain" or clock.now >= 18
@@ -128,8 +128,8 @@ def test_a_run_of_as_many_steps_has_the_same_bits(name, clock, monkeypatch):
     learner, owner, costly = LEARNERS[name]
     with monkeypatch.context() as patch:
         clock.costs(patch, owner, costly, 1.0)
-        cut = fit(learner, GP, DeviceRows(X, Y), key=KEY, time_limit=12.5)
-    assert_same(fit(learner, GP, DeviceRows(X, Y), key=KEY, max_steps=cut.n_iter), cut)
+        cut = fit(learner, GP, MemorySource(X, Y), key=KEY, time_limit=12.5)
+    assert_same(fit(learner, GP, MemorySource(X, Y), key=KEY, max_steps=cut.n_iter), cut)
 
 
 @pytest.mark.parametrize(("limit", "over"), [(3.0, 1.0), (20.0, 0.0), (45.0, 0.0), (120.0, 0.0)])
@@ -143,7 +143,7 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
     with monkeypatch.context() as patch:
         clock.costs(patch, SCGD, "advance", 1.0)
         clock.costs(patch, ByEvidence, "evaluate", 1.0)
-        found = fit(learner, gp, DeviceRows(X, Y), key=KEY, time_limit=limit)
+        found = fit(learner, gp, MemorySource(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and clock.now <= limit + over
 
 
@@ -152,7 +152,7 @@ def test_without_time_to_prepare_nothing_is_learned(monkeypatch):
         raise TimeIsUpError
 
     monkeypatch.setattr(BSGD, "prepare", late)
-    found = fit(BSGD(batch_size=8), GP, DeviceRows(X, Y), key=KEY, time_limit=100)
+    found = fit(BSGD(batch_size=8), GP, MemorySource(X, Y), key=KEY, time_limit=100)
     assert found.result is RESULTS.time_limit and found.n_iter == 0
     np.testing.assert_array_equal(found.gp.kernel.lengthscale, GP.kernel.lengthscale)
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, data
-from stochgp.data.blocks import TooNarrowError
+from stochgp.tables.files import TooNarrowError
 
 ASKED = os.environ.get("STOCHGP_FUZZ")
 EXAMPLES = int(ASKED or "20")

@@ -14,7 +14,7 @@ import optax
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.data.training import TrainingData
 from stochgp.estimators.base import FamilyRegressor
 from stochgp.families.common import (
@@ -68,7 +68,7 @@ class Moments(AbstractLearner):
     def need_bytes(self, gp: ConstantGP, n_rows: int, n_inputs: int) -> int:
         return 8 * n_rows
 
-    def prepare(self, gp: ConstantGP, source: AbstractSource, plan: StepPlan, seed: Any) -> Any:
+    def prepare(self, gp: ConstantGP, source: MemorySource, plan: StepPlan, seed: Any) -> Any:
         return None
 
     def init(self, gp: ConstantGP, problem: Problem, *, key: PRNGKeyArray) -> ConstantState:

@@ -92,7 +92,7 @@ def test_minimax_starts_where_its_projection_is_inactive():
     side.epoch()
     assert side.facts()["decomposed"] == 0
     with jax.enable_x64(True):
-        source = feature_steps.DeviceRows(problem.X, problem.y)
+        source = feature_steps.MemorySource(problem.X, problem.y)
         found = feature_steps.inside(side.state, gp, source)
     np.testing.assert_allclose(found.A, F + 0.1 * np.trace(F) / 4 * np.eye(4), rtol=1e-4, atol=1e-4)
 
@@ -103,7 +103,7 @@ def test_adadelta_takes_bsgds_steps_of_the_sum_over_the_batch():
     with jax.enable_x64(True):
         gp = feature_steps.make_gp(problem)
         learner = feature_steps.make_learner("bsgd", "adadelta", B)
-        source = feature_steps.DeviceRows(problem.X, problem.y)
+        source = feature_steps.MemorySource(problem.X, problem.y)
         plan = learner.plan(source.size, source.n_inputs, feature_steps.JUDGE)
         state = learner.init(gp, feature_steps.Run(source, plan, None), key=jax.random.key(0))
         batch = source.take(np.arange(B))

@@ -13,7 +13,7 @@ import stochgp
 from stochgp import budget, data
 from stochgp.cli import main
 from stochgp.cli.rows import is_large
-from stochgp.data.survey import FileRows
+from stochgp.data.files import FileSource
 from stochgp.tables import files as files_module
 
 QUICK = ["--model", "feature", "--set", "epochs=10", "--set", "n_features=16"]
@@ -84,7 +84,7 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
     encoder = stochgp.load(tmp_path / "m")._fitted.encoder
     _, aside = data.Blocks.of(folder / "rows").divided(0.2, 0)
-    assert sum(len(rows.y) for rows, _ in FileRows(aside, encoder, "y").read()) == report["n"]
+    assert sum(len(rows.y) for rows, _ in FileSource(aside, encoder, "y").read()) == report["n"]
 
 
 def test_rows_without_a_target_are_left_out_of_fit_and_its_scores(rows, tmp_path, capsys):

@@ -11,9 +11,9 @@ import pytest
 
 from stochgp import data
 from stochgp.data.blocks import Blocks, with_targets
+from stochgp.data.files import FileSource, open_files
 from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
-from stochgp.data.survey import FileRows, survey
 from stochgp.tables import files as files_module
 
 N = 700
@@ -59,7 +59,7 @@ def written(table, path):
 
 
 def rows_of(blocks, sample=N, **options):
-    return survey(blocks, "y", seed=0, sample=lambda n_inputs: sample, **{"missing": "refuse"} | options)
+    return open_files(blocks, "y", seed=0, sample=lambda n_inputs: sample, **{"missing": "refuse"} | options)
 
 
 def pair(rows):
@@ -76,11 +76,11 @@ def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
     encoder = data.TableEncoder.fit(table.drop_columns(["y"]))
     X, y = encoder.transform(table), table["y"].to_numpy()
     whole = data.Standardiser.fit(X)
-    assert found.rows.encoder.output_names == encoder.output_names
-    np.testing.assert_array_equal(found.rows.encoder.transform(table), encoder.transform(table))
+    assert found.encoder.output_names == encoder.output_names
+    np.testing.assert_array_equal(found.encoder.transform(table), encoder.transform(table))
     assert found.size == N
-    np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
-    np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-11)
+    np.testing.assert_allclose(found.of_inputs.standardiser().mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.of_inputs.standardiser().scale, whole.scale, rtol=1e-11)
     np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(X, y))
 
 
@@ -146,7 +146,7 @@ def test_columns_widen_where_later_rows_need_it(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines))
     found = rows_of(Blocks.of(path), missing="auto")
-    a, b = found.rows.encoder.columns
+    a, b = found.encoder.columns
     assert a.levels == ("0", "1", "1.5", "2", "3", "4", "5", "6", "x")
     assert (b.kind, b.indicator, b.fill) == ("number", True, 3.5)
 
@@ -157,7 +157,7 @@ def test_imputed_values_are_medians(table, tmp_path):
     path = written(
         pa.table({"a": pa.array(values, from_pandas=True), "y": table["y"]}), tmp_path / "rows.parquet"
     )
-    (rule,) = rows_of(Blocks.of(path), missing="auto").rows.encoder.columns
+    (rule,) = rows_of(Blocks.of(path), missing="auto").encoder.columns
     assert rule.fill == np.nanmedian(values)
 
 
@@ -174,7 +174,7 @@ def test_rows_without_a_target_are_as_if_they_were_not_there(tmp_path):
     good = Blocks.of(written(table.take(np.delete(np.arange(600), bad)), tmp_path / "good.parquet"))
     blocks = Blocks.of(tmp_path / "spoilt")
     whole, found = rows_of(good, missing="auto"), rows_of(blocks, missing="auto")
-    assert [rule.indicator for rule in found.rows.encoder.columns] == [True]
+    assert [rule.indicator for rule in found.encoder.columns] == [True]
     assert (found.size, found.n_dropped, whole.n_dropped) == (597, 3, 0)
     np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(*pair(whole.sample)))
     place = f"{tmp_path / 'spoilt' / '0.parquet'}: target column 'y' has 1 missing or infinite value"
@@ -185,16 +185,14 @@ def test_rows_without_a_target_are_as_if_they_were_not_there(tmp_path):
 
 def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
     """A level that the encoder does not know, behind a bad row of the same block."""
-    rows = rows_of(
-        Blocks.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet"))
-    ).rows
+    rows = rows_of(Blocks.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet")))
     later = pa.table({"a": ["x", "x", "why"], "y": [1.0, np.nan, 2.0]})
     blocks = Blocks.of(written(later, tmp_path / "later.parquet"))
     encoder = replace(rows.encoder, missing="refuse")
     with pytest.raises(ValueError, match="target column 'y' has 1 missing or infinite value"):
-        list(FileRows(blocks, encoder, "y").read())
+        list(FileSource(blocks, encoder, "y").read())
     (block,) = with_targets(blocks, "y", "auto")
-    assert "data row 3" in str(block.placed(ValueError("odd at data row 2")))
+    assert "data row 3" in str(block.placed("odd at data row 2"))
 
 
 def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
@@ -204,16 +202,16 @@ def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
     table = pa.table({"a": a, "w": weight, "y": y})
     found = rows_of(Blocks.of(written(table, tmp_path / "rows.parquet"), weight="w"))
     whole = data.Standardiser.fit(np.repeat(a, weight)[:, None])
-    assert [rule.name for rule in found.rows.encoder.columns] == ["a"]
-    assert (found.size, found.inputs.count) == ((weight > 0).sum(), weight.sum())
-    np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
-    np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-12)
+    assert [rule.name for rule in found.encoder.columns] == ["a"]
+    assert (found.size, found.count) == ((weight > 0).sum(), weight.sum())
+    np.testing.assert_allclose(found.of_inputs.standardiser().mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.of_inputs.standardiser().scale, whole.scale, rtol=1e-12)
     chosen = np.argsort(found.sample.X[:, 0])
     np.testing.assert_array_equal(
         found.sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0]
     )
     wrong = pa.table({"a": a, "w": weight - 1.0, "y": y})
-    with pytest.raises(ValueError, match="weights 'w' is negative: the first, -1, at data row"):
+    with pytest.raises(ValueError, match="weights 'w' is negative, -1, at data row"):
         rows_of(Blocks.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
 
 
@@ -229,7 +227,7 @@ def test_rows_that_belong_together_are_on_one_side_of_a_division(table, tmp_path
         kept = blocks.only(tuple(name for name in table.column_names if name != column))
         encoder = data.TableEncoder.fit(table.drop_columns(["y", column]))
         for is_aside, half in enumerate(kept.divided(1 / 3, seed=2)):
-            for rows, _ in FileRows(half, encoder, "y").read():
+            for rows, _ in FileSource(half, encoder, "y").read():
                 sides += [(key, is_aside) for key in rows.group.tolist()]
     assert len(sides) == N
     groups = dict(sides)

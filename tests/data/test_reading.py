@@ -34,7 +34,7 @@ def fitted():
 def test_training_rows_are_out_of_fold_and_new_rows_are_not(fitted):
     """By the seed of the estimator; the rows of the posterior are those, standardised."""
     encoder = fitted._fitted.encoder
-    expected = encoder.training_matrix(TABLE, LevelTargets.of(Y, 3))
+    expected = encoder.in_folds(encoder.transform(TABLE), TABLE, LevelTargets.of(Y, 3))
     rows, found, told = rows_of(TABLE, Y)
     assert found == encoder and found.output_names[0] == "shop.mean"
     key = lambda X: X[np.lexsort(X.T)]
@@ -92,7 +92,7 @@ def test_blocks_of_time_are_whole_in_a_fold():
     assert told["new_rows"]["choice"] == "after"
     order = np.argsort(rows.X[:, 0])
     targets = LevelTargets.of(slow, 3, rows.group[order])
-    np.testing.assert_array_equal(rows.X[order], encoder.training_matrix(table, targets))
+    np.testing.assert_array_equal(rows.X[order], encoder.in_folds(encoder.transform(table), table, targets))
 
 
 def test_classes_learn_from_their_shares_within_a_level():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
-from stochgp.data.rows import MERGED_ROWS, Rows, rounded
+from stochgp.data.rows import MERGED_ROWS, Data, rounded
 from stochgp.numerics.clustered import equal_rows
 from stochgp.pools.held_out import held_out
 
@@ -17,7 +17,7 @@ X, Y = RNG.normal(size=(300, 3)), RNG.normal(size=300)
 def drawn(n, d, *, dtype=np.float64):
     """Rows of few values, with negative zeros, weights and groups."""
     X = -RNG.integers(-1, 2, (n, d)).astype(dtype)
-    return Rows(
+    return Data(
         X, RNG.integers(0, 3, n) * 1.0, RNG.uniform(0.1, 3, n), RNG.integers(0, 3, n).astype(np.int32)
     )
 
@@ -45,14 +45,14 @@ def test_few_rows_are_sorted_and_equal_ones_are_one(dtype):
 def test_copies_beyond_10_000_rows_are_held_out_together():
     n = MERGED_ROWS // 2 + 500
     X, y = RNG.normal(size=(n, 2)), RNG.normal(size=n)
-    rows = Rows(np.repeat(X, 2, axis=0), np.repeat(y, 2)).merged()
+    rows = Data(np.repeat(X, 2, axis=0), np.repeat(y, 2)).merged()
     np.testing.assert_array_equal(rows.X, X)
     np.testing.assert_array_equal(rows.y, y)
     assert (rows.weights == 2).all()
     division = held_out(rows, np.random.default_rng(0))
-    seen = {tuple(row) for row in rows.some(~division.all).X}
-    assert not any(tuple(row) in seen for row in rows.some(division.all).X)
-    halves = Rows(np.tile(X, (2, 1)), np.tile(y, 2), None, np.repeat([0, 1], n)).merged()
+    seen = {tuple(row) for row in rows.take(~division.all).X}
+    assert not any(tuple(row) in seen for row in rows.take(division.all).X)
+    halves = Data(np.tile(X, (2, 1)), np.tile(y, 2), None, np.repeat([0, 1], n)).merged()
     assert len(halves) == 2 * n and halves.weight is None  # of different groups
 
 
@@ -63,7 +63,7 @@ def test_many_rows_without_copies_stay_as_they_are():
         (RNG.normal(size=(n, 2)), RNG.integers(0, 3, n) * 1.0),
         (RNG.integers(0, 9, (n, 2)) * 1.0, RNG.integers(0, 3, n) * 1.0),
     ):
-        merged = Rows(X, y).merged()
+        merged = Data(X, y).merged()
         assert merged.X is X and merged.y is y and merged.weight is None
 
 
@@ -79,7 +79,7 @@ def test_copies_up_to_rounding_are_one_row(again, shift, times):
     y = RNG.normal(size=300 * times)
     n = len(y)
     with pytest.warns(UserWarning, match=f"of {2 * n} rows equal others up to rounding"):
-        found = Rows(np.r_[X, again(X)], np.r_[y, again(y)]).merged()
+        found = Data(np.r_[X, again(X)], np.r_[y, again(y)]).merged()
     assert (
         n <= len(found) <= 1.03 * n and found.weight is None
     )  # where float32 is coarse two rows may share a value
@@ -94,7 +94,7 @@ def test_rows_that_differ_by_more_than_rounding_stay():
     near = np.r_[RNG.normal(size=n - 1), 0.0]
     near[-1] = near[0] * (1 + 1e-12)
     for column in (seconds, np.arange(n) + 1e8, grid, stretched, near):
-        merged = Rows(column[:, None], np.zeros(n)).merged()
+        merged = Data(column[:, None], np.zeros(n)).merged()
         assert len(merged) == n and merged.weight is None
         if column is not near:
             np.testing.assert_array_equal(rounded(column), column)
@@ -102,7 +102,7 @@ def test_rows_that_differ_by_more_than_rounding_stay():
 
 def test_packed_bits_are_no_numbers():
     X = np.full((200, 2), 1.0) + np.arange(200)[:, None] * 1e-12
-    assert len(Rows(X, np.zeros(200)).merged(True)) == 200
+    assert len(Data(X, np.zeros(200)).merged(True)) == 200
 
 
 def test_a_table_exported_twice_is_learned_from_once():

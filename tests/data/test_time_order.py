@@ -10,7 +10,7 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
 from stochgp.data import Blocks
-from stochgp.data.file_rows import read_files
+from stochgp.data.files import read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.time_order import (
     between_if,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -10,7 +11,7 @@ from numpy.testing import assert_allclose
 from toy import KEY, begin, make_gp, make_toy, rows_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners import (
     BSGD,
     SCGD,
@@ -63,9 +64,9 @@ def test_losses_of_feature_learners_are_those_of_a_density(learner):
     for s in (1.0, SCALE):
         gp = make_gp(variance=1.3 * s**2, noise_variance=0.4 * s**2)
         rows = rows_of(toy)
-        rows = Batch(rows.X, rows.y * s, rows.weight)
+        rows = Data(rows.X, rows.y * s, rows.weight)
         if isinstance(learner, Minimax):
-            rows = Batch(*(jnp.stack([part, part]) for part in rows))
+            rows = jax.tree.map(lambda part: jnp.stack([part, part]), rows)
         state = begin(learner, gp, toy)
         state = dataclasses.replace(state, weights=jnp.linspace(-1.0, 1.0, gp.n_features))
         found.append(float(learner.step(state, rows, key=KEY)[1]["loss"]))

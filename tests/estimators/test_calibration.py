@@ -8,7 +8,7 @@ from scipy import stats
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load, metrics
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import ConformalScores, Normal, PITRecalibration, recalibration
 from stochgp.estimators.calibrating import set_aside
 
@@ -66,7 +66,7 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
     X, y = rows()
     assert pit.n_rows_ == N - N // 10
     order = np.lexsort(np.column_stack([X, y]).T[::-1])  # rows are merged in lexicographic order
-    kept, left = set_aside(Rows(X[order], y[order]), "pit", "real", pit_seed(pit))
+    kept, left = set_aside(Data(X[order], y[order]), "pit", "real", pit_seed(pit))
     alone = KernelGPRegressor(
         "rbf", learner=None, noise_variance=0.5, random_state=0, likelihood="gaussian"
     ).fit(kept.X, kept.y)
@@ -77,7 +77,7 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
 def test_rows_that_are_left_out_are_random_ones():
     """A tenth of the first hundred rows, as of all others: within 4 standard errors of a hypergeometric number, over 30 seeds."""
     y = rows()[1]
-    given = Rows(np.arange(N)[:, None], y)
+    given = Data(np.arange(N)[:, None], y)
     left = [set_aside(given, "pit", "real", seed)[1].X[:, 0] for seed in range(30)]
     found = np.mean([np.sum(part < 100) for part in left])
     error = (120 * (1 / 12) * (11 / 12) * (1_080 / 1_199) / 30) ** 0.5
@@ -99,7 +99,7 @@ def test_weights_of_the_fit_enter_its_correction(calibration):
         calibration=calibration,
     ).fit(X, y, weight)
     order = np.lexsort(np.column_stack([X, y]).T[::-1])
-    given = Rows(X[order], y[order], weight[order])
+    given = Data(X[order], y[order], weight[order])
     left = set_aside(given, calibration, "real", pit_seed(model))[1]
     found = model._fitted.observation.correction
     uncorrected = dataclasses.replace(model._fitted.observation, correction=None)
@@ -128,7 +128,7 @@ def test_files_keep_the_correction(pit, tmp_path):
 def test_whole_groups_are_left_out_and_count_once():
     X, y = rows()
     group = np.arange(N) // 4
-    kept, left = set_aside(Rows(X, y, None, group), "pit", "real", 0)
+    kept, left = set_aside(Data(X, y, None, group), "pit", "real", 0)
     assert len(np.intersect1d(kept.group, left.group)) == 0
     assert len(np.unique(left.group)) == 100
     model = KernelGPRegressor(
@@ -141,7 +141,7 @@ def test_numbers_rounded_finely_are_no_atoms():
     X, y = rows()
     y = np.round(y, 3)
     assert len(np.unique(y)) < 0.9 * N
-    kept, left = set_aside(Rows(X, y), "pit", "real", 0)
+    kept, left = set_aside(Data(X, y), "pit", "real", 0)
     assert len(kept.y) + len(left.y) == N
 
 

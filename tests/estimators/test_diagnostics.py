@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.estimators.diagnostics import Scores, caution_of, cells_of, constant_of, scores
 from stochgp.learners import BSGD, SVGP
 
@@ -58,9 +58,9 @@ def test_next_to_nothing_is_not_worse():
 def test_rows_that_count_are_judged_as_equal_rows():
     count = _generator.integers(1, 4, 80).astype(float)
     model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
-    rows = Rows(X, y + 10 * _generator.normal(size=80), count, np.arange(80) // 4)
-    many = rows.some(np.repeat(np.arange(80), count.astype(int)))
-    many = Rows(many.X, many.y, None, many.group)
+    rows = Data(X, y + 10 * _generator.normal(size=80), count, np.arange(80) // 4)
+    many = rows.take(np.repeat(np.arange(80), count.astype(int)))
+    many = Data(many.X, many.y, None, many.group)
     said = [
         caution_of(scores(model._fitted, part), cells_of(part, model._fitted), part.weights, "rows")
         for part in (rows, many)
@@ -72,10 +72,10 @@ def test_rows_that_count_are_judged_as_equal_rows():
 
 def test_few_groups_give_way_to_cells_of_near_rows():
     model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
-    cells = lambda group: cells_of(Rows(X, y, None, group), model._fitted)
+    cells = lambda group: cells_of(Data(X, y, None, group), model._fitted)
     assert np.array_equal(cells(np.arange(80) // 8), np.arange(80) // 8)
     assert len(np.unique(cells(np.arange(80) // 10))) == 64
-    assert len(Rows(X, y, np.arange(80) % 2).counted()) == 40
+    assert len(Data(X, y, np.arange(80) % 2).counted()) == 40
 
 
 def test_intervals_that_hold_too_few_rows_are_said():

@@ -14,7 +14,7 @@ import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.budget import Budget
 from stochgp.contrib.onnx import to_onnx
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.deadline import within
 from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.likelihoods import Gaussian
@@ -30,8 +30,8 @@ X = X[np.argsort(X[:, 0])]  # as fits have their rows: folds are of numbers of r
 SLOPE = np.array([2.0, -1.0, 0.0])
 Y = 10 + X @ SLOPE + np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=N)
 NEW = np.vstack([X[:5] + 0.1, X[:3] + 40.0])
-LINE, ON_LINE = LinearMean.fit(Rows(X, Y))
-TREES, BY_TREES = TreeMean.fit(Rows(X, Y))
+LINE, ON_LINE = LinearMean.fit(Data(X, Y))
+TREES, BY_TREES = TreeMean.fit(Data(X, Y))
 MEANS = {"linear": (LINE, ON_LINE), "trees": (TREES, BY_TREES)}
 
 KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.01, "random_state": 0}
@@ -74,8 +74,8 @@ def test_the_line_is_ridge_regression_by_numpy():
 def test_weights_of_the_line_count_as_copies():
     weight = RNG.integers(1, 4, N)
     copies = np.repeat(np.arange(N), weight)
-    once = LinearMean.fit(Rows(X, Y, weight.astype(float)))[0]
-    many = LinearMean.fit(Rows(X[copies], Y[copies]))[0]
+    once = LinearMean.fit(Data(X, Y, weight.astype(float)))[0]
+    many = LinearMean.fit(Data(X[copies], Y[copies]))[0]
     np.testing.assert_allclose(once(NEW), many(NEW), rtol=1e-4)  # left-out rows are one row, or one copy
 
 
@@ -136,7 +136,7 @@ def test_draws_and_covariances_have_the_variance_of_f(mean):
 
 def test_values_on_the_line_are_those_without_the_row():
     Z, y = RNG.normal(size=(40, 12)), RNG.normal(size=40)
-    values = LinearMean.fit(Rows(Z, y))[1]
+    values = LinearMean.fit(Data(Z, y))[1]
     centre, scale = Z.mean(axis=0), Z.std(axis=0)
     design, gaps = np.hstack([np.ones((40, 1)), (Z - centre) / scale]), []
     for penalty in 10.0 ** np.arange(-3, 6):
@@ -151,7 +151,7 @@ def test_values_on_the_line_are_those_without_the_row():
 def test_slopes_have_the_covariance_of_their_posterior_with_the_penalty_integrated_out():
     """Against quadrature over the penalties, of Gaussians given each with σ² integrated out."""
     Z, y = RNG.normal(size=(30, 4)), RNG.normal(size=30)
-    line = LinearMean.fit(Rows(Z, y))[0]
+    line = LinearMean.fit(Data(Z, y))[0]
     scale, targets = Z.std(axis=0), y - y.mean()
     H = (Z - Z.mean(axis=0)) / scale
     weights, moments = [], []
@@ -188,7 +188,7 @@ def test_noise_around_a_line_is_that_of_new_rows():
     for _ in range(40):
         Z = RNG.normal(size=(60, 20))
         y = Z @ RNG.normal(size=20) + RNG.normal(size=60)
-        line = LinearMean.fit(Rows(Z, y))[0]
+        line = LinearMean.fit(Data(Z, y))[0]
         noise.append(np.mean((y - line(Z)) ** 2) * line.noise_factor)
         factors.append(line.noise_factor)
     assert abs(np.mean(noise) - 1) < 4 * np.std(noise) / 40**0.5 + 0.02  # the bias of shrunk slopes
@@ -214,7 +214,7 @@ def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range(
 
 def test_of_transformed_targets_the_line_is_of_the_logarithm():
     y = np.exp(0.2 * Y)
-    line = LinearMean.fit(Rows(X, np.log(y)))[0]
+    line = LinearMean.fit(Data(X, np.log(y)))[0]
     one = FITS["exact"](mean="linear", target="positive").fit(X, y)
     rest = FITS["exact"]().fit(X, np.log(y) - line(X))
     mean, std = rest.predict(NEW, return_std=True, include_noise=True)
@@ -286,7 +286,7 @@ OF_FEATURES = {"features": "linear", "epochs": 30, "likelihood": "gaussian", "ra
 
 def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of_all():
     weight = RNG.integers(1, 4, N).astype(float)
-    found, values = TreeMean.fit(Rows(X, Y, weight))
+    found, values = TreeMean.fit(Data(X, Y, weight))
     fold, mean = folds(N, None, 5), np.average(Y, weights=weight)
     new, each = np.full(len(NEW), mean), []
     for k in range(5):
@@ -314,7 +314,7 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
 
 def test_what_trees_leave_of_pure_noise_is_as_large_as_it():
     Z, noise = RNG.normal(size=(1_500, 4)), RNG.normal(size=1_500)
-    values = TreeMean.fit(Rows(Z, noise))[1]
+    values = TreeMean.fit(Data(Z, noise))[1]
     assert np.mean((noise - values) ** 2) > 0.97 * np.var(noise)
     with_trees, without = (
         FeatureGPRegressor(**OF_FEATURES, mean=mean).fit(Z, noise).noise_variance_ for mean in ("trees", None)
@@ -326,15 +326,15 @@ def test_groups_are_learned_from_as_a_whole():
     """A tree that has seen other rows of a group knows its level; new groups have levels of their own."""
     group = np.repeat(np.arange(60, dtype=np.int32), 10)
     Z, level = group[:, None].astype(float), RNG.normal(size=60)[group]
-    apart, whole = (np.var(level - TreeMean.fit(Rows(Z, level, None, g))[1]) for g in (None, group))
+    apart, whole = (np.var(level - TreeMean.fit(Data(Z, level, None, g))[1]) for g in (None, group))
     assert apart < 0.1 * np.var(level) and whole > 0.7 * np.var(level)
 
 
 def test_without_time_or_other_rows_there_are_no_trees():
     with within(0.0):
-        found = TreeMean.fit(Rows(X, Y))[0]
+        found = TreeMean.fit(Data(X, Y))[0]
     np.testing.assert_allclose(found(NEW), Y.mean())
-    one, value = TreeMean.fit(Rows(X[:1], Y[:1]))
+    one, value = TreeMean.fit(Data(X[:1], Y[:1]))
     np.testing.assert_array_equal([one(NEW[:1])[0], value[0]], Y[[0, 0]])
 
 
@@ -350,7 +350,7 @@ def test_trees_of_a_transformed_target_are_fitted_once(monkeypatch):
 def test_new_rows_join_a_stream_of_what_trees_leave():
     first = np.arange(N) % 6 > 0
     one = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(X[first], Y[first])
-    trees, values = TreeMean.fit(Rows(X[first], Y[first]))
+    trees, values = TreeMean.fit(Data(X[first], Y[first]))
     rest = FeatureGPRegressor(**OF_FEATURES).fit(X[first], Y[first] - values)
     np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + trees(NEW), rtol=1e-9)
     one.partial_fit(X[~first], Y[~first])

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import spearmanr
 
 from stochgp import KernelGPRegressor, SparseGPRegressor, load
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families import left_out as choosing
 from stochgp.families import variational
@@ -136,7 +136,7 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
     weight, each = np.random.default_rng(1).choice([0.1, 1.0, 10.0], 40), np.arange(40)
     group = each // 4 if grouped else each
     gp = KernelGP(RBF([0.7, 1.5], 1.3), 0.04)
-    data = TrainingData.of(Rows(X, y, weight, group if grouped else None), False, None, "float64")
+    data = TrainingData.of(Data(X, y, weight, group if grouped else None), False, None, "float64")
     found = choosing._left_out(UNKNOWING, gp, data)
     z = np.empty(40)
     K = 1.3 * np.exp(-0.5 * np.sum(((X[:, None] - X) / [0.7, 1.5]) ** 2, axis=2))
@@ -158,7 +158,7 @@ def left_out(scale=1.0):
     """(Of 300 rows, 80 with their weights and groups, each predicted from its neighbours by a kernel and a noise of this scale; their numbers)."""
     (X, y), generator = rows(300), np.random.default_rng(1)
     weight, group = generator.uniform(0.5, 3, 300), (np.arange(300) // 3).astype(np.int32)
-    data = TrainingData.of(Rows(X, y, weight, group), True, None, "float64")
+    data = TrainingData.of(Data(X, y, weight, group), True, None, "float64")
     with jax.enable_x64(True):
         gp = KernelGP(
             kernel=RBF(np.ones(2), np.float64(scale)), noise=constant_noise(0.2 * scale, dtype=np.float64)

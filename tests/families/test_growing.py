@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean
@@ -119,7 +119,7 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
     stream = before.stream
     model.save(tmp_path / "model")
     assert (stream.n_rows, stream.n_steps, model.n_rows_) == (200, 5, 200)
-    batch = Batch(
+    batch = Data(
         before.inputs.transform(X[200:240], "float32"),
         jnp.float32(before.targets.transform(y[200:240])),
         jnp.ones(40, jnp.float32),

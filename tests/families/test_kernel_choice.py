@@ -9,7 +9,7 @@ import pytest
 
 from stochgp import KernelGPRegressor, kernels
 from stochgp.choosing import FEWEST_ROWS
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.families import kernel_choice
 from stochgp.numerics.clustered import paired
 from stochgp.parameters import positive, value_of
@@ -84,7 +84,7 @@ def test_few_rows_have_the_usual_kernel():
 
 def compared(monkeypatch, gains, group=None, weight=None, usual=0.0):
     """The kernel chosen where Matérn 1/2 gains so much over the usual one at each row, which has its number as input."""
-    source = DeviceRows(np.arange(len(gains), dtype=float)[:, None], 0 * gains, weight, group=group)
+    source = MemorySource(np.arange(len(gains), dtype=float)[:, None], 0 * gains, weight, group=group)
     scores = {kernel_choice.USUAL: lambda rows: usual - gains[rows], "matern12": lambda rows: 0 * gains[rows]}
     monkeypatch.setattr(kernel_choice, "CANDIDATES", tuple(scores))
     monkeypatch.setattr(kernel_choice, "_scores", lambda name, _, X, rows, key: scores[name](rows))

@@ -8,7 +8,7 @@ import pytest
 from stochgp import kernels
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families.kernel_posterior import NOISE_ROUNDINGS, NOISE_SHARE, noise_floor
 from stochgp.families.left_out import some_left_out
@@ -28,7 +28,7 @@ def make_rows(n=N, dtype=jnp.float32):
     X = generator.uniform(-2, 2, (n, 4))
     y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) * X[:, 2]
     plain = Standardiser(np.zeros(4), np.ones(4)), Standardiser(np.zeros(()), np.ones(()))
-    return TrainingData(Rows(X, y), *plain, jnp.dtype(dtype).name)
+    return TrainingData(Data(X, y), *plain, jnp.dtype(dtype).name)
 
 
 def left_out(gp, data):

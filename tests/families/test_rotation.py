@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor, kernels, load
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
 from stochgp.families.left_out import JudgingRows
 from stochgp.kernels.rotated import Metric
@@ -148,7 +148,7 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(JudgingRows, "scores", lambda self, gp: scores[gp])
     judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
     monkeypatch.setattr(JudgingRows, "of", lambda *args: judges)
-    source = DeviceRows(np.zeros((5000, 2)), np.zeros(5000))
+    source = MemorySource(np.zeros((5000, 2)), np.zeros(5000))
     found, n_rounds = rotation._rotated_run(Run(0), FEW, source, None, None, [])
     assert (found.gp, n_rounds, trials) == (kept, kept, list(range(1, n_trials + 1)))
     assert refitted == [kept]

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families.solving import choose
 from stochgp.families.solving import solved as posterior_of
@@ -60,7 +60,7 @@ def exact_at(Z):
 
 
 def data():
-    rows = Rows(X, y, COUNT)
+    rows = Data(X, y, COUNT)
     identity = Standardiser.identity((D,))
     return TrainingData(rows, identity, Standardiser(np.zeros(()), np.ones(())), "float64")
 

@@ -6,7 +6,7 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import tolerances
@@ -71,7 +71,7 @@ def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few
     plain = (Standardiser.identity((1,)), Standardiser.identity(()))
     near = []
     for n in (len(X), 3_000):
-        rows = Rows(X[:n], np.sin(X[:n, 0]) + noise[:n])
+        rows = Data(X[:n], np.sin(X[:n, 0]) + noise[:n])
         data = TrainingData(rows, *plain, "float64")
         near.append(some_left_out(gp, data, Budget(10**11)))  # whatever the process holds
     assert near[1] is None

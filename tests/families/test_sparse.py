@@ -19,7 +19,7 @@ import stochgp
 from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.data import Standardiser
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.learners import SVGP
 from stochgp.learning import fit
 from stochgp.models import SparseGP
@@ -232,7 +232,9 @@ def test_float32_is_safe_on_real_rows(rows, monkeypatch):
     points = choose_points(inputs, M, "kmeans", key=KEY)
     kernel = kernels.resolve("rbf", inputs.shape[1])
     gp = SparseGP(kernel, InducingPoints.of(points), 0.1)
-    result = fit(SVGP(batch_size=64, epochs=32, learning_rate=0.03), gp, DeviceRows(inputs, targets), key=KEY)
+    result = fit(
+        SVGP(batch_size=64, epochs=32, learning_rate=0.03), gp, MemorySource(inputs, targets), key=KEY
+    )
     assert all(np.isfinite(value) for entry in result.history[1:] for value in entry.values())
     with jax.enable_x64(True):
         mean, variance = VariationalPosterior.of(result.gp, inputs.shape[1]).mean_and_variance(inputs[:256])

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
 from stochgp import FeatureGPRegressor, features, networks
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.learners import SCGD
 from stochgp.learning import fit
 from stochgp.models import FeatureGP
@@ -75,7 +75,7 @@ def test_bounds_leave_learning_as_it_is():
     for given in ({}, {"limits": limits}):
         phi = features.resolve("mlp", n_inputs=2, key=key, X_sample=jnp.asarray(X), **given)
         learner = SCGD(batch_size=20, epochs=3, learning_rate=0.01)
-        found.append(fit(learner, FeatureGP(phi, 0.1), DeviceRows(X, y), key=key))
+        found.append(fit(learner, FeatureGP(phi, 0.1), MemorySource(X, y), key=key))
     plain, bounded = found
     assert plain.nlml == bounded.nlml
     assert_array_equal(plain.evidence.moments.gram, bounded.evidence.moments.gram)

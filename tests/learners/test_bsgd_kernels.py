@@ -9,7 +9,8 @@ import pytest
 from reference import finite_differences
 from toy import KEY, all_batches
 
-from stochgp.data.streams import Batch, DeviceRows, HostRows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import (
@@ -46,7 +47,7 @@ def _raw(value, dtype=jnp.float64):
 
 def _rows(X, y, weight=None, dtype=jnp.float64):
     weight = np.ones(len(y)) if weight is None else weight
-    return Batch(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
+    return Data(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
 
 
 _batch_gradient = eqx.filter_jit(batch_gradient)  # one program is compiled sooner than one for each operation
@@ -124,7 +125,7 @@ def test_the_conditional_expectation_is_the_closed_form(strict_double):
 
 def _gradient_pair(gp, X, y, tau):
     trainable, rest = partition(gp)
-    rows = Batch(jnp.asarray(X), y, jnp.ones(len(X)))
+    rows = Data(jnp.asarray(X), y, jnp.ones(len(X)))
     _, gradient = batch_gradient(trainable, rest, rows, tau)
     return gradient.kernel.variance.raw, gradient.noise_variance.raw
 
@@ -166,7 +167,7 @@ def test_ten_steps_are_those_of_the_plain_loop(strict_double):
         signal_scale=3.0,
     )
     gp = KernelGP(RBF(frozen(jnp.asarray(0.9)), _raw(2.0)), _raw(0.8))
-    source = DeviceRows(X, y, dtype=jnp.float64)
+    source = MemorySource(X, y, dtype=jnp.float64)
     problem = Problem(source, StepPlan(4, 3, 10, 10, 10), (np.arange(12), learner.compiled()))
     state, _ = learner.advance(learner.init(gp, problem, key=KEY), problem, 0, 10, (5, 6))
     theta = np.array([2.0, 0.8])
@@ -185,7 +186,7 @@ def test_ten_steps_are_those_of_the_plain_loop(strict_double):
 def test_a_batch_of_neighbours_is_a_centre_and_the_rows_nearest_to_it():
     X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     X[7] = X[3]
-    source, sampling = DeviceRows(X, X[:, 0]), NearestNeighbours()
+    source, sampling = MemorySource(X, X[:, 0]), NearestNeighbours()
     prepared = sampling.prepare(source, 5, 100, (1,))
     batches = sampling.batches(prepared, 0, 100, 5, (1,))
     assert sorted(batches[:40, 0]) == list(range(40))  # every row is a centre once per shuffle
@@ -197,12 +198,12 @@ def test_a_batch_of_neighbours_is_a_centre_and_the_rows_nearest_to_it():
 
 
 def test_only_drawn_centres_are_searched():
-    source = DeviceRows(np.random.default_rng(0).normal(size=(40, 2)), np.zeros(40))
+    source = MemorySource(np.random.default_rng(0).normal(size=(40, 2)), np.zeros(40))
     assert NearestNeighbours().prepare(source, 5, 7, (1,))[0].shape == (7, 5)
 
 
 def test_uniform_batches():
-    source = DeviceRows(np.zeros((10, 1)), np.zeros(10))
+    source = MemorySource(np.zeros((10, 1)), np.zeros(10))
     without, with_ = Uniform(), Uniform(replace=True)
     rows = without.prepare(source, 3, 6, (0,))
     epoch = without.batches(rows, 3, 3, 3, (0,))
@@ -213,8 +214,10 @@ def test_uniform_batches():
 def test_rows_on_the_host_give_the_same_bits():
     X, y, weight = _toy(60)
     learner, gp = BSGD(8, 12), KernelGP(RBF([1.0, 1.0]))
-    device = DeviceRows(X.astype(np.float32), y.astype(np.float32), weight.astype(np.float32))
-    found = [fit(learner, gp, source, key=KEY) for source in (device, HostRows(X, y, weight))]
+    device = MemorySource(X.astype(np.float32), y.astype(np.float32), weight.astype(np.float32))
+    found = [
+        fit(learner, gp, source, key=KEY) for source in (device, MemorySource(X, y, weight, on_device=False))
+    ]
     np.testing.assert_array_equal(found[0].gp.kernel.lengthscale, found[1].gp.kernel.lengthscale)
     assert found[0].loss == found[1].loss
 
@@ -225,7 +228,7 @@ def test_rows_on_the_host_give_the_same_bits():
 def _waves(n, seed=0, noise=0.1):
     generator = np.random.default_rng(seed)
     X = generator.uniform(-2, 2, size=(n, 2)).astype(np.float32)
-    return DeviceRows(X, np.sin(3 * X[:, 0]) + noise * generator.normal(size=n))
+    return MemorySource(X, np.sin(3 * X[:, 0]) + noise * generator.normal(size=n))
 
 
 def test_neighbours_find_lengths_and_noise():
@@ -268,7 +271,7 @@ DIFFICULT = {
     ("name", "sampling"), [*((n, NearestNeighbours()) for n in DIFFICULT), ("one row", Uniform())]
 )
 def test_difficult_rows_end_finite(name, sampling):
-    source = DeviceRows(*DIFFICULT[name])
+    source = MemorySource(*DIFFICULT[name])
     found = fit(BSGD(16, 60, sampling=sampling), KernelGP(RBF([1.0, 1.0])), source, key=KEY)
     assert found.result in (RESULTS.successful, RESULTS.not_settled)
     assert np.isfinite(found.loss)
@@ -299,7 +302,7 @@ def test_the_paper_recovers_its_parameters():
         K = 4 * np.exp(-0.5 * ((X - X.T) / 0.5) ** 2) + np.eye(1024)
         y = np.linalg.cholesky(K) @ generator.standard_normal(1024)
         gp = KernelGP(RBF(frozen(0.5), _raw(5.0, jnp.float32)), _raw(3.0, jnp.float32))
-        result = fit(learner, gp, DeviceRows(X, y), key=jax.random.key(seed))
+        result = fit(learner, gp, MemorySource(X, y), key=jax.random.key(seed))
         assert all(entry["noise_variance"] > 0 for entry in result.history)
         found.append((float(result.gp.kernel.variance), float(result.gp.noise_variance)))
     signal, noise = np.mean(found, axis=0)

@@ -13,7 +13,7 @@ from toy import KEY, make_gp
 import stochgp.learners.conditionals as conditionals
 from stochgp import kernels, networks
 from stochgp.budget import resident
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32
 from stochgp.learners import (
     ByLoss,
@@ -89,7 +89,7 @@ def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
     """From far away, with a prior that counts; numbers are those of the formulas."""
     X, y, _ = draw()
     learner = kind(n_neighbours=8, spread=2.0)
-    state, problem = searched(learner, model(8.0, 0.05, 3.0), DeviceRows(X, y, dtype=jnp.float64))
+    state, problem = searched(learner, model(8.0, 0.05, 3.0), MemorySource(X, y, dtype=jnp.float64))
     losses = []
     for _ in range(60):
         state, numbers = learner.score(state, problem)
@@ -113,7 +113,7 @@ def test_a_step_that_does_not_lower_the_loss_is_not_taken(kind):
     """Sent uphill by a gradient of the wrong sign: θ stays, the next steps are damped by 4, 8, … times more, until one is taken."""
     X, y, _ = draw()
     learner = kind(n_neighbours=8)
-    state, problem = searched(learner, model(), DeviceRows(X, y, dtype=jnp.float64))
+    state, problem = searched(learner, model(), MemorySource(X, y, dtype=jnp.float64))
     at = learner._curvature(state.gp, problem, state.near)
     state = conditionals.eqx.tree_at(lambda s: s.at, state, at._replace(gradient=-at.gradient))
     for doubled in (4, 8, 16):
@@ -131,7 +131,7 @@ def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
     """The model has a third of the last step's gradient at most, and the loss that was promised; after a step that fell short it is that of the step."""
     X, y, _ = draw(400)
     learner = kind(n_neighbours=8, spread=2.0)
-    state, problem = searched(learner, model(1.0, 1.5, 0.15), DeviceRows(X, y, dtype=jnp.float64))
+    state, problem = searched(learner, model(1.0, 1.5, 0.15), MemorySource(X, y, dtype=jnp.float64))
     assert learner.model(state) is state.gp
     for _ in range(20):
         state, numbers = learner.score(state, problem)
@@ -158,7 +158,7 @@ def test_what_a_search_changed_counts_rows_and_not_gaps():
 @sweep
 def test_histories_tell_the_searches_and_the_steps(kind):
     X, y, _ = draw(200)
-    found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), DeviceRows(X, y), key=KEY)
+    found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), MemorySource(X, y), key=KEY)
     evaluations = found.history[1:]
     assert [entry["step"] for entry in evaluations] == list(range(1, len(evaluations) + 1))
     assert all(0 <= entry["changed"] <= 1 for entry in evaluations) and evaluations[0]["changed"] == 1
@@ -172,7 +172,7 @@ def test_neighbours_are_searched_again_when_a_step_promises_little():
     """Before the last search a quarter of the neighbourhoods is scored, then all of them."""
     X, y, _ = draw(200)
     learner = LeaveOneOut(n_neighbours=6, n_scored=1)
-    state, problem = begun(learner, model(), DeviceRows(X, y))
+    state, problem = begun(learner, model(), MemorySource(X, y))
     state, _ = learner.advance(state, problem, 0, 1, SEED)
     some = curvature(state.gp, problem.source, state.near[:50], True)
     pull = theta_of(state.gp) - problem.prepared.start
@@ -189,7 +189,7 @@ def test_neighbours_are_searched_again_when_a_step_promises_little():
 def test_the_start_is_the_optimum_of_few_rows():
     """With the prior around the parameters given; a run from other parameters, as after a rotation, begins at these."""
     X, y, _ = draw(60)
-    learner, source = LeaveOneOut(n_neighbours=6, warm_rows=60), DeviceRows(X, y, dtype=jnp.float64)
+    learner, source = LeaveOneOut(n_neighbours=6, warm_rows=60), MemorySource(X, y, dtype=jnp.float64)
     plan = learner.plan(60, 1, ByLoss())
     problem = Problem(source, plan, learner.prepare(model(), source, plan, SEED))
     warm = learner.init(model(), problem, key=KEY).gp
@@ -206,7 +206,7 @@ def test_kernels_with_large_networks_are_refused():
     with pytest.raises(
         ValueError, match="at most 500 parameters: learn a kernel with a network by learner='bsgd'"
     ):
-        fit(LeaveOneOut(), gp, DeviceRows(X, y), key=KEY)
+        fit(LeaveOneOut(), gp, MemorySource(X, y), key=KEY)
 
 
 # Optima
@@ -222,7 +222,7 @@ def test_vecchia_of_all_earlier_rows_has_the_optimum_of_the_exact_likelihood(wei
     """Within what `converged` leaves: 0.01 P/(2n) nats per datum."""
     X, y, _ = draw(40)
     count = np.random.default_rng(1).integers(1, 4, 40).astype(float) if weighted else np.ones(40)
-    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
     found = fit(Vecchia(n_neighbours=39, spread=None), model(), source, key=KEY)
     best = fit(FullBatch(), model(), source, key=KEY)
     rows = source.take(np.arange(40))
@@ -237,7 +237,7 @@ def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
     X, y, _ = draw(30)
     pulls = []
     for weight in (np.ones(30), np.full(30, 10.0), np.append(np.ones(29), 1e6)):
-        state, problem = searched(LeaveOneOut(), model(), DeviceRows(X, y, weight, dtype=jnp.float64))
+        state, problem = searched(LeaveOneOut(), model(), MemorySource(X, y, weight, dtype=jnp.float64))
         gp = conditionals._moved(state.gp, theta_of(state.gp) + 1)
         with_prior = LeaveOneOut()._curvature(gp, problem, state.near)
         alone = curvature(gp, problem.source, state.near, True, n_scored=problem.prepared.n_scored)
@@ -250,8 +250,8 @@ def test_counts_of_vecchia_are_repeated_rows():
     X, y, _ = draw(18)
     count = np.random.default_rng(1).integers(1, 4, 18).astype(float)
     n = int(count.sum())
-    counted = DeviceRows(X, y, count, dtype=jnp.float64)
-    rows = DeviceRows(*repeated(X, y, count), dtype=jnp.float64)
+    counted = MemorySource(X, y, count, dtype=jnp.float64)
+    rows = MemorySource(*repeated(X, y, count), dtype=jnp.float64)
     learner = Vecchia(n_neighbours=n, warm_rows=None, searches=1, epochs=100)
     found = [fit(learner, model(), source, key=KEY) for source in (counted, rows)]
     assert found[0].converged and found[1].converged
@@ -273,7 +273,7 @@ def test_known_parameters_come_back(kind):
     R = np.linalg.cholesky(covariance(truth, X))
     learner = kind(n_neighbours=m, spread=None)
     targets = np.random.default_rng(6).normal(size=(81, N)) @ R.T
-    sources = [DeviceRows(X, y, dtype=jnp.float64) for y in targets]
+    sources = [MemorySource(X, y, dtype=jnp.float64) for y in targets]
     state, _ = searched(learner, truth, sources[0])
     at = [curvature(truth, source, state.near, False, learner.joint) for source in sources[1:]]
     gradients, H = np.array([a.gradient for a in at]), np.mean([a.hessian for a in at], axis=0)
@@ -293,8 +293,8 @@ def test_the_inverse_curvature_is_the_error_of_vecchia_with_all_rows():
     X, _, R = draw(N)
     learner = Vecchia(n_neighbours=N - 1, spread=None)
     targets = np.random.default_rng(6).normal(size=(200, N)) @ R.T
-    state, _ = searched(learner, truth, DeviceRows(X, targets[0], dtype=jnp.float64))
-    at = [curvature(truth, DeviceRows(X, y, dtype=jnp.float64), state.near, False, True) for y in targets]
+    state, _ = searched(learner, truth, MemorySource(X, targets[0], dtype=jnp.float64))
+    at = [curvature(truth, MemorySource(X, y, dtype=jnp.float64), state.near, False, True) for y in targets]
     H = np.mean([a.hessian for a in at], axis=0)
     squares = np.array([N * a.gradient @ np.linalg.solve(H, a.gradient) for a in at])
     assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(200)
@@ -307,7 +307,7 @@ def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
     """
     X = np.sort(np.random.default_rng(6).normal(size=(1024, 1)), axis=0).astype(np.float32)
     X = X - X.mean()
-    gp, source = KernelGP(Matern12([0.27], 3.7), 0.0476), DeviceRows(X, np.sin(X[:, 0]))
+    gp, source = KernelGP(Matern12([0.27], 3.7), 0.0476), MemorySource(X, np.sin(X[:, 0]))
     others = Neighbours(X, gp.kernel).others(np.arange(1024), 15)
     near = np.concatenate([others, np.arange(1024)[:, None]], axis=1)
     single, double = (curvature(gp, source, near, wide) for wide in (False, True))
@@ -321,12 +321,12 @@ def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
 def test_who_the_neighbours_are():
     X, y, _ = draw(100)
     group = np.random.default_rng(2).integers(0, 20, 100)
-    source = DeviceRows(X, y, group=group, dtype=jnp.float64)
+    source = MemorySource(X, y, group=group, dtype=jnp.float64)
     state, problem = searched(LeaveOneOut(n_neighbours=7, n_scored=3), model(), source)
     assert (group[state.near[:, :-1]] != group[state.near[:, -1:]]).all()
     assert problem.prepared.n_scored == 1
     state, problem = searched(
-        LeaveOneOut(n_neighbours=7, n_centres=60, n_scored=3), model(), DeviceRows(X, y, dtype=jnp.float64)
+        LeaveOneOut(n_neighbours=7, n_centres=60, n_scored=3), model(), MemorySource(X, y, dtype=jnp.float64)
     )
     assert problem.prepared.n_scored == 3
     away = np.abs(X[state.near, 0] - X[state.near[:, -1:], 0])
@@ -351,7 +351,7 @@ def test_groups_keep_repeated_measurements_from_passing_for_small_noise():
     X, group = np.repeat(X, 2, axis=0), np.repeat(np.arange(n), 2)
     learner, noise = LeaveOneOut(n_neighbours=12, n_scored=1, warm_rows=None), {}
     for name, given in (("rows", None), ("pairs", group)):
-        source = DeviceRows(X, y, group=given, dtype=jnp.float64)
+        source = MemorySource(X, y, group=given, dtype=jnp.float64)
         noise[name] = float(fit(learner, model(), source, key=KEY).gp.noise_variance)
     assert noise["rows"] < 10 * within
     error = shared * np.sqrt(2 / n)
@@ -362,7 +362,7 @@ def test_groups_keep_repeated_measurements_from_passing_for_small_noise():
 def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
     X, y, _ = draw(30)
     learner = LeaveOneOut(epochs=4, n_neighbours=3)
-    sources = [DeviceRows(X, y, group=np.arange(30) // k, dtype=jnp.float64) for k in (1, 2)]
+    sources = [MemorySource(X, y, group=np.arange(30) // k, dtype=jnp.float64) for k in (1, 2)]
     fit(learner, model(), sources[0], key=KEY, checkpoint=tmp_path / "run")
     with pytest.raises(ValueError, match="another run"):
         fit(learner, model(), sources[1], key=KEY, checkpoint=tmp_path / "run")
@@ -400,7 +400,7 @@ def test_a_model_without_a_kernel_is_refused(kind):
     X = np.random.default_rng(0).normal(size=(20, 2))
     for ask in (
         lambda: learner.need_bytes(gp, 20, 2),
-        lambda: fit(learner, gp, DeviceRows(X, X[:, 0], dtype=jnp.float64), key=KEY),
+        lambda: fit(learner, gp, MemorySource(X, X[:, 0], dtype=jnp.float64), key=KEY),
     ):
         with pytest.raises(
             ValueError, match=f"{kind.__name__} finds neighbours by a kernel, and FeatureGP has none"
@@ -414,7 +414,7 @@ def test_memory_stays_below_what_is_announced(kind, terms):
     """After two scoring steps of 100,000 rows."""
     X = np.random.default_rng(0).normal(size=(100_000, 4)).astype(np.float32)
     kernel = RBF(np.ones(4)) if terms == 1 else RBF(np.ones(4)) + Matern32(3 * np.ones(4))
-    gp, learner, source = KernelGP(kernel), kind(n_neighbours=20, n_centres=512), DeviceRows(X, X[:, 0])
+    gp, learner, source = KernelGP(kernel), kind(n_neighbours=20, n_centres=512), MemorySource(X, X[:, 0])
     before = resident()
     state, problem = searched(learner, gp, source)
     for _ in range(2):

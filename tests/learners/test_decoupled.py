@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
-from stochgp.data.streams import Batch, DeviceRows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
 from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
@@ -41,11 +42,11 @@ def empty(n_mean, n_covariance, spread=False, dtype=jnp.float64):
 
 
 def rows(S):
-    return Batch(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
+    return Data(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
 
 
 def begun(learner, gp):
-    problem = Problem(DeviceRows(X, y, COUNT, dtype=jnp.float64), StepPlan(4, 3, 30, 10), None, None)
+    problem = Problem(MemorySource(X, y, COUNT, dtype=jnp.float64), StepPlan(4, 3, 30, 10), None, None)
     return learner.init(gp, problem, key=KEY)
 
 
@@ -161,7 +162,7 @@ def test_functions_that_nearly_coincide_may_move():
     t = np.sin(3 * Z[:, 0]) + 0.1 * generator.normal(size=200)
     gp = SparseGP(RBF(jnp.asarray([1.0])), Decoupled.of(20, None, 1), 0.1)
     learner = IVSGPR(100, epochs=50, learning_rate=0.1)
-    found = fit(learner, gp, DeviceRows(Z, t), key=KEY)
+    found = fit(learner, gp, MemorySource(Z, t), key=KEY)
     mean = np.asarray(found.gp.process().mean(jnp.asarray(Z, jnp.float32)))[:, 0]
     assert np.sqrt(np.mean((mean - np.sin(3 * Z[:, 0])) ** 2)) < 0.1
     assert all(entry["recovered"] == 0 for entry in found.history if "recovered" in entry)

@@ -11,7 +11,7 @@ from reference import Theta, dense_nlml, features, full_gradient, noise
 from scipy.optimize import minimize_scalar
 from toy import FLOOR, KEY, assert_close, make_gp, make_toy, rows_of, theta_of
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import (
     SCGD,
@@ -81,7 +81,7 @@ def test_line_search_reaches_the_optimum_and_stops_there():
     learner = FullBatch(
         epochs=200, tolerance=1e-12, evaluator=ByEvidence(refit=False, validation_fraction=0.0)
     )
-    found = fit(learner, cast(model, jnp.float64), DeviceRows(*rows, dtype=jnp.float64), key=KEY)
+    found = fit(learner, cast(model, jnp.float64), MemorySource(*rows, dtype=jnp.float64), key=KEY)
     values = [entry["nlml"] for entry in found.history]
     assert values[0] > best + 0.05
     assert np.all(np.diff(values) < 1e-10)
@@ -94,5 +94,5 @@ def test_line_search_reaches_the_optimum_and_stops_there():
 def test_anchored_scgd_reaches_the_optimum():
     model, rows, best = _stretched()
     learner = SCGD(32, 400, 0.05, optimizer=optax.adam, evaluator=ByEvidence(validation_fraction=0.0))
-    found = fit(learner, model, DeviceRows(*rows), key=KEY)
+    found = fit(learner, model, MemorySource(*rows), key=KEY)
     np.testing.assert_allclose(found.nlml, best, atol=1e-3)

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 from stochgp import kernels, networks
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.learners import ByLoss, Problem, lbfgs
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
@@ -34,7 +34,7 @@ def make_data(n=N, seed=0):
 
 def make_source(n=N, weight=None):
     with jax.enable_x64(True):
-        return DeviceRows(*make_data(n), weight, dtype=jnp.float64)
+        return MemorySource(*make_data(n), weight, dtype=jnp.float64)
 
 
 def make_gp(lengthscale=1.0, variance=1.0, noise_variance=0.1):
@@ -154,7 +154,7 @@ def test_a_prior_moves_the_optimum_as_it_must():
 def test_weights_stand_for_repeated_rows():
     times = np.arange(N) % 3 + 1
     X, y = make_data()
-    repeated = DeviceRows(np.repeat(X, times, axis=0), np.repeat(y, times), dtype=jnp.float64)
+    repeated = MemorySource(np.repeat(X, times, axis=0), np.repeat(y, times), dtype=jnp.float64)
     learner = FullBatch(epochs=5, tolerance=0.0, precision="float64")
     found = learn(learner, source=make_source(weight=times))
     np.testing.assert_allclose(raw_of(found.gp), raw_of(learn(learner, source=repeated).gp), rtol=1e-5)
@@ -176,7 +176,7 @@ def test_parameters_keep_their_dtype():
 def test_small_noise_is_fitted_in_float64():
     """In float32 the factor of nearly equal rows would need a jitter."""
     X = np.repeat(make_data()[0], 2, axis=0)[:N]
-    source = DeviceRows(X, np.sin(X[:, 0]), dtype=jnp.float64)
+    source = MemorySource(X, np.sin(X[:, 0]), dtype=jnp.float64)
     found = learn(FullBatch(epochs=3), make_gp(3.0, 1.0, 2e-6), source)
     assert all(entry["jitter"] == 0 for entry in found.history[1:])
 

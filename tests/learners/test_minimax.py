@@ -36,7 +36,6 @@ from toy import (
     theta_of,
 )
 
-from stochgp.data.streams import Batch
 from stochgp.learners import ByEvidence, Minimax, PowerLaw, constant
 from stochgp.learners.minimax import project_spectrum
 
@@ -47,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _pair(toy, S, S_bar):
-    return Batch(*(jnp.stack(parts) for parts in zip(rows_of(toy, S), rows_of(toy, S_bar), strict=True)))
+    return jax.tree.map(lambda *parts: jnp.stack(parts), rows_of(toy, S), rows_of(toy, S_bar))
 
 
 def _point(state):

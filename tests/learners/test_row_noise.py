@@ -20,7 +20,6 @@ from toy import (
     stepper,
 )
 
-from stochgp.data.streams import Batch
 from stochgp.learners import BSGD, SCGD, ByEvidence, Minimax, constant
 from stochgp.likelihoods import AbstractNoise
 from stochgp.models import FeatureGP
@@ -143,7 +142,7 @@ def test_at_its_saddle_minimax_is_unbiased():
     state, step = begin(learner, gp, toy, rate=rate, anchor=True), stepper(learner)
     found = []
     for S in all_batches(N, B):
-        pair = Batch(*(jnp.stack([part, part]) for part in rows_of(toy, S)))
+        pair = jax.tree.map(lambda part: jnp.stack([part, part]), rows_of(toy, S))
         found.append(moved(gp, step(state, pair).gp, rate))
     assert_close(mean(found), gradient(gp, rows_of(toy)), rtol=1e-6, atol=1e-6)
 

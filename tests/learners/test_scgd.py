@@ -36,7 +36,7 @@ from toy import (
     with_theta,
 )
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners import SCGD, ByEvidence, PowerLaw, constant
 from stochgp.parameters import cast
 
@@ -284,7 +284,7 @@ def test_constant_b_leaves_part_of_the_variance(b):
     sequences = np.array(list(np.ndindex(15, 15, 15)))  # [3375, 3]
     stacked = jax.tree.map(lambda a: a[np.array(batches)[sequences]], rows_of(toy))  # [3375, 3, 2, ...]
 
-    def last(rows: Batch):
+    def last(rows: Data):
         carried = state
         for t in range(3):
             one = jax.tree.map(lambda a, t=t: a[t], rows)

@@ -6,7 +6,7 @@ import optax
 import pytest
 from toy import assert_close, begin, make_gp, make_toy, rows_of, stepper
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners import SCGD, ByEvidence, Minimax
 from stochgp.learners.base import filled_batches
 from stochgp.learners.step_plan import size_of_few
@@ -35,6 +35,6 @@ def test_a_step_is_that_of_the_batch(learner):
     filled, factors = filled_batches(S)
     assert filled.shape[-1] == 8 and factors.tolist() == [1.6] * 5 + [0] * 3
     wider = rows_of(toy, filled, weight)
-    wider = Batch(wider.X, wider.y, jnp.asarray(np.asarray(wider.weight) * factors))
+    wider = Data(wider.X, wider.y, jnp.asarray(np.asarray(wider.weight) * factors))
     state, step = begin(learner, gp, toy, anchor=isinstance(learner, SCGD)), stepper(learner)
     assert_close(step(state, wider), step(state, rows_of(toy, S, weight)), rtol=1e-9, atol=1e-9)

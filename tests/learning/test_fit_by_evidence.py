@@ -13,8 +13,8 @@ from reference import dense_nlml
 from sweeps import some_of
 from toy import KEY, make_gp, make_toy
 
+from stochgp.data.memory import MemorySource
 from stochgp.data.standardise import Standardiser
-from stochgp.data.streams import DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.learners import (
     BSGD,
@@ -65,7 +65,7 @@ sweep = pytest.mark.parametrize("name", LEARNERS)
 @functools.cache
 def _data(n=200):
     toy = make_toy(n, seed=3)
-    return DeviceRows(toy.X, toy.y)
+    return MemorySource(toy.X, toy.y)
 
 
 @functools.cache
@@ -156,8 +156,8 @@ def test_host_and_device_rows_give_the_same_bits():
     inputs, targets = Standardiser.fit(3 * toy.X + 7), Standardiser.fit(toy.y)
     X = 3 * toy.X + 7
     gp = make_gp(M=5, dtype=jnp.float32)
-    host = HostRows(X, toy.y, inputs=inputs, targets=targets)
-    device = DeviceRows(inputs.transform(X, np.float32), targets.transform(toy.y, np.float32))
+    host = MemorySource(X, toy.y, inputs=inputs, targets=targets, on_device=False)
+    device = MemorySource(inputs.transform(X, np.float32), targets.transform(toy.y, np.float32))
     for name in ("scgd", "full batch"):
         _assert_same(*(fit(LEARNERS[name], gp, source, key=KEY) for source in (host, device)))
 
@@ -165,17 +165,17 @@ def test_host_and_device_rows_give_the_same_bits():
 def test_more_features_than_rows_and_a_batch_larger_than_the_data():
     toy = make_toy(12)
     learner = SCGD(batch_size=64, epochs=50, learning_rate=1e-2)
-    found = fit(learner, make_gp(M=20, dtype=jnp.float32), DeviceRows(toy.X, toy.y), key=KEY)
+    found = fit(learner, make_gp(M=20, dtype=jnp.float32), MemorySource(toy.X, toy.y), key=KEY)
     np.testing.assert_allclose(
-        found.nlml, _dense_nlml(found.gp, DeviceRows(toy.X, toy.y)), rtol=1e-4, atol=1e-5
+        found.nlml, _dense_nlml(found.gp, MemorySource(toy.X, toy.y)), rtol=1e-4, atol=1e-5
     )
 
 
 def test_row_weights_are_repeated_rows():
     toy = make_toy(60, seed=3)
     times = np.random.default_rng(0).integers(1, 4, 60)
-    weighted = DeviceRows(toy.X, toy.y, times)
-    repeated = DeviceRows(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
+    weighted = MemorySource(toy.X, toy.y, times)
+    repeated = MemorySource(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
     learner = FullBatch(epochs=5, tolerance=0.0, evaluator=ByEvidence(validation_fraction=0.0))
     a, b = (fit(learner, make_gp(M=5, dtype=jnp.float32), rows, key=KEY) for rows in (weighted, repeated))
     np.testing.assert_allclose(a.nlml, b.nlml, rtol=1e-5)
@@ -287,7 +287,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     before = path.read_bytes()
     key = jax.random.key(1) if what == "key" else key
     learner = SCGD(**ALONE | {"learning_rate": 1e-3}) if what == "learner" else learner
-    data = DeviceRows(data._rows.X, 2 * data._rows.y) if what == "data" else data
+    data = MemorySource(data._rows.X, 2 * data._rows.y) if what == "data" else data
     gp = make_gp(M=5, dtype=jnp.float32, seed=2) if what == "model" else gp
     with pytest.raises(ValueError, match="another run"):
         fit(learner, gp, data, key=key, checkpoint=path)

@@ -12,7 +12,7 @@ from killing import KilledError, stop_at
 from sweeps import some_of
 from toy import KEY
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace
 from stochgp.kernels import RBF
 from stochgp.learners import (
@@ -64,7 +64,7 @@ sweep = pytest.mark.parametrize("name", LEARNERS)
 def _data(n=64):
     generator = np.random.default_rng(3)
     X = generator.normal(size=(n, 2))
-    return DeviceRows(X, np.sin(2 * X[:, 0]) + 0.2 * generator.normal(size=n))
+    return MemorySource(X, np.sin(2 * X[:, 0]) + 0.2 * generator.normal(size=n))
 
 
 def _gp(name):
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     before = path.read_bytes()
     key = jax.random.key(1) if what == "key" else KEY
     learner = BSGD(**COMMON, signal_scale=3.0) if what == "learner" else LEARNERS["neighbours"]
-    data = DeviceRows(data._rows.X, 2 * data._rows.y) if what == "data" else data
+    data = MemorySource(data._rows.X, 2 * data._rows.y) if what == "data" else data
     gp = KernelGP(RBF([1.0, 1.1])) if what == "model" else GP
     with pytest.raises(ValueError, match="another run"):
         fit(learner, gp, data, key=key, checkpoint=path)

@@ -6,7 +6,7 @@ import pytest
 from reference import dense_posterior
 from toy import make_gp, make_toy
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.learners import ByEvidence
 from stochgp.learners.evaluators import Division
 from stochgp.learners.step_plan import held_out_rows
@@ -16,10 +16,10 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     """Of variance v + σ², by the dense posterior; ρ weighs them in the mean, and ten times as much of all changes nothing before they join."""
     toy, gp, n = make_toy(500), make_gp(M=6), 420
     weight, evaluator = np.random.default_rng(0).uniform(0.2, 3, 80), ByEvidence()
-    train = DeviceRows(toy.X[:n], toy.y[:n], dtype=jnp.float64)
+    train = MemorySource(toy.X[:n], toy.y[:n], dtype=jnp.float64)
 
     def judged(times):
-        held_out = DeviceRows(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
+        held_out = MemorySource(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
         evaluation = evaluator.evaluate(gp, {}, Division(train, held_out))
         return evaluation, evaluator.finalize(evaluation, Division(train, held_out))[1]
 
@@ -48,7 +48,7 @@ def test_whole_groups_are_held_out(sizes):
     group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     X = np.arange(200.0)[:, None]
     for seed in range(5):
-        division = ByEvidence().divide(DeviceRows(X, X[:, 0], group=group), (seed,))
+        division = ByEvidence().divide(MemorySource(X, X[:, 0], group=group), (seed,))
         train, held_out = (division.train.indices, division.held_out.indices)
         np.testing.assert_array_equal(np.sort(np.concatenate([train, held_out])), np.arange(200))
         assert not set(group[train]) & set(group[held_out])
@@ -61,7 +61,7 @@ def test_whole_groups_are_held_out(sizes):
 
 
 def test_one_group_cannot_be_divided():
-    source = DeviceRows(np.zeros((200, 1)), np.zeros(200), group=np.ones(200, int))
+    source = MemorySource(np.zeros((200, 1)), np.zeros(200), group=np.ones(200, int))
     assert ByEvidence(validation_fraction=0.0).divide(source, (0,)).held_out is None
     with pytest.raises(ValueError, match="of one group.*validation_fraction=0"):
         ByEvidence().divide(source, (0,))

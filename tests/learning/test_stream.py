@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy import KEY
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP
 from stochgp.learning import begin_stream, feed
@@ -86,7 +86,7 @@ def test_every_pass_over_a_batch_draws_columns_of_its_own():
     state, step = stream.state(learner), eqx.filter_jit(learner.step)
     for i in range(6):
         at = slice(8 * (i // 3), 8 * (i // 3) + 8)
-        batch = Batch(jnp.float32(X[at]), jnp.float32(y[at]), jnp.ones(8, jnp.float32))
+        batch = Data(jnp.float32(X[at]), jnp.float32(y[at]), jnp.ones(8, jnp.float32))
         seen = (jnp.float32(at.stop), jnp.float32(at.stop))
         state = eqx.tree_at(lambda s: (s.n_rows, s.count), state, seen)
         key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(i))

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 from toy import KEY
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import Matern32
 from stochgp.learners import SGPR
 from stochgp.learners.svgp import without_gaussian
@@ -36,7 +36,7 @@ def model(points=Z):
 
 
 def source(S=slice(None), count=None):
-    return DeviceRows(X[S], y[S], count, dtype=jnp.float64)
+    return MemorySource(X[S], y[S], count, dtype=jnp.float64)
 
 
 def exact(gp):

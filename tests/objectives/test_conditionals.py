@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52, Warped, dense
 from stochgp.likelihoods.noise import AbstractNoise
 from stochgp.models import KernelGP
@@ -128,7 +128,7 @@ def test_all_earlier_rows_give_the_exact_likelihood_of_all_data():
     X, y, count = make_data()
     near = all_earlier(np.random.default_rng(2).permutation(N))
     theta = theta_of(make_gp())
-    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint=True)
     np.testing.assert_allclose(found.loss, nlml(theta, X, y, count), rtol=1e-12)
     wanted = slopes(lambda t: nlml(t, X, y, count), theta)
     np.testing.assert_allclose(found.gradient, wanted, rtol=1e-6, atol=1e-9)
@@ -142,7 +142,7 @@ def test_counts_that_are_not_whole_have_the_likelihood_of_the_weighted_noise():
     A = covariance(theta, X, count)
     more = np.sum((count - 1) * np.log(2 * np.pi * noise_variances(theta, X)) + np.log(count))
     wanted = y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + N * LOG_2PI + more
-    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint=True)
     np.testing.assert_allclose(found.loss, wanted / (2 * count.sum()), rtol=1e-12)
     assert np.linalg.eigvalsh(found.hessian).min() > -1e-12
 
@@ -153,7 +153,7 @@ def test_all_other_rows_give_the_closed_form_of_leave_one_out():
     One observation has the variance 1/Q_ii − σ²s/ρ + σ²s, and weighs ρ.
     """
     X, y, count = make_data()
-    theta, source = theta_of(make_gp()), DeviceRows(X, y, count, dtype=jnp.float64)
+    theta, source = theta_of(make_gp()), MemorySource(X, y, count, dtype=jnp.float64)
     Q, s2 = np.linalg.inv(covariance(theta, X, count)), noise_variances(theta, X)
     e, V = Q @ y / np.diag(Q), 1 / np.diag(Q) - s2 / count + s2
     found = evaluate(make_gp(), source, all_others(N), True)
@@ -172,7 +172,7 @@ def test_a_multiple_of_all_weights_changes_leave_one_out_by_the_noise_of_neighbo
     where no row has neighbours, at any κ; where rows have them, in the limit that these know f exactly.
     """
     X, y, count = make_data()
-    at = lambda k, near: curvature(make_gp(), DeviceRows(X, y, k * count, dtype=jnp.float64), near, True)
+    at = lambda k, near: curvature(make_gp(), MemorySource(X, y, k * count, dtype=jnp.float64), near, True)
     alone = np.arange(N)[:, None]
     for k in (0.1, 10.0):
         for left, right in zip(at(1, alone), at(k, alone), strict=True):
@@ -185,8 +185,8 @@ def test_a_row_of_weight_2_counts_as_two_equal_centres_and_as_two_equal_neighbou
     """Rows 0 to 2, the first one twice or with weight 2: given the rows of the others, whatever stands for them."""
     X, y, _ = make_data(3)
     X, y = X[[0, 1, 2, 0]], y[[0, 1, 2, 0]]
-    merged = DeviceRows(X[:3], y[:3], np.array([2.0, 1.0, 1.0]), dtype=jnp.float64)
-    repeated = DeviceRows(X, y, dtype=jnp.float64)
+    merged = MemorySource(X[:3], y[:3], np.array([2.0, 1.0, 1.0]), dtype=jnp.float64)
+    repeated = MemorySource(X, y, dtype=jnp.float64)
     once = curvature(make_gp(), merged, np.array([[-1, 1, 2, 0], [-1, 0, 2, 1], [-1, 0, 1, 2]]), True)
     near = np.array([[-1, 1, 2, 0], [0, 2, 3, 1], [0, 1, 3, 2], [-1, 1, 2, 3]])
     twice = curvature(make_gp(), repeated, near, True)
@@ -197,7 +197,7 @@ def test_a_row_of_weight_2_counts_as_two_equal_centres_and_as_two_equal_neighbou
 def test_no_neighbour_is_the_prior():
     X, y, count = make_data()
     prior = np.diag(covariance(theta_of(make_gp()), X, np.ones(N)))
-    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
     alone = np.arange(N)[:, None]
     for near in (alone, np.concatenate([np.full((N, 3), -1), alone], axis=1)):
         found = evaluate(make_gp(), source, near, True)
@@ -243,7 +243,7 @@ def test_a_variance_is_never_below_that_of_one_observation():
 def test_rows_scored_together_are_those_scored_one_by_one(n_scored):
     """The last rows of lists with gaps, weights and sloped noise: as if each came last in a list of its own."""
     X, y, count = make_data(12)
-    source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
+    source, gp = MemorySource(X, y, count, dtype=jnp.float64), make_gp()
     near = np.stack([np.random.default_rng(i).permutation(12)[:9] for i in range(6)])
     near[1, :2] = -1
     near[3, -2] = -1
@@ -260,7 +260,7 @@ def test_the_gradient_is_that_of_the_loss_by_differences(joint):
     X, y, count = make_data(6)
     near = some_others(6, 3)
     near[2, 0] = -1
-    source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
+    source, gp = MemorySource(X, y, count, dtype=jnp.float64), make_gp()
     losses = lambda t: np.array([row_loss(t, X, y, count, there(rows), joint) for rows in near])
     found, wanted = (
         curvature(gp, source, near, True, joint),
@@ -291,7 +291,7 @@ def test_kernels_on_the_host_are_those_of_jax(name, joint, monkeypatch):
     X, y, count = make_data(12)
     near = np.stack([np.random.default_rng(i).permutation(12)[:7] for i in range(5)])
     near[1, :2] = -1
-    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
     gp = KernelGP(HOST_KERNELS[name](), positive(0.2, dtype=jnp.float64))
     assert dense.terms_of(gp.kernel) is not None
     here = curvature(gp, source, near, True, joint, n_scored=1 if joint else 2)
@@ -318,7 +318,7 @@ def test_curvature_is_its_formula_with_derivatives_by_differences(joint):
         H += (rho - 1) / 2 * np.outer(J_s, J_s) if joint else 0
         scores += np.outer(slope, slope)
     per_row = count.mean()
-    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint)
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint)
     np.testing.assert_allclose(found.hessian, H / (N * per_row), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(found.scores, scores / (N * per_row**2), rtol=1e-6, atol=1e-8)
 
@@ -340,7 +340,7 @@ def test_expected_curvature_is_the_information_that_the_centre_adds():
         B = np.linalg.solve(A, slope)
         return np.einsum("kij,lji->kl", B, B) / 2
 
-    sources = [DeviceRows(X, y, dtype=jnp.float64) for y in targets_of_the_model(theta, X, np.ones(6))]
+    sources = [MemorySource(X, y, dtype=jnp.float64) for y in targets_of_the_model(theta, X, np.ones(6))]
     H = [curvature(make_gp(), source, rows[None], True).hessian for source in sources]
     np.testing.assert_allclose(np.mean(H, axis=0), information(rows) - information(rows[:-1]), rtol=1e-6)
 
@@ -352,7 +352,7 @@ def test_at_the_true_model_the_expected_gradient_is_zero_whatever_the_neighbours
     for m, i in ((0, 0), (1, 3), (3, 2), (7, 5)):
         near = some_others(N, m)[i : i + 1]
         gradients = [
-            curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True).gradient
+            curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True).gradient
             for y in targets_of_the_model(theta, X, np.where(np.arange(N) == i, 1.0, count))
         ]
         np.testing.assert_allclose(np.mean(gradients, axis=0), 0, atol=1e-12)
@@ -364,7 +364,7 @@ def test_the_divergence_from_the_exact_density_is_that_of_the_variances_and_fall
     X, _, count = make_data()
     theta, gp, exact = theta_of(make_gp()), make_gp(), all_earlier(np.arange(N))
     targets = targets_of_the_model(theta, X, count)
-    sources = [DeviceRows(X, y, count, dtype=jnp.float64) for y in targets]
+    sources = [MemorySource(X, y, count, dtype=jnp.float64) for y in targets]
     last, s2 = np.inf, noise_variances(theta, X)
     for m in range(N):
         near = np.where(np.arange(N) >= N - 1 - m, exact, -1)
@@ -383,7 +383,7 @@ def test_the_divergence_from_the_exact_density_is_that_of_the_variances_and_fall
 def test_the_mean_square_is_the_best_common_scale():
     """ĉ = mean z²: L at (cĉk, cĉσ²) is above L at (ĉk, ĉσ²) by ½(log c + 1/c − 1) ≥ 0."""
     X, y, count = make_data()
-    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 3)
+    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(N, 3)
     loss = lambda c: curvature(make_gp(1.3 * c, 0.2 * c), source, near, True).loss
     best = curvature(make_gp(), source, near, True).squares
     gains = [loss(best * c) - loss(best) - (np.log(c) + 1 / c - 1) / 2 for c in (0.5, 0.9, 1.1, 3.0)]
@@ -395,7 +395,7 @@ def test_the_mean_square_is_the_best_common_scale():
 
 def test_the_order_of_neighbours_changes_nothing():
     X, y, count = make_data()
-    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 5)
+    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(N, 5)
     mixed = np.concatenate([near[:, [3, 0, 4, 1, 2]], near[:, -1:]], axis=1)
     a, b = (curvature(make_gp(), source, rows, True, joint=True) for rows in (near, mixed))
     for left, right in zip(a, b, strict=True):
@@ -408,7 +408,7 @@ def test_missing_neighbours_have_no_influence(noise, wide):
     """However small the noise is: not on the loss, nor on gradient and curvature. Row 0, which stands in for them, has a huge target."""
     X, y, count = make_data()
     y[0] = 1e6
-    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 3)[1:]
+    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(N, 3)[1:]
     near = near[(near != 0).all(axis=1)]
     more = np.insert(near, [0, 2], -1, axis=1)
     a, b = (curvature(make_gp(noise=noise), source, rows, wide, joint=True) for rows in (near, more))
@@ -423,7 +423,7 @@ def test_variances_are_above_the_noise_also_beside_a_duplicate(noise, dtype):
     X, y, _ = make_data(40)
     X[1::2] = X[::2]
     gp = make_gp(noise=noise, slope=0.0, dtype=dtype)
-    source, near = DeviceRows(X, y, dtype=dtype), all_others(40)
+    source, near = MemorySource(X, y, dtype=dtype), all_others(40)
     found = evaluate(gp, source, near, False)
     rounding = 40 * np.finfo(dtype).eps * (1.3 + noise)
     np.testing.assert_array_equal(found.jitter, 0)
@@ -435,7 +435,7 @@ def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
     """V changes relatively by at most (m + 1) roundings of a/σ²; in float64 (`wide`) from the same float32 rows it does not."""
     X, y, _ = make_data(40)
     X, y = X.astype(np.float32), y.astype(np.float32)
-    gp, source = make_gp(noise=1e-4, slope=0.0, dtype=jnp.float32), DeviceRows(X, y, dtype=jnp.float32)
+    gp, source = make_gp(noise=1e-4, slope=0.0, dtype=jnp.float32), MemorySource(X, y, dtype=jnp.float32)
     exact = np.array(
         [
             conditional(theta_of(gp), X.astype(float), y.astype(float), np.ones(40), r)[0]
@@ -450,7 +450,7 @@ def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
 
 def test_noise_is_small_where_float32_is_not_enough():
     X, y, count = make_data()
-    rows = DeviceRows(X, y, count, dtype=jnp.float64).take(np.arange(N))
+    rows = MemorySource(X, y, count, dtype=jnp.float64).take(np.arange(N))
     bound = WIDE_BELOW * 1.3 * count.max()
     assert not is_small(make_gp(noise=1.01 * bound, slope=0.0, dtype=jnp.float32), rows)
     assert is_small(make_gp(noise=0.99 * bound, slope=0.0, dtype=jnp.float32), rows)
@@ -460,7 +460,7 @@ def test_noise_is_small_where_float32_is_not_enough():
 def test_blocks_are_added_up():
     """The means are those of two parts, weighted by their Σρ; sums of squares are added up."""
     X, y, count = make_data(172)
-    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(172, 2)
+    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(172, 2)
     whole = curvature(make_gp(), source, near, True)
     parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
     n, rho = np.array([100, 72]), np.array([count[:100].sum(), count[100:].sum()])

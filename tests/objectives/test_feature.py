@@ -1,5 +1,7 @@
 """The exact NLML: the paper's identities, the dense N × N value, gradients, units and the refit of the two variances."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -180,7 +182,7 @@ def test_null_model_in_the_units_of_the_target():
     y = np.linspace(-1, 1, 500)
     y *= 0.2893 / y.std()
     null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise=0.1)
-    rows = rows_of(make_toy(500))._replace(y=jnp.asarray(y))
+    rows = dataclasses.replace(rows_of(make_toy(500)), y=jnp.asarray(y))
     s = spectrum(moments_of_rows(null, rows))
     variance, noise_variance = refit(s, 1.0, 0.1)
     np.testing.assert_allclose(noise_variance, 0.2893**2, rtol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 from reference import dense_posterior, features
 from toy import make_gp, make_toy, rows_of, theta_of
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_variances
 from stochgp.objectives.held_out import (
@@ -196,7 +196,7 @@ def test_rows_that_contradict_each_other_are_seen_jointly_only():
     rows = rows_of(toy)
     train = jax.tree.map(lambda part: part[:2], rows)
     X = np.stack([toy.X[3], toy.X[3]])
-    two = Batch(jnp.asarray(X), jnp.asarray([1.0, -1.0]), jnp.ones(2))
+    two = Data(jnp.asarray(X), jnp.asarray([1.0, -1.0]), jnp.ones(2))
     s, more = spectrum(moments_of_rows(gp, train)), moments_of_rows(gp, two)
     both = spectrum(jax.tree.map(jnp.add, moments_of_rows(gp, train), more))
     Phi = features(theta_of(gp)._replace(raw_variance=0.0), X)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stochgp import kernels, networks
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.features.base import AbstractFeatureMap
 from stochgp.kernels import dense
 from stochgp.models import FeatureGP, KernelGP
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("double")
 def make_rows(n=N, seed=0, weight=None):
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(n, D))
-    return Batch(
+    return Data(
         X, np.sin(2 * X[:, 0]) + 0.1 * generator.normal(size=n), np.ones(n) if weight is None else weight
     )
 
@@ -63,7 +63,7 @@ def assert_trees_close(found, wanted, rtol, atol=1e-12):
 
 def test_value_is_the_dense_formula():
     rows = make_rows()
-    wanted = dense_nlml(*rows, np.array([0.8, 1.3, 2.0]), 1.4, 0.2)
+    wanted = dense_nlml(rows.X, rows.y, rows.weight, np.array([0.8, 1.3, 2.0]), 1.4, 0.2)
     np.testing.assert_allclose(nlml(matern(), rows), wanted, rtol=1e-12)
     found = nlml_and_gradient(matern(), rows)
     np.testing.assert_allclose(found.nlml, wanted, rtol=1e-12)
@@ -92,7 +92,7 @@ def test_weights_stand_for_repeated_rows():
     weight = np.array([1, 3, 2, 1, 1, 4, 1, 1, 2, 1, 1, 1, 5.0])
     rows = make_rows(weight=weight)
     times = weight.astype(int)
-    repeated = Batch(np.repeat(rows.X, times, axis=0), np.repeat(rows.y, times), np.ones(times.sum()))
+    repeated = Data(np.repeat(rows.X, times, axis=0), np.repeat(rows.y, times), np.ones(times.sum()))
     found, wanted = nlml_and_gradient(composed(), rows), nlml_and_gradient(composed(), repeated)
     np.testing.assert_allclose(found.nlml, wanted.nlml, rtol=1e-10)
     assert_trees_close(found.gradient, wanted.gradient, rtol=1e-8, atol=1e-10)
@@ -101,7 +101,7 @@ def test_weights_stand_for_repeated_rows():
 def test_rows_of_weight_zero_count_for_nothing():
     rows = make_rows()
     padded = make_rows(weight=np.append(np.ones(N - 2), np.zeros(2)))
-    short = Batch(*(part[:-2] for part in rows))
+    short = rows.take(slice(-2))
     found, wanted = nlml_and_gradient(matern(), padded), nlml_and_gradient(matern(), short)
     np.testing.assert_allclose(found.nlml, wanted.nlml, rtol=1e-7)
     assert_trees_close(found.gradient, wanted.gradient, rtol=1e-6)
@@ -147,7 +147,7 @@ def test_float32_is_near_float64():
 
 def test_a_jitter_is_recorded():
     rows = make_rows(50)
-    rows = Batch(np.repeat(rows.X, 2, axis=0), np.repeat(rows.y, 2), np.ones(100))
+    rows = Data(np.repeat(rows.X, 2, axis=0), np.repeat(rows.y, 2), np.ones(100))
     gp = KernelGP(kernels.RBF(3.0, 1e4), positive(1.1e-6, lower=1e-6))
     found = nlml_and_gradient(gp, rows, dtype="float32")
     assert found.jitter > 0

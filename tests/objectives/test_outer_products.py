@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
@@ -27,7 +27,7 @@ def model(kind=RBF, lengths=LENGTHS):
 
 
 def source(X=X, y=Y, weight=WEIGHT):
-    return DeviceRows(X, y, weight, dtype=jnp.float64)
+    return MemorySource(X, y, weight, dtype=jnp.float64)
 
 
 def near(n_centres, m, seed=1):

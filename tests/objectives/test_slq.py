@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stochgp import kernels
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import nlml
 from stochgp.objectives.slq import Root, log_determinant, nlml_estimate
@@ -87,7 +87,7 @@ def test_the_estimated_nlml_is_near_the_exact_one(weighted):
     alpha = np.linalg.solve(A, y) * (1 + 1e-3 * generator.normal(size=N))  # the error shows in second order
     explained = float(y @ alpha)
     found = nlml_estimate(operator, explained, jnp.asarray(alpha[:, None]), key=jax.random.key(0), weight=rho)
-    assert abs(found.value - nlml(gp, Batch(X, y, rho))) < N_SE * found.stderr + 1e-4
+    assert abs(found.value - nlml(gp, Data(X, y, rho))) < N_SE * found.stderr + 1e-4
 
 
 def test_one_probe_has_no_standard_error():

@@ -9,7 +9,7 @@ from quick_members import member
 
 from stochgp import GPClassifier, SparseGPClassifier, load
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
@@ -129,7 +129,7 @@ def of_labels(concentration, n=4_000):
     generator = np.random.default_rng(5)
     log_p = np.log(generator.dirichlet(np.full(3, concentration), n))
     label = np.array([generator.choice(3, p=p) for p in np.exp(log_p)])
-    return log_p, Rows(generator.normal(size=(n, 2)), label.astype(float))
+    return log_p, Data(generator.normal(size=(n, 2)), label.astype(float))
 
 
 def test_the_temperature_is_that_of_the_held_out_rows():

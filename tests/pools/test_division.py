@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.estimators import calibrating
 from stochgp.numerics import clustered
 from stochgp.pools.classifier import _of_known_classes
@@ -23,7 +23,7 @@ GENERATOR = np.random.default_rng(1)
 def rows_of(group, y=None):
     n = len(group)
     y = GENERATOR.integers(0, 2, n) if y is None else y
-    return Rows(GENERATOR.normal(size=(n, 2)), np.asarray(y, float), None, group)
+    return Data(GENERATOR.normal(size=(n, 2)), np.asarray(y, float), None, group)
 
 
 def assert_whole(part, group):
@@ -35,7 +35,7 @@ def test_groups_stay_whole():
     found = held_out(rows_of(group), np.random.default_rng(0))
     assert_whole(found.blocks, group)
     assert 300 <= found.blocks.sum() <= 320 and not found.single.any() and not found.in_time
-    assert held_out(Rows(np.zeros((1_200, 1)), np.zeros(1_200)), np.random.default_rng(0)).single.sum() == 300
+    assert held_out(Data(np.zeros((1_200, 1)), np.zeros(1_200)), np.random.default_rng(0)).single.sum() == 300
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -113,7 +113,7 @@ def test_enough_single_rows_of_a_table_with_a_time_are_held_out_to_calibrate_pro
     ],
 )
 def test_folds_are_as_many_as_classes_and_groups_allow(y, group, n_folds):
-    rows = Rows(np.zeros((120, 1)), np.asarray(y, float), None, group)
+    rows = Data(np.zeros((120, 1)), np.asarray(y, float), None, group)
     found = folds(rows, 5, np.random.default_rng(0))
     assert (found is None) if n_folds is None else (np.unique(found).tolist() == list(range(n_folds)))
 
@@ -121,7 +121,7 @@ def test_folds_are_as_many_as_classes_and_groups_allow(y, group, n_folds):
 def test_a_class_is_not_held_out_as_a_whole():
     y, some = np.zeros(N), 0
     y[:5], y[5] = 1.0, 2.0
-    rows = Rows(np.zeros((N, 1)), y)
+    rows = Data(np.zeros((N, 1)), y)
     for seed in range(20):
         division = held_out(rows, np.random.default_rng(seed))
         found = _of_known_classes(rows, division)
@@ -139,21 +139,21 @@ def few_levels(n: int = 1_500) -> tuple[np.ndarray, np.ndarray]:
 
 def test_rows_that_are_equal_by_chance_are_held_out_one_by_one():
     X, y = few_levels()
-    merged = Rows(X, y).merged()
+    merged = Data(X, y).merged()
     apart = merged.apart()
     assert len(merged) < 300 and len(apart) == len(y) and apart.weight is None
     again = apart.merged()
     for name in ("X", "y", "weight"):
         assert_array_equal(getattr(again, name), getattr(merged, name))
-    grouped = Rows(X, y, None, np.arange(len(y)) % 7).merged()
+    grouped = Data(X, y, None, np.arange(len(y)) % 7).merged()
     assert_array_equal(np.bincount(grouped.apart().group), np.bincount(np.arange(len(y)) % 7))
 
 
 def test_copies_and_weights_that_are_no_numbers_of_rows_stay_together():
-    merged = Rows(*few_levels()).merged()
+    merged = Data(*few_levels()).merged()
     for weight in (merged.weight / 2, merged.weight * 100):
-        rows = Rows(merged.X, merged.y, weight)
+        rows = Data(merged.X, merged.y, weight)
         assert rows.apart() is rows
     X = GENERATOR.normal(size=(N, 2))
-    copied = Rows(np.repeat(X, 3, axis=0), np.repeat(np.arange(N) % 9.0, 3)).merged()
+    copied = Data(np.repeat(X, 3, axis=0), np.repeat(np.arange(N) % 9.0, 3)).merged()
     assert len(copied) == N and copied.apart() is copied

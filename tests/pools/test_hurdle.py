@@ -10,7 +10,7 @@ from quick_members import WITHOUT_KERNEL
 
 from stochgp import GPRegressor, load
 from stochgp.budget import MemoryLimitError
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import HurdleRegressor, classifier, members, regressor
@@ -102,11 +102,11 @@ def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(
     found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
-    division = found._divide(Rows(X, Y), False, regressor.FitContext(found))[1]
+    division = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
     for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
         pool = GPRegressor(**settings)
         pool.target_ = "real"
-        assert "point_mass" not in pool._candidates(Rows(X, Y), None, division)
+        assert "point_mass" not in pool._candidates(Data(X, Y), None, division)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(
     ],
 )
 def test_the_value_that_is_tried(y, weight, value):
-    assert frequent(Rows(np.zeros((len(y), 1)), y, weight)) == value
+    assert frequent(Data(np.zeros((len(y), 1)), y, weight)) == value
 
 
 def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):

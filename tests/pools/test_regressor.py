@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
@@ -172,7 +172,7 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_have_all(monkeypatc
     of_one(monkeypatch, "kernel")
     found = GPRegressor(random_state=0).fit(X[:200], Y[:200], groups=groups)
     assert set(found.scores_) == {"kernel", "trees"} and found.fit_report_["held_out_rows"] == 200
-    kernel, rows = found.estimators_["kernel"], Rows(X[:200], Y[:200], None, groups).merged()
+    kernel, rows = found.estimators_["kernel"], Data(X[:200], Y[:200], None, groups).merged()
     assert kernel.n_rows_ == 200
     fold = found._divide(rows, False, FitContext(found))[1].fold
     assert_array_equal(np.bincount(fold), np.full(5, 40))
@@ -185,7 +185,7 @@ def fold_out(kernel, rows, fold):
     of_fit, density = kernel._fitted, np.empty(len(rows))
     base = getattr(of_fit.posterior, "base", of_fit.posterior)
     for k in np.unique(fold):
-        seen, part = rows.some(fold != k), rows.some(fold == k)
+        seen, part = rows.take(fold != k), rows.take(fold == k)
         Z, z = (
             (of_fit.inputs.transform(r.X, np.float64) for r in (seen, part)),
             of_fit.targets.transform(seen.y),
@@ -205,13 +205,13 @@ def fold_out(kernel, rows, fold):
 @pytest.mark.parametrize("mean", [None, "trees"])
 def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, mean):
     """Around trees the errors are those of the trees of other folds, less what their mean varies less."""
-    rows = Rows(X[:200], Y[:200]).merged()
+    rows = Data(X[:200], Y[:200]).merged()
     model = FeatureGPRegressor("linear", mean=mean, likelihood=likelihood).fit(rows.X, rows.y)
     fold, o = np.arange(200) % 4, model._fitted.observation
     found = model._fitted.fold_out(rows, fold)
     z, values = o.transformed(rows.y), 0.0
     if mean is not None:
-        values = o.mean_function.left_out(Rows(rows.X, z))
+        values = o.mean_function.left_out(Data(rows.X, z))
         assert np.mean((z - values) ** 2) > 1.2 * np.mean((z - o.mean_function(rows.X)) ** 2)
     y, Phi = (
         o.targets.transform(z - values),
@@ -266,7 +266,7 @@ def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
     assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"
     some, names = np.arange(N) < 9, ["kernel", "kernel_by_blocks", "linear_by_blocks"]
     division = HeldOut(some, ~some, in_time=True)
-    weights, _ = found._weigh(dict.fromkeys(names), Rows(X, Y), division, {}, FitContext(found))
+    weights, _ = found._weigh(dict.fromkeys(names), Data(X, Y), division, {}, FitContext(found))
     assert weights.names == ["kernel_by_blocks"]
 
 
@@ -302,7 +302,7 @@ def test_members_are_of_the_families_that_take_the_likelihood():
 
 
 def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
-    prediction = lambda n, limit: members.kernel(Rows(np.zeros((n, 1)), np.zeros(n)), [], limit).prediction
+    prediction = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), [], limit).prediction
     most = members.MAX_GLOBAL_ROWS
     assert (prediction(most, None), prediction(most + 1, None)) == ("auto", "local")
     assert (prediction(most, "4GB"), prediction(100, "4GB")) == ("local", "auto")
@@ -340,7 +340,7 @@ def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkey
     division = HeldOut(np.arange(N) < 9, np.zeros(N, bool))
     distance = Distance(X[9:], np.ones(2))
     weights = PoolWeights(["sparse"], LEVEL, LEVEL, W, distance=distance)
-    given = {"sparse": SparseGPRegressor()}, Rows(X, Y), division, weights
+    given = {"sparse": SparseGPRegressor()}, Data(X, Y), division, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
     monkeypatch.setattr(regressor, "takes_in", lambda *_: True)

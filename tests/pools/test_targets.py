@@ -7,7 +7,7 @@ from quick_members import WITHOUT_KERNEL
 
 from stochgp import FeatureGPRegressor, GPRegressor, load
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import Warped
 from stochgp.pools import regressor, targets
 from stochgp.pools.targets import choose_counts, choose_transform, may_be_counts, shift_of
@@ -48,26 +48,26 @@ def context_of_pool():
     ],
 )
 def test_which_targets_may_be_counts(y, holds):
-    assert may_be_counts(Rows(X, y)) is holds
+    assert may_be_counts(Data(X, y)) is holds
 
 
 def test_trees_of_both_kinds_decide_about_counts():
     context = context_of_pool()
-    assert choose_counts(Rows(X, COUNTS), context) == "count"
+    assert choose_counts(Data(X, COUNTS), context) == "count"
     assert "changes the CRPS by -" in context.plan_["target"]["why"]
-    assert choose_counts(Rows(X, MARKS), context) == "real"
-    few = Rows(X, COUNTS).some(np.arange(targets.MIN_ROWS - 1))
+    assert choose_counts(Data(X, MARKS), context) == "real"
+    few = Data(X, COUNTS).take(np.arange(targets.MIN_ROWS - 1))
     assert choose_counts(few, context) == "real" and "too few" in context.plan_["target"]["why"]
-    assert choose_counts(Rows(X, MARKS + 0.5), nothing := context_of_pool()) == "real"
+    assert choose_counts(Data(X, MARKS + 0.5), nothing := context_of_pool()) == "real"
     assert "target" not in nothing.plan_
 
 
 def test_trees_decide_about_the_logarithm():
     context = context_of_pool()
-    found = choose_transform(Rows(X, np.where(np.arange(N) == 7, 0.0, PRICES)), context)
+    found = choose_transform(Data(X, np.where(np.arange(N) == 7, 0.0, PRICES)), context)
     assert found is not None and found.shift == PRICES[np.arange(N) != 7].min() / 2
     assert context.plan_["transform"]["choice"].startswith("log(y + ")
-    waves = Rows(X, 3 + np.exp(1.2 * X[:, 0]) + 0.3 * GENERATOR.normal(size=N))  # skew, with equal errors
+    waves = Data(X, 3 + np.exp(1.2 * X[:, 0]) + 0.3 * GENERATOR.normal(size=N))  # skew, with equal errors
     assert shift_of(waves) is not None and choose_transform(waves, context) is None
     assert context.plan_["transform"]["choice"] is None
 
@@ -84,7 +84,7 @@ def test_trees_decide_about_the_logarithm():
     ],
 )
 def test_targets_that_are_negative_or_not_skew_have_no_logarithm(y):
-    assert shift_of(Rows(X, y)) is None
+    assert shift_of(Data(X, y)) is None
 
 
 def test_all_members_learn_the_logarithm_of_prices(tmp_path):
@@ -128,7 +128,7 @@ def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tm
 )
 def test_settings_of_the_user_are_not_tried(settings):
     context, pool = context_of_pool(), GPRegressor(**SETTINGS | settings)
-    pool._target_settings(Rows(X, COUNTS), False, context)
+    pool._target_settings(Data(X, COUNTS), False, context)
     assert pool.target_ == "real" and not context.plan_
 
 
@@ -143,7 +143,7 @@ def test_a_pool_of_few_levels_is_as_sure_as_one_of_distinct_rows():
     """If a held-out row were left out with all its equals, no member would have seen the most frequent targets."""
     levels = GENERATOR.integers(0, 3, (N, 2)).astype(float)
     y = np.rint(30 + 3 * levels[:, 0] + 4 * GENERATOR.normal(size=N))
-    weighed = Rows(levels, y).merged()
+    weighed = Data(levels, y).merged()
     fit = lambda *rows: GPRegressor(members=["feature", "linear"], random_state=0, target="real").fit(*rows)
     found, again = fit(levels, y), fit(weighed.X, weighed.y, weighed.weight)
     assert found.n_rows_ == again.n_rows_ == len(weighed) and found.fit_report_["held_out_rows"] == N // 4

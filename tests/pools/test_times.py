@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor, load
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.pools import held_out, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import alone
@@ -47,7 +47,7 @@ def test_members_are_scored_near_and_far():
 def test_members_of_tables_with_a_time():
     pool, nothing = GPRegressor(), np.zeros(1_000, bool)
     pool.target_ = "real"
-    rows = Rows(np.zeros((1_000, 1)), np.arange(1_000.0), None, np.arange(1_000, dtype=np.int32) // 100)
+    rows = Data(np.zeros((1_000, 1)), np.arange(1_000.0), None, np.arange(1_000, dtype=np.int32) // 100)
     division = HeldOut(nothing, ~nothing, in_time=True)
     by_blocks = {f"{name}_by_blocks" for name in ("kernel", "trees", "kernel_and_line")}
     assert set(pool._candidates(rows, None, division)) == {"kernel"} | by_blocks

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
@@ -38,7 +38,7 @@ def predicted(means, stds, y, X=None, names="abc"):
     n = len(y)
     mean = np.stack([np.broadcast_to(m, y.shape) for m in means], axis=1)
     parts: Any = [Normal(m, np.broadcast_to(s, n)) for m, s in zip(mean.T, stds, strict=True)]
-    rows = Rows(np.zeros((n, 1)) if X is None else X[:, None], y)
+    rows = Data(np.zeros((n, 1)) if X is None else X[:, None], y)
     density = np.stack([part.logpdf(y) for part in parts], axis=1)
     more = np.ones(n), np.arange(n) % 64, np.full(n, y.mean())
     return HeldOutPredictions(list(names)[: len(means)], rows, parts, mean, density, *more)

@@ -12,9 +12,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
-from stochgp.data.streams import Batch, DeviceRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
@@ -68,7 +68,7 @@ def system(noise=None, count=COUNT):
 
 def feature():
     phi = RandomFourier.init(kernel(), n_inputs=D, n_features=30, key=KEY, dtype=jnp.float64)
-    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
+    rows = MemorySource(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
     return FeaturePosterior.of(phi, spectrum(moments_of_rows(FeatureGP(phi), rows)), 1.3, NOISE)
 
 
@@ -104,7 +104,7 @@ def variational():
     """At the rows, whose optimal q(f) is the posterior."""
     points = InducingPoints.of(jnp.asarray(X), jitter=1e-12)
     gp = SparseGP(kernel(), points, known_noise(NOISE))
-    rows = Batch(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
+    rows = Data(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
     process = gp.process()
     best = optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X)))
     return VariationalPosterior.of(SparseGP(gp.kernel, points.at(best), gp.noise), D)
@@ -268,7 +268,7 @@ def test_the_moments_of_a_mixture_are_those_of_enumeration():
     assert_allclose(float(posterior.noise.level), NOISE * (0.3 * 0.5 + 0.7 * 1.5), rtol=1e-12)
     e, V = w @ errors, w @ (np.array(variances) + (errors - w @ errors) ** 2)
     assert_allclose(
-        posterior.errors_of_left_out(np.arange(N), Rows(X, y, COUNT), NOISE), e / np.sqrt(V), rtol=1e-8
+        posterior.errors_of_left_out(np.arange(N), Data(X, y, COUNT), NOISE), e / np.sqrt(V), rtol=1e-8
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from reference import dense_posterior, features, noise
 from toy import FLOOR, KEY, make_gp, make_toy, rows_of, theta_of
 
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.numerics.clustered import folds
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.posteriors import FeaturePosterior
@@ -122,7 +122,7 @@ def test_errors_of_left_out_rows_are_those_of_posteriors_without_their_fold(grou
     toy, gp = make_toy(n), make_gp(M=M)
     weight = np.random.default_rng(1).integers(1, 4, n).astype(float) if weighted else None
     group = np.arange(n) % 25 if grouped else None
-    data = Rows(np.asarray(toy.X), np.asarray(toy.y), weight, group)
+    data = Data(np.asarray(toy.X), np.asarray(toy.y), weight, group)
     variances = float(gp.variance), float(gp.noise_variance)
     of = lambda rows: FeaturePosterior.of(
         gp.features, spectrum(moments_of_rows(gp, rows_of(rows, weight=rows.weight))), *variances
@@ -132,7 +132,7 @@ def test_errors_of_left_out_rows_are_those_of_posteriors_without_their_fold(grou
     fold, wanted = folds(n, group, FOLDS), np.empty(n)
     assert grouped or fold.max() == FOLDS - 1
     for k in np.unique(fold):
-        mean, variance = of(data.some(fold != k)).mean_and_variance(_block(data.X))
+        mean, variance = of(data.take(fold != k)).mean_and_variance(_block(data.X))
         error = data.y - np.asarray(mean)[:n]
         z = error / np.sqrt(np.asarray(variance)[:n] + variances[1])
         wanted[fold == k] = z[fold == k]

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from stochgp import data, features, kernels, learners, networks
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import codec, files
 from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
@@ -82,7 +82,7 @@ def test_every_kind_of_value_survives(path):
     tree = {
         "plain": [None, True, 3, -0.1, "ε", (), ((1,),), {}, math.inf, -math.inf],
         "standard": data.Standardiser.fit(np.arange(6.0).reshape(3, 2)),
-        "rows": Batch(ROWS, ROWS[:, 0], ROWS[:, 1]),
+        "rows": Data(ROWS, ROWS[:, 0], ROWS[:, 1]),
         "encoder": encoder,
         "jax": [jnp.arange(3), jnp.float32(2.0), jnp.zeros((0, 2), jnp.bfloat16), jnp.array([True])],
         "numpy": [np.arange(6.0).reshape(2, 3).T, np.float64(0.1), np.arange(3, dtype=">i4"), np.array(1.0)],

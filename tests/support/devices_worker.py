@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from stochgp import FeatureGPRegressor, features
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.devices import (
     agreed,
     from_first,
@@ -95,7 +95,7 @@ def moments() -> dict:
     """How far the sums of every number of devices are from those of one device without a mesh."""
     gp, errors = cast(model("float64"), "float64"), {}
     for n in (N, 100, 5):
-        source = DeviceRows(X[:n], Y[:n], COUNT[:n], dtype=jnp.float64)
+        source = MemorySource(X[:n], Y[:n], COUNT[:n], dtype=jnp.float64)
         sums = lambda mesh, source=source: add_up(gp, chunks_of(source, mesh))
         alone = sums(None)
         for G in counts():
@@ -108,12 +108,12 @@ def moments() -> dict:
 
 def chunks_of(source, mesh):
     source.mesh = mesh
-    return source.chunks(20)
+    return source.blocks(20)
 
 
 def stepped(learner: Any, mesh: Any, dtype: str) -> tuple[Any, Any]:
     """(What two steps of `_scan` take on these devices, the state before)."""
-    gp, source = cast(model(dtype), dtype), DeviceRows(X, Y, COUNT, dtype=dtype)
+    gp, source = cast(model(dtype), dtype), MemorySource(X, Y, COUNT, dtype=dtype)
     plan = learner.plan(N, D, ByEvidence())
     problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)))
     state = learner.init(gp, problem, key=jax.random.key(1))

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels
-from stochgp.data.streams import DeviceRows
+from stochgp.data.memory import MemorySource
 from stochgp.devices import mesh_of
 from stochgp.likelihoods import constant_noise
 from stochgp.models import SparseGP
@@ -94,7 +94,7 @@ def bounds() -> list[float]:
     """How far bounds of all rows, their gradient and the optimal q(u) are from those of one device, with every number of them."""
     points, count = X[:5], GENERATOR.integers(1, 3, N).astype(float)
     with jax.enable_x64(True):
-        source = DeviceRows(X, Y, count, dtype=np.float64)
+        source = MemorySource(X, Y, count, dtype=np.float64)
         Z = InducingPoints.of(jax.numpy.asarray(points))
         gp = cast(SparseGP(kernels.Matern32(0.7), Z, constant_noise(0.1)), np.float64)
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from reference import Theta, Toy
 
-from stochgp.data.streams import Batch, DeviceRows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
 from stochgp.learners.evidence import EvidenceEvaluation, Variances
@@ -65,7 +66,7 @@ def with_theta(gp, theta):
 def rows_of(toy, S=None, weight=None, dtype=jnp.float64):
     S = np.arange(len(toy.y)) if S is None else np.asarray(S)
     weight = np.ones(len(toy.y)) if weight is None else weight
-    return Batch(*(jnp.asarray(a[S], dtype) for a in (toy.X, toy.y, weight)))
+    return Data(*(jnp.asarray(a[S], dtype) for a in (toy.X, toy.y, weight)))
 
 
 def all_batches(n, size):
@@ -80,7 +81,7 @@ def random_batches(n, size, n_steps, seed=0):
 
 def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
     """The learner's state before the first step, anchored at the gp's own variances if wished."""
-    source = DeviceRows(toy.X, toy.y, dtype=jnp.float64)
+    source = MemorySource(toy.X, toy.y, dtype=jnp.float64)
     problem = Problem(source, StepPlan(len(toy.y), 1, n_steps, n_steps), None, rate)
     state = learner.init(gp, problem, key=KEY)
     return anchored(learner, state, gp, toy) if anchor else state

@@ -61,12 +61,12 @@ def test_no_row_sees_its_target_through_a_copy():
     times = np.repeat(np.arange(N), 2)
     copied, y = TABLE.iloc[times], Y[times]
     encoder = TableEncoder.fit(copied, targets=LevelTargets.of(y, 0))
-    found = encoder.training_matrix(copied, LevelTargets.of(y, 0))
+    found = encoder.in_folds(encoder.transform(copied), copied, LevelTargets.of(y, 0))
     np.testing.assert_array_equal(found[::2], found[1::2])
     for row in (0, 17, 101):
         changed = y.copy()
         changed[2 * row : 2 * row + 2] = 50.0
-        again = encoder.training_matrix(copied, LevelTargets.of(changed, 0))
+        again = encoder.in_folds(encoder.transform(copied), copied, LevelTargets.of(changed, 0))
         np.testing.assert_array_equal(again[2 * row], found[2 * row])
         assert not np.array_equal(again, found)
 

@@ -166,7 +166,7 @@ def test_esol_and_chembl_where_they_are(monkeypatch):
     assert esol.target_name == "log_solubility_mol_per_l" and np.isfinite(esol.y).all()
     chembl = load_molecules("mol:chembl:CHEMBL205")
     assert len(chembl.smiles) == len(chembl.y) > 500 and np.isfinite(chembl.y).all()
-    encoder, words = FingerprintEncoder.fit_molecules(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
+    encoder, words = FingerprintEncoder.fit(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
     assert words.nbytes < 800 * len(words) and encoder.named
 
 

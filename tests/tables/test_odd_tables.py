@@ -418,7 +418,7 @@ def test_statistics_of_levels_equal_plain_loops():
     targets = LevelTargets.of(TARGET, 3)
     encoder = TableEncoder.fit(SHOPS, targets=targets)
     assert encoder.output_names == ("shop.mean", "shop.log count", "shop.log spread", "x")
-    found, training = encoder.transform(SHOPS), encoder.training_matrix(SHOPS, targets)
+    found, training = encoder.transform(SHOPS), encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)
     for i in range(0, 900, 97):
         np.testing.assert_allclose(found[i, :3], statistics(SHOP[i], SHOP, TARGET, 1.0), rtol=1e-10)
         other = targets.fold != targets.fold[i]
@@ -430,12 +430,14 @@ def test_statistics_of_levels_equal_plain_loops():
 def test_no_row_sees_its_own_target():
     targets = LevelTargets.of(TARGET, 0)
     encoder = TableEncoder.fit(SHOPS, targets=targets)
-    before = encoder.training_matrix(SHOPS, targets)
+    before = encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)
     for i in (0, 450, 899):
         changed = TARGET.copy()
         changed[i] += 1000
         targets = LevelTargets.of(changed, 0)
-        after = TableEncoder.fit(SHOPS, targets=targets).training_matrix(SHOPS, targets)
+        after = (again := TableEncoder.fit(SHOPS, targets=targets)).in_folds(
+            again.transform(SHOPS), SHOPS, targets
+        )
         np.testing.assert_array_equal(after[i], before[i])
         assert (after != before).any()
 
@@ -449,7 +451,7 @@ def test_a_level_that_is_new_is_the_prior_and_groups_share_a_fold():
     np.testing.assert_array_equal(X[2], X[1])
     assert "missing" in notes[0] and "'shop X', at data row 2" in notes[0]
     np.testing.assert_allclose(
-        encoder.training_matrix(SHOPS, targets)[:, 1], 0.0
+        encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)[:, 1], 0.0
     )  # no other fold has the level
 
 

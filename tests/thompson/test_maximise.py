@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Linear, Matern32
 from stochgp.thompson.maximise import (
     Maximiser,
@@ -22,7 +22,7 @@ from tests.posteriors.test_contract import D, made
 pytestmark = pytest.mark.usefixtures("double")
 BOX = np.array([[-2.0, -1.5], [2.0, 1.0]])
 _generator = np.random.default_rng(0)
-OBSERVED = Rows(_generator.uniform(*BOX, (30, D)), _generator.normal(size=30))
+OBSERVED = Data(_generator.uniform(*BOX, (30, D)), _generator.normal(size=30))
 NEARBY = np.array([0.35, 0.75])
 GRID = np.stack(np.meshgrid(*(np.linspace(a, b, 81) for a, b in BOX.T)), axis=-1).reshape(-1, 2)
 
@@ -76,7 +76,7 @@ def test_without_steps_the_best_candidate_is_the_answer():
 def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_by():
     how = Maximiser(rounds=4, candidates=5000)
     X, y = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 0.5]]), np.array([1.0, 2.0, 4.0])  # shifted: 0, 1, 3
-    found = proposals(how, BOX, Rows(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
+    found = proposals(how, BOX, Data(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
     near = found[:, 500:].reshape(-1, 2)  # the first tenth is uniform
     counts = [np.sum(np.abs(near - x).max(axis=1) < 0.01) for x in X]
     assert counts[0] == 0 and sum(counts) == len(near)
@@ -86,7 +86,7 @@ def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_b
     anywhere = found[:, :500].reshape(-1, 2)
     error = np.ptp(BOX, axis=0) / np.sqrt(12 * len(anywhere))
     assert np.all(np.abs(anywhere.mean(axis=0) - (BOX[0] + BOX[1]) / 2) < 4 * error)
-    wide = proposals(how, BOX, Rows(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
+    wide = proposals(how, BOX, Data(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
     assert np.all((wide >= BOX[0]) & (wide <= BOX[1]))
 
 

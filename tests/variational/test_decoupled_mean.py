@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stochgp import SparseGPRegressor, load
-from stochgp.data.streams import HostRows
+from stochgp.data.memory import MemorySource
 from stochgp.kernels import Matern32
 from stochgp.models import SparseGP
 from stochgp.objectives import lower_bound
@@ -32,14 +32,14 @@ def kernel():
 
 
 def equations(points, rows=slice(None), weight=WEIGHT):
-    source = HostRows(X[rows], Y[rows], weight[rows], dtype=np.dtype(np.float64))
-    return NormalEquations.of(kernel(), points, source.chunks(16))
+    source = MemorySource(X[rows], Y[rows], weight[rows], dtype=np.dtype(np.float64), on_device=False)
+    return NormalEquations.of(kernel(), points, source.blocks(16))
 
 
 def process(points):
     """Of the optimal q(u) at these points."""
     at = InducingPoints.of(jnp.asarray(points), jitter=1e-8)
-    source = HostRows(X, Y, WEIGHT, dtype=np.dtype(np.float64))
+    source = MemorySource(X, Y, WEIGHT, dtype=np.dtype(np.float64), on_device=False)
     found = lower_bound(SparseGP(kernel(), at, NOISE), source)
     return at.at(found.naturals).process(kernel())
 
@@ -141,7 +141,7 @@ def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():
     original = SparseGPRegressor._error_distribution
 
     def spy(self, asked, posterior, gp, data, context):
-        some = data.rows.some(np.arange(5))
+        some = data.rows.take(np.arange(5))
         z = posterior.errors_of_left_out(np.arange(5), data.rows, float(gp.noise_variance))
         solved = vars(posterior)["solved"]
         seen["error"] = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 from sweeps import some_of
 from toy import KEY, all_batches
 
-from stochgp.data.rows import Rows
-from stochgp.data.streams import Batch, DeviceRows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant
 from stochgp.learners.step_plan import StepPlan
@@ -61,7 +61,7 @@ def drawn(gp, seed=1):
 
 def rows(S=None, count=ONES):
     S = np.arange(N) if S is None else S
-    return Batch(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.asarray(count[S]))
+    return Data(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.asarray(count[S]))
 
 
 _matrix = eqx.filter_jit(lambda a, b: kernel().matrix(a, b))
@@ -144,7 +144,7 @@ def test_one_natural_step_over_all_rows_reaches_the_collapsed_bound():
 
 
 def _begun(learner, gp, count=ONES):
-    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
     return learner.init(gp, Problem(source, StepPlan(N, 1, 10, 10), None), key=KEY)
 
 
@@ -160,7 +160,7 @@ def test_a_row_left_out_in_closed_form_is_a_row_that_was_never_there():
         gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(found))
         return VariationalPosterior.of(gp, D)
 
-    z = optimal(np.arange(N)).errors_of_left_out(np.arange(N), Rows(X, y, count), NOISE)
+    z = optimal(np.arange(N)).errors_of_left_out(np.arange(N), Data(X, y, count), NOISE)
     for i in range(N):
         mean, variance = optimal(np.delete(np.arange(N), i)).mean_and_variance(X[i : i + 1])
         assert_allclose(z[i], (y[i] - mean[0]) / np.sqrt(variance[0] + NOISE), rtol=1e-9)
@@ -205,11 +205,11 @@ def test_steps_of_classes_are_by_fresh_draws_of_the_bound():
     q = InducingPoints(gp.approximation.points, jnp.asarray(_generator.normal(size=(3, M))), root, JITTER)
     gp = eqx.tree_at(lambda g: g.approximation, gp, q)
     learner = SVGP(N, learning_rate=0.1, natural_rate=0.3, optimizer=optax.sgd, decay=constant)
-    batch = Batch(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
+    batch = Data(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
     begun, take = _begun(learner, gp), eqx.filter_jit(learner.step)
     steps = [take(begun, batch, key=key) for key in jax.random.split(KEY, 64)]
     losses = np.array([float(info["loss"]) for _, info in steps])
-    found = bound_of_all(begun.gp, DeviceRows(X, labels, dtype=jnp.float64))
+    found = bound_of_all(begun.gp, MemorySource(X, labels, dtype=jnp.float64))
     error = np.hypot(losses.std(ddof=1) / 8, found.stderr)
     assert found.stderr > 0 and losses.std() > 0
     assert abs(-losses.mean() - found.value) < 4 * error
@@ -240,7 +240,7 @@ def test_a_row_of_weight_two_is_two_rows():
 def test_the_bound_of_a_source_is_that_of_its_rows():
     gp = drawn(model())
     assert_allclose(
-        bound_of_all(gp, DeviceRows(X, y, dtype=jnp.float64)).value * N,
+        bound_of_all(gp, MemorySource(X, y, dtype=jnp.float64)).value * N,
         float(elbo(gp, rows(), N)),
         rtol=1e-12,
     )
@@ -269,7 +269,7 @@ def test_inducing_points_pass_through_the_network():
     deep = Warped(RBF(jnp.ones(4), jnp.asarray(1.3)), network)
     of = lambda kernel, points: SparseGP(kernel, InducingPoints.of(jnp.asarray(points), jitter=1e-9), 0.3)
     warped = lambda A: np.asarray(deep.rows(jnp.asarray(A)))
-    inside = Batch(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
+    inside = Data(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
     gp, shallow = of(deep, Z), of(deep.kernel, warped(Z))
     assert_allclose(elbo(gp, rows(), N), elbo(shallow, inside, N), rtol=1e-10)
     slope = eqx.filter_grad(lambda g: elbo(g, rows(), N))(drawn(gp))
@@ -298,7 +298,7 @@ def test_float32_is_safe(edge):
     (rows, targets), points = EDGES[name], np.resize(EDGES[name][0], (9, 2)).astype(np.float32)
     gp = cast(SparseGP(RBF([1.0, 1.0]), InducingPoints.of(jnp.asarray(points)), 0.1), np.float32)
     learner = SVGP(8, epochs=32, learning_rate=0.03, natural_rate=natural_rate)
-    found = fit(learner, gp, DeviceRows(rows, targets), key=KEY)
+    found = fit(learner, gp, MemorySource(rows, targets), key=KEY)
     assert np.isfinite(found.loss)
     variance = moments(found.gp, jnp.asarray(rows, jnp.float32))[1]
     assert np.all(np.asarray(variance) > 0)

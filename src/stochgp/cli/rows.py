@@ -14,11 +14,10 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import Block, TooNarrowError
 from stochgp.data.splits import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
-from stochgp.tables.files import DAMAGE
+from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.targets import FileTargets
 from stochgp.warning import warn
@@ -110,7 +109,7 @@ def divide_blocks(
 def _holds_classes(blocks: data.Blocks, target: str) -> bool:
     """`data.holds_classes` of the first block that has rows."""
     block = next(iter(blocks.only((target,))))
-    with placing(block):
+    with block.placing():
         return data.holds_classes(block.table, target)
 
 
@@ -127,7 +126,7 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
         for block in data.Blocks(Path(source), types=types):
-            yield block.table, functools.partial(placing, block, source)
+            yield block.table, functools.partial(block.placing, source)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
@@ -239,8 +238,3 @@ def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
 def naming(source: str) -> contextlib.AbstractContextManager:
     """Add the name of the data to what is wrong with them; rows of blocks know their file."""
     return rewording(lambda text: text if text.startswith(source) else f"{source}: {text}")
-
-
-def placing(block: Block, source: str = "the table") -> contextlib.AbstractContextManager:
-    """Add the file, and the rows' numbers in it, to what is wrong with a block."""
-    return rewording(lambda text: str(block.placed(data.TableError(text.removeprefix(f"{source}, ")))))

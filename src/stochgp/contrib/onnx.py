@@ -115,7 +115,8 @@ def _check(encoder: Any, observation: Observation) -> None:
     if encoder is not None and not isinstance(encoder, TableEncoder):
         raise ValueError("to_onnx writes models of numbers, not of molecules or fingerprints")
     rules = () if encoder is None else encoder.columns
-    other = [rule.name for rule in rules if not rule.is_plain or rule.reading is not None]
+    is_plain = lambda rule: rule.kind in ("number", "boolean") and not rule.indicator
+    other = [rule.name for rule in rules if not is_plain(rule) or (rule.bound, rule.reading) != (None, None)]
     noise = observation.likelihood.noise if isinstance(observation.likelihood, Gaussian) else None
     for is_other, what in (
         (other, f"encoded columns ({', '.join(map(repr, other))}): encode them before `fit`"),

@@ -1,5 +1,6 @@
 """The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,21 +14,11 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import LARGEST, TableError, row_of_first
-from stochgp.tables.files import (
-    DAMAGE,
-    SUFFIXES,
-    checked_names,
-    csv_names,
-    damaged,
-    file_suffix,
-    tables_of,
-)
+from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
 
 from .splits import hash_again, hash_rows, is_below
 
-_WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
-_NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
 
 
 class Block(NamedTuple):
@@ -40,19 +31,21 @@ class Block(NamedTuple):
         None  # numbers of the rows that were not left out, from 0; None = of all
     )
 
-    def placed(self, error: TableError) -> TableError:
-        """The fault, with the name of the file and the rows' numbers in it."""
+    @contextlib.contextmanager
+    def placing(self, source: str = "the table") -> Iterator[None]:
+        """Add the name of the file, and the rows' numbers in it, to errors of the block."""
+        try:
+            yield
+        except TooNarrowError:
+            raise
+        except ValueError as error:
+            raise self.placed(str(error).removeprefix(f"{source}, ")) from error
+
+    def placed(self, fault: str) -> TableError:
+        """The error, with the name of the file and the rows' numbers in it."""
         read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
         number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
-        return TableError(f"{self.file}: {_ROW.sub(number, str(error))}")
-
-
-class TooNarrowError(ValueError):
-    """A column of text files holds values of a wider type than its first rows."""
-
-    def __init__(self, name: str, wider: pa.DataType):
-        super().__init__(f"column {name!r} needs {wider}")
-        self.name, self.wider = name, wider
+        return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,7 @@ class Blocks:
     """Rows that are read from files whenever they are iterated over, in the same order: files by their names, at most 65,536 rows at a time.
 
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
-    with `widened`. Made by `Blocks.of`, which checks that the files are there.
+    with the wider type among `types`. Made by `Blocks.of`, which checks that the files are there.
 
     Parameters
     ----------
@@ -122,13 +115,10 @@ class Blocks:
     def names(self) -> list[str]:
         """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
         first = self.files()[0]
-        try:
-            table = next(tables_of(first), None)
-        except DAMAGE as error:
-            raise self._fault(first, error) from error
+        table = next(tables_of(first), None)
         if table is None:
             raise ValueError(f"{first}: the file holds no rows")
-        return checked_names(first, table)
+        return table.column_names
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
@@ -173,42 +163,14 @@ class Blocks:
         hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
         return is_below(hashes, fraction) == is_aside
 
-    def widened(self, narrow: TooNarrowError) -> "Blocks":
-        """With the type that the column needs."""
-        return replace(self, types={**self.types, narrow.name: narrow.wider})
-
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
-            try:
-                yield from _whole(file, tables_of(file, wanted, self.types), wanted)
-            except DAMAGE as error:
-                if isinstance(error, TableError):
-                    raise
-                raise self._fault(file, error) from error
-
-    def _fault(self, file: Path, error: Exception) -> Exception:
-        """A type that the first rows of a text file did not show, or damage."""
-        narrow = _NARROW.search(str(error))
-        if narrow is None:
-            return error if str(error).startswith(str(file)) else damaged(file, error)
-        name = csv_names(file)[int(narrow[1])].strip()
-        return TooNarrowError(name, _WIDER.get(narrow[2], pa.string()))
-
-
-def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | None) -> Iterator[Block]:
-    """The blocks of a file that has the columns."""
-    first = 0
-    for table in tables:
-        names = checked_names(file, table)
-        table = table.rename_columns(names)
-        absent = [name for name in columns or () if name not in names]
-        if absent:
-            raise TableError(f"{file}: there is no column {quoted(absent)}; {did_you_mean(absent[0], names)}")
-        table = table if columns is None else table.select(list(columns))
-        if table.num_rows:
-            yield Block(table, file, first)
-        first += table.num_rows
+            first = 0
+            for table in tables_of(file, wanted, self.types):
+                if table.num_rows:
+                    yield Block(table, file, first)
+                first += table.num_rows
 
 
 def with_targets(
@@ -227,9 +189,7 @@ def with_targets(
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
-            raise block.placed(
-                TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
-            )
+            raise block.placed(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
         if dropped is not None:
             dropped.append(int(bad.sum()))
         if bad.any() and not bad.all():

@@ -45,19 +45,24 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
     With the setting `smiles` X is a table, and molecules that cannot be read are rows of NaN where `missing` is "skip". Columns of a data
     frame of counts are taken by position. Sets `n_features_in_`. Raises ValueError, naming row and column, for what are no fingerprints.
     """
-    if estimator.smiles is not None:
-        return _read_molecules(estimator, X)
+    smiles = estimator.smiles
+    if smiles is not None:
+        if not isinstance(smiles, str | Morgan):
+            raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
+        morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
+        found = FingerprintEncoder.fit(X, morgan, estimator.missing == "skip")
+        name_inputs(estimator, 1, [morgan.column])
+        return found
     if not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X):
         X = TableEncoder.fit(X).transform(X)
-    if not isinstance(X, Fingerprints):
-        X = checked_counts(X)
+    X = X if isinstance(X, Fingerprints) else checked_counts(X)
     n_rows, n_inputs = X.shape
     name_inputs(estimator, n_inputs)
     if not isinstance(X, Fingerprints | scipy.sparse.sparray) and holds_fractions(X):
         return None, np.asarray(X, np.float64)
-    encoder = FingerprintEncoder.fit(X)
-    budget.require(4 * n_rows * len(encoder.output_names), f"{n_rows} packed fingerprints")
-    return encoder, encoder.transform(X)
+    encoder, words = FingerprintEncoder.fit(X)
+    budget.require(4 * n_rows * words.shape[1], f"{n_rows} packed fingerprints")
+    return encoder, words
 
 
 def is_packed(encoder: Any) -> bool:
@@ -84,13 +89,3 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
         text = f"{int((~there).sum())} molecule(s) cannot be read and are left out: data rows {which}{more} (from 1)"
         warn(text, UserWarning, stacklevel=6)
     return there
-
-
-def _read_molecules(estimator: Any, X: Any) -> tuple[FingerprintEncoder, np.ndarray]:
-    smiles = estimator.smiles
-    if not isinstance(smiles, str | Morgan):
-        raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
-    morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
-    encoder, words = FingerprintEncoder.fit_molecules(X, morgan, estimator.missing == "skip")
-    name_inputs(estimator, 1, [morgan.column])
-    return encoder, words

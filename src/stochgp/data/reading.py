@@ -22,14 +22,13 @@ from stochgp.data.fingerprint_rows import (
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.data.rows import Rows
-from stochgp.data.standardise import is_finite, refuse_not_finite
+from stochgp.data.rows import Data
+from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.target_rows import (
     read_groups,
     read_targets,
     read_weights,
     refuse_no_targets,
-    weight_of_each_row,
 )
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
@@ -60,7 +59,7 @@ def read_training_rows(
     *,
     inputs: Inputs = Inputs.NUMBERS,
     new_rows: str = BETWEEN,
-) -> tuple[Rows, Encoder | None]:
+) -> tuple[Data, Encoder | None]:
     """The rows given to `fit`, checked, in the user's units; and the encoder of their inputs.
 
     Record columns and rows that are not used as they are, and groups that are blocks of time. Set `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
@@ -68,28 +67,28 @@ def read_training_rows(
     apart. Rows of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
     (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
-    missing, budget = estimator.missing, context.budget
+    missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
     refuse_no_targets(estimator, y)
-    targets, outliers = None, getattr(estimator, "target_outliers", "keep")
-    if inputs is Inputs.FINGERPRINTS:
-        encoder, numbers = read_fingerprints(estimator, X, budget)
-        y = read_targets(y, False, context)
-        known = _known((None, y, sample_weight), missing, outliers, context)
-        if known is not None:
-            sample_weight = known * (1.0 if sample_weight is None else sample_weight)
-    else:
-        X, groups = unmasked(X), unmasked(groups)
-        y = read_targets(y, missing != "refuse", context)
-        given = X, y, weight_of_each_row(sample_weight, len(y)), groups
-        known = _known(given, missing, outliers, context)
-        if known is not None:
-            X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
-        targets = _level_targets(estimator, X, y, sample_weight, groups)
-        encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
-    rows = read_rows(numbers, y, sample_weight, groups).counted()
+    encoder, targets = None, None
+    if packed:
+        encoder, X = read_fingerprints(estimator, X, context.budget)
+    X, groups = unmasked(X), unmasked(groups)
+    y = read_targets(y, missing != "refuse" and not packed, context)
+    check_consistent_length(X, y)
+    weight = read_weights(sample_weight, y)
+    known = _known(None if packed else X, y, weight, estimator, context)
+    if known is not None:
+        X, weight = some_rows(X, known), None if weight is None else weight[known]
+        groups = some_rows(groups, known) if np.shape(groups)[:1] == y.shape else groups
+        y = y[known]
+    group, numbers = None if groups is None else read_groups(groups, len(y)), X
+    if not packed:
+        targets = None if is_array(X) else _level_targets(estimator, y, weight, group)
+        encoder, numbers = read_inputs_at_fit(estimator, X, context.budget, missing, targets)
+    rows = Data(numbers, y, weight, group)
     if missing == "skip":
-        rows = rows.some(without_skipped(rows.X))
+        rows = rows.take(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     note_columns(encoder, context)
@@ -97,30 +96,32 @@ def read_training_rows(
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group = groups_in_time(of_numbers, rows.y, encoder, new_rows, context.record)
         # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        if group is not None and new_rows != EITHER and targets and getattr(encoder, "needs_targets", False):
+        if group is not None and new_rows != EITHER and targets:
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows = dataclasses.replace(rows, group=group)
-    return rows.merged(inputs is Inputs.FINGERPRINTS), encoder
+    return rows.merged(packed), encoder
 
 
 def _known(
-    given: tuple[Any, ...], missing: str, outliers: str, context: FitContext
+    X: Any,
+    y: Float[np.ndarray, " N"],
+    weight: Float[np.ndarray, " N"] | None,
+    estimator: Any,
+    context: FitContext,
 ) -> Bool[np.ndarray, " N"] | None:
-    """Which rows of X, y, … have a weight, a target and any input, None for all; warn of rows without the last two, and record them.
+    """Which rows have a weight, a target and any input (if X is given), None for all; warn of rows without the last two, and record them.
 
-    What is of another length is refused by who reads it. Raises ValueError where no row is left.
+    Raises ValueError where no row is left.
     """
-    X, y, weight = given[:3]
-    if any(_length(part) != len(y) for part in given if part is not None):
-        return None
-    codes, said = checked_targets(y, weight, outliers, missing == "refuse")
+    refuses, outliers = estimator.missing == "refuse", getattr(estimator, "target_outliers", "keep")
+    codes, said = checked_targets(y, weight, outliers, refuses)
     if said:
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
-    rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
-    empty = empty if X is None or missing == "refuse" else rows_without_values(X)
-    kept = np.ones(len(y), bool) if rho is None or not rho.any() else rho > 0
+    unknown = np.isnan(y)
+    empty = np.zeros(len(y), bool) if X is None or refuses else rows_without_values(X)
+    kept = np.ones(len(y), bool) if weight is None else weight > 0
     drop = unknown | empty | codes
     if not drop.any():
         return None if kept.all() else kept
@@ -140,30 +141,11 @@ def _known(
     return kept & ~drop
 
 
-def _length(part: Any) -> int | None:
-    """Of rows; None for what is no table, array or series."""
-    if hasattr(part, "toarray"):  # sparse, which is refused
-        return None
-    shape = getattr(part, "shape", None)
-    size = shape if isinstance(shape, tuple) else (len(part),) if hasattr(part, "__len__") else ()
-    return int(size[0]) if size else None
-
-
-def _level_targets(
-    estimator: Any, X: Any, y: Float[np.ndarray, " N"], sample_weight: Any, groups: Any
-) -> LevelTargets | None:
-    """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
-    if is_array(X) or _length(X) != len(y):
-        return None
-    group = None if groups is None else read_groups(groups, len(y))
-    kind = getattr(estimator, "target", "real")
-    weight = read_weights(sample_weight, y)
-    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator), weight)
-
-
-def _seed(estimator: Any) -> int:
-    seed = estimator.random_state
-    return int(seed) if isinstance(seed, int | np.integer) else 0
+def _level_targets(estimator: Any, y: Any, weight: Any, group: Any) -> LevelTargets:
+    """The targets that encode columns of many levels. Folds are those of `random_state` where that is a number."""
+    kind, seed = getattr(estimator, "target", "real"), estimator.random_state
+    seed = int(seed) if isinstance(seed, int | np.integer) else 0
+    return LevelTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 
 
 def read_rows(
@@ -174,7 +156,7 @@ def read_rows(
     *,
     joins: Encoder | None = None,
     may_weigh_nothing: bool = False,
-) -> Rows:
+) -> Data:
     """Checked rows of inputs that are numbers already, in their order. `joins` is the encoder of a fitted model whose rows they join.
 
     Raises ValueError, naming the row, for targets, weights and groups that cannot be used, for all weights 0 unless that may be, and for packed
@@ -185,7 +167,7 @@ def read_rows(
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
-    return Rows(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
+    return Data(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
 
 
 def read_inputs(
@@ -250,11 +232,12 @@ def _encoded(
         encoder.is_plain
         and isinstance(X, np.ndarray)
         and X.shape[1:] == (len(encoder.columns),)
-        and is_finite(X)
+        and first_not_finite(X) is None
     ):
         return X, []
     n_columns = len(encoder.output_names)
     budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
-    if targets is not None and encoder.needs_targets:
-        return encoder.training_matrix(X, targets), []
-    return encoder.encoded(X)
+    numbers, notes = encoder.encoded(X)
+    if targets is not None:
+        return encoder.in_folds(numbers, X, targets), []
+    return numbers, notes

@@ -1,9 +1,10 @@
 """Rows in memory: as they were given, or as a model sees them."""
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Integer, Real
 from numpy.typing import DTypeLike
@@ -18,17 +19,20 @@ MOST_EQUAL = 0.9  # of pairs of rows of equal inputs, whose targets are equal to
 NEAR, FEWEST_NEAR = 1e-8, 0.01  # of the range of the middle 80 % of a column; of the rows
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["X", "y", "weight", "group"], meta_fields=[]
+)
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Inputs and targets of N rows, their weights (None = 1 each), and a number for each row's group (None = every row is a group of its own).
+class Data:
+    """Rows: inputs X [N, D], targets y [N], frequency weights [N] (None = 1 each) and the number of each row's group [N] (None = a group each).
 
-    A row of weight ρ stands for ρ rows of its inputs and target.
+    Leading axes may be added, for a stack of K batches. A row of weight 0 marks padding.
     """
 
-    X: Real[np.ndarray, "N D"]
-    y: Real[np.ndarray, " N"]
-    weight: Real[np.ndarray, " N"] | None = None
-    group: Integer[np.ndarray, " N"] | None = None
+    X: Any
+    y: Any
+    weight: Any = None
+    group: Any = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -38,25 +42,22 @@ class Rows:
         """ρ of every row."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
-    def some(self, which: Any) -> "Rows":
-        """The rows of these numbers, or where a mask says so."""
-        weight, group = (None if part is None else part[which] for part in (self.weight, self.group))
-        return Rows(self.X[which], self.y[which], weight, group)
+    def take(self, rows: Any) -> "Data":
+        """The rows of these numbers, of a slice or of a mask."""
+        return jax.tree.map(lambda part: part[rows], self)
 
-    def counted(self) -> "Rows":
+    def wide(self) -> "Data":
+        """The rows on the host in float64."""
+        X, y, weight = (np.asarray(part, np.float64) for part in (self.X, self.y, self.weights))
+        return Data(X, y, weight, self.group)
+
+    def counted(self) -> "Data":
         """Those of positive weight."""
         if self.weight is None or (self.weight > 0).all():
             return self
-        return self.some(self.weight > 0)
+        return self.take(self.weight > 0)
 
-    @classmethod
-    def joined(cls, parts: Sequence["Rows"]) -> "Rows":
-        """All rows of all parts, in order: every part has weights and groups, or none has."""
-        columns = zip(*((part.X, part.y, part.weight, part.group) for part in parts), strict=True)
-        found: Any = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return cls(*found)
-
-    def merged(self, is_packed: bool = False) -> "Rows":
+    def merged(self, is_packed: bool = False) -> "Data":
         """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
 
         Inputs that are not packed bits are also compared up to rounding (`without_near_copies`).
@@ -71,12 +72,12 @@ class Rows:
         if few or count(first) > MOST_EQUAL * count(equal_rows(columns[:D] + columns[D + 1 :])):
             kept = np.unique(first)
             kept = kept[np.lexsort([column[kept] for column in columns[::-1]])] if few else kept
-            rows = replace(rows.some(kept), weight=np.bincount(first, self.weights, len(self))[kept])
+            rows = replace(rows.take(kept), weight=np.bincount(first, self.weights, len(self))[kept])
             equal = np.arange(len(rows))
         rows = rows if is_packed else rows.without_near_copies(equal)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
-    def without_near_copies(self, equal: Integer[np.ndarray, " N"]) -> "Rows":
+    def without_near_copies(self, equal: Integer[np.ndarray, " N"]) -> "Data":
         """One of all rows that are equal when `rounded`, with a warning; all, where fewer than 1 % would go.
 
         `equal` has the number of the first row that equals each row as it stands (`equal_rows`).
@@ -90,14 +91,14 @@ class Rows:
             UserWarning,
             stacklevel=6,
         )
-        return self.some(kept)
+        return self.take(kept)
 
     @property
     def columns(self) -> list[np.ndarray]:
         """Inputs, targets, groups."""
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
-    def apart(self) -> "Rows":
+    def apart(self) -> "Data":
         """Up to 10,000 rows of weight 1 in place of those that count as several, where these are equal by chance; else the rows as they are.
 
         So they are where of two rows of equal inputs and group one in ten has another target, as of few levels: each is an observation of its own, that may be held
@@ -110,13 +111,13 @@ class Rows:
         place = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
         if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
             return self
-        apart = self.some(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
-        return Rows(apart.X, apart.y, None, apart.group)
+        apart = self.take(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
+        return replace(apart, weight=None)
 
-    def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Rows":
+    def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Data":
         """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""
         X, y = inputs.transform(self.X, dtype), targets.transform(self.y, dtype)
-        return Rows(X, y, self.weight, self.group)
+        return replace(self, X=X, y=y)
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:

@@ -1,21 +1,20 @@
 """Shift and scale by the training rows, and back; what is to be known of rows for that, in a form that can be merged."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Real
+from jaxtyping import Float, Real
 from numpy.typing import ArrayLike, DTypeLike
 
 from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import filled_up
+from stochgp.tables.columns import LARGEST
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
-_LARGEST = 1e150  # whose square is still a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +48,11 @@ class Standardiser:
         if X.ndim not in (1, 2) or X.shape[0] == 0:
             raise ValueError(f"expected values of shape [N, D] or [N] with N > 0, got {X.shape}")
         weight = None if weight is None else _checked_weight(weight, X.shape[0])
-        rows = X.reshape(X.shape[0], -1)
-        summary = functools.reduce(Summary.merged, _summaries(rows, weight))
-        found = summary.standardiser(np.float32 if X.dtype in (np.float16, np.float32) else np.float64)
-        return cls(found.mean.reshape(X.shape[1:]), found.scale.reshape(X.shape[1:]))
+        rows, found = X.reshape(X.shape[0], -1), NO_ROWS
+        for part in _chunks(X.shape):
+            found = found.merged(Summary.of(rows[part], None if weight is None else weight[part]))
+        scales = found.standardiser(np.float32 if X.dtype in (np.float16, np.float32) else np.float64)
+        return cls(scales.mean.reshape(X.shape[1:]), scales.scale.reshape(X.shape[1:]))
 
     @classmethod
     def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
@@ -60,11 +60,11 @@ class Standardiser:
         return cls(np.zeros(shape, np.float64), np.ones(shape, np.float64))
 
     def transform(
-        self, X: Real[np.ndarray, " N *D"], dtype: DTypeLike = np.float64
+        self, X: Real[np.ndarray, " N *D"], dtype: DTypeLike = np.float64, start: int = 0
     ) -> Float[np.ndarray, " N *D"]:
         """(X − mean) / scale, computed in float64 and stored as `dtype`; X itself is untouched.
 
-        Raises ValueError, with row and column, where X or the result is not finite in `dtype`.
+        Raises ValueError, with row (counted from `start`) and column, where X or the result is not finite in `dtype`.
         """
         X = np.asarray(X)
         self._check_shape(X)
@@ -72,8 +72,12 @@ class Standardiser:
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _chunks(X.shape):
                 Z[rows] = (X[rows].astype(np.float64) - self.mean) / self.scale
-                if not np.isfinite(Z[rows]).all():
-                    raise ValueError(self._not_finite(X, Z[rows], rows.start))
+        bad = first_not_finite(Z)
+        if bad is not None:
+            (row, *column), value = bad, X[bad]
+            place = f"row {start + row + 1}" + "".join(f", column {j + 1}" for j in column)
+            why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
+            raise ValueError(f"{value!s} at {place} {why}")
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -88,13 +92,6 @@ class Standardiser:
             wanted = f"[N, {self.mean.size}]" if self.mean.ndim else "[N]"
             raise ValueError(f"expected values of shape {wanted}, got {X.shape}")
 
-    def _not_finite(self, X: np.ndarray, Z: np.ndarray, start: int) -> str:
-        place = [int(index) for index in np.argwhere(~np.isfinite(Z))[0]]
-        value = X[(start + place[0], *place[1:])]
-        column = f", column {place[1] + 1}" if len(place) > 1 else ""
-        why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
-        return f"{value!s} at row {start + place[0] + 1}{column} {why}"
-
 
 class Summary(NamedTuple):
     """Of some rows, column by column: their number (or the sum of their weights), smallest and largest value, mean, and Σ (x − mean)²."""
@@ -107,14 +104,24 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
-        """Two passes over the rows, in float64; at least one row, of values whose squares are numbers. Weights are above 0."""
-        rho, first = np.ones(len(X)) if weight is None else weight, X[0]
+        """Two passes over the rows of positive weight, in float64. Raises ValueError for values whose squares are no numbers."""
+        X, rho = np.asarray(X, np.float64), np.ones(len(X)) if weight is None else weight
+        if weight is not None and not (rho > 0).all():
+            X, rho = X[rho > 0], rho[rho > 0]
+        bad = ~(np.abs(X) <= LARGEST).all(axis=0)  # of NaN too
+        if bad.any():
+            column = int(np.argmax(bad)) + 1
+            raise ValueError(f"column {column} holds values that are not finite or beyond {LARGEST:g}")
+        if len(X) == 0:
+            return NO_ROWS
         count = float(np.sum(rho))
-        mean = first + rho @ (X - first) / count
+        mean = X[0] + rho @ (X - X[0]) / count
         return cls(count, X.min(axis=0), X.max(axis=0), mean, rho @ (X - mean) ** 2)
 
     def merged(self, other: "Summary") -> "Summary":
         """Of the rows of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n with δ the difference of the means."""
+        if self.count == 0 or other.count == 0:
+            return other if self.count == 0 else self
         n, delta = self.count + other.count, other.mean - self.mean
         return Summary(
             n,
@@ -134,6 +141,9 @@ class Summary(NamedTuple):
         return Standardiser(mean, np.where(deviation <= rounding, 1.0, deviation))
 
 
+NO_ROWS = Summary(0.0, *(np.zeros(0) for _ in range(4)))
+
+
 def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:
     weight = np.asarray(weight, np.float64)
     if weight.shape != (n,):
@@ -143,24 +153,9 @@ def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:
     return weight / weight.max()  # the scale of weights cancels; the sums below stay in range
 
 
-def _chunks(shape: tuple[int, ...]) -> Iterator[slice]:
+def _chunks(shape: tuple[int, ...]) -> list[slice]:
     step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
-    for start in range(0, shape[0], step):
-        yield slice(start, min(start + step, shape[0]))
-
-
-def _summaries(X: np.ndarray, weight: np.ndarray | None) -> Iterator[Summary]:
-    """Of chunks of the rows of positive weight, in float64."""
-    for rows in _chunks(X.shape):
-        x, w = X[rows].astype(np.float64), None
-        if weight is not None:
-            x, w = x[weight[rows] > 0], weight[rows][weight[rows] > 0]
-        bad = ~(np.abs(x) <= _LARGEST).all(axis=0)  # of NaN too
-        if bad.any():
-            column = int(np.argmax(bad)) + 1
-            raise ValueError(f"column {column} holds values that are not finite or beyond {_LARGEST:g}")
-        if len(x):
-            yield Summary.of(x, w)
+    return [slice(start, start + step) for start in range(0, shape[0], step)]
 
 
 MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
@@ -182,7 +177,9 @@ class ModelRows:
         is not finite: inputs so far from the training rows that the features overflow.
         """
         results: tuple[np.ndarray, ...] = ()
-        X, step = self._there, MOST_ROWS if n_block is None else n_block
+        skipped = np.isnan(self.X[:, 0]) if self.skips else np.zeros(len(self.X), bool)
+        X = np.where(skipped[:, None], np.zeros((), self.X.dtype), self.X) if skipped.any() else self.X
+        step = MOST_ROWS if n_block is None else n_block
         with jax.enable_x64(True), kept_on_disk():
             for start in range(0, len(X), step):
                 part = X[start : start + step]
@@ -191,59 +188,50 @@ class ModelRows:
                 if not results:
                     results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
                 for result, value in zip(results, values, strict=True):
+                    _refuse_overflow(value, part, start)
                     result[start : start + len(part)] = value
-                _refuse_overflow(values, part, start)
         for result in results:
-            result[self._skipped] = np.nan
+            result[skipped] = np.nan
         return results
 
     def standardised(self, dtype: str | None = None) -> Float[np.ndarray, "N D"]:
         """All of them at once, in their own dtype or in this one. ValueError for skipped ones."""
         return self._standardised(self.X, self.dtype if dtype is None else dtype, 0)
 
-    @functools.cached_property
-    def _skipped(self) -> Bool[np.ndarray, " N"]:
-        return np.isnan(self.X[:, 0]) if self.skips else np.zeros(len(self.X), bool)
-
-    @property
-    def _there(self) -> Float[np.ndarray, "N D"]:
-        """With zeros for skipped rows."""
-        if not self._skipped.any():
-            return self.X
-        return np.where(self._skipped[:, None], np.zeros((), self.X.dtype), self.X)
-
     def _standardised(self, part: np.ndarray, dtype: str, start: int) -> np.ndarray:
-        """Rows start, start + 1, … of what a user gave; ValueError says which of them are not finite."""
+        """Rows start, start + 1, … of a user; ValueError names those that are not finite."""
         try:
-            return self.inputs.transform(part, dtype)
-        except ValueError as error:
-            refuse_not_finite(part)
-            raise ValueError(f"in the rows from {start + 1} on: {error}") from error
+            return self.inputs.transform(part, dtype, start)
+        except ValueError:
+            refuse_not_finite(self.X)
+            raise
 
 
-def is_finite(X: Float[np.ndarray, "N D"]) -> bool:
-    """Whether all values are, in blocks of rows."""
-    return all(np.isfinite(X[rows]).all() for rows in _chunks(X.shape))
+def first_not_finite(X: Float[np.ndarray, " N *D"]) -> tuple[int, ...] | None:
+    """Row and column of the first value that is infinite or NaN; None if all are finite."""
+    for rows in _chunks(X.shape):
+        finite = np.isfinite(X[rows])
+        if not finite.all():
+            row, *column = (int(index) for index in np.argwhere(~finite)[0])
+            return (rows.start + row, *column)
+    return None
 
 
 def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
     """ValueError with the first row and column whose value is infinite or NaN."""
-    for rows in _chunks(X.shape):
-        bad = np.argwhere(~np.isfinite(X[rows]))
-        if len(bad):
-            row, column = rows.start + int(bad[0, 0]), int(bad[0, 1])
-            what = "NaN" if np.isnan(X[row, column]) else "infinity (inf)"
-            raise ValueError(
-                f"Input X contains {what} at row {row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
-            )
+    bad = first_not_finite(X)
+    if bad is not None:
+        (row, column), what = bad, "NaN" if np.isnan(X[bad]) else "infinity (inf)"
+        raise ValueError(
+            f"Input X contains {what} at row {row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
+        )
 
 
-def _refuse_overflow(values: list[np.ndarray], part: np.ndarray, start: int) -> None:
-    for value in values:
-        bad = ~np.isfinite(value).reshape(len(part), -1).all(axis=1)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise ValueError(
-                f"the prediction of row {start + row + 1} is not a finite number: its inputs, up to {np.abs(part[row]).max():g} "
-                "in size, lie too far from the training rows"
-            )
+def _refuse_overflow(value: np.ndarray, part: np.ndarray, start: int) -> None:
+    bad = ~np.isfinite(value).reshape(len(part), -1).all(axis=1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"the prediction of row {start + row + 1} is not a finite number: its inputs, up to {np.abs(part[row]).max():g} "
+            "in size, lie too far from the training rows"
+        )

@@ -9,10 +9,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 
 from stochgp.context import FitContext
-from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.tables.columns import is_missing, read_column, unmasked
 from stochgp.tables.targets import target_numbers
 
+LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 MAX_TARGET, MIN_RANGE = 1e150, 1e-150  # whose squares are still numbers, and not 0
 
 
@@ -100,29 +100,31 @@ def read_weights(
     """
     if sample_weight is None:
         return None
-    given = weight_of_each_row(sample_weight, len(X))
+    # Masked weights become NaN, which is refused.
+    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
     found = np.asarray(check_array(given, ensure_2d=False, dtype="float64", input_name="sample_weight"))
     if found.shape != (len(X),):
         raise ValueError(
             f"sample_weight has the shape {found.shape} for {len(X)} rows; it must be [{len(X)}]"
         )
-    if (found < 0).any():
-        row = int(np.argmax(found < 0))
-        raise ValueError(f"sample_weight is negative, {found[row]:g}, at row {row + 1} (rows count from 1)")
-    if (found > LARGEST_WEIGHT).any():
-        row = int(np.argmax(found > LARGEST_WEIGHT))
-        raise ValueError(
-            f"sample_weight is {found[row]:g} at row {row + 1} (rows count from 1); a weight is the number of rows that a row stands for, at "
-            f"most {LARGEST_WEIGHT:g}"
-        )
+    found = checked_weights(found)
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero, or too small a number")
     return found
 
 
-def weight_of_each_row(sample_weight: Any, n_rows: int) -> Any:
-    """One number as the weight of every row; anything else as it is, with NaN, which is refused, in place of masked values."""
-    return np.full(n_rows, sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
+def checked_weights(
+    weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
+) -> Float[np.ndarray, " N"]:
+    """The weights. Raises ValueError, with the first row, for negative ones and those beyond 1e30."""
+    most = f"; a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
+    for bad, what, end in ((weight < 0, "negative, ", ""), (weight > LARGEST_WEIGHT, "", most)):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ValueError(
+                f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
+            )
+    return weight
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:

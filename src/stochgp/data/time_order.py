@@ -124,31 +124,25 @@ def increasing(
     never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such
     a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
     """
-    N, D = X.shape
-    rises = lambda j, tied: _never_falls(X[:, j], tied)
-    everywhere = np.ones(N - 1, bool)
-    first = [j for j in range(D) if rises(j, everywhere)]
+    (N, D), columns = X.shape, list[int]()
+    tied = np.ones(N - 1, bool)
+    first = [j for j in range(D) if _never_falls(X[:, j], tied)] if D > 1 else []
     for j in first:
         changes = np.diff(X[:, j]) > 0
-        if changes.sum() + 1 >= LEAST_SHARE * N and D > 1:
+        if changes.sum() + 1 >= LEAST_SHARE * N:
             return [j], changes
-    whole = [j for j in range(D) if _is_calendar(X[:, j])]
-    columns, tied = [], everywhere
-    for j in (j for j in first if (X[:, j] == np.floor(X[:, j])).all()):
-        columns, tied = [j], np.diff(X[:, j]) == 0
-        break
-    while columns:
-        more = next((j for j in whole if j not in columns and rises(j, tied)), None)
-        if more is None:
-            break
+    more = next((j for j in first if (X[:, j] == np.floor(X[:, j])).all()), None)
+    whole = [] if more is None else [j for j in range(D) if _is_calendar(X[:, j])]
+    while more is not None:
         columns, tied = [*columns, more], tied & (np.diff(X[:, more]) == 0)
+        more = next((j for j in whole if j not in columns and _never_falls(X[:, j], tied)), None)
     if 1 < len(columns) < D:
         return columns, ~tied
-    for j in first if sorted_too and D > 1 else ():
+    for j in first if sorted_too else ():
         changes = np.diff(X[:, j]) > 0
         if changes.sum() + 1 >= FEWEST_BLOCKS:
             return [j], changes
-    return [], ~everywhere
+    return [], np.zeros(N - 1, bool)
 
 
 def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
@@ -160,8 +154,7 @@ def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]
 
 
 def _is_calendar(values: Float[np.ndarray, " N"]) -> bool:
-    is_one = lambda some: bool(((some >= 0) & (some <= CALENDAR) & (some == np.floor(some))).all())
-    return is_one(values[:FIRST]) and is_one(values)
+    return bool(((values >= 0) & (values <= CALENDAR) & (values == np.floor(values))).all())
 
 
 def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:
@@ -193,25 +186,35 @@ def dependence(
     N = len(order)
     block = np.arange(N) * FOLDS // N
     others = generator.permutation(order[block % 2 == 1])[: 2 * MOST_ROWS]
-    halves, inputs = (others[::2], others[1::2]), Standardiser.fit(X[others])
-    Z = lambda rows: inputs.transform(X[rows], np.float64)
-    trees = [Neighbours(Z(half)) for half in halves]
-
-    def errors(places: Int[np.ndarray, " P"], which: int) -> Float[np.ndarray, " P"]:
-        rows, half = order[places], halves[which]
-        near = trees[which].query(Z(rows), min(NEAREST, len(half)))
-        return y[rows] - y[half][near].mean(axis=1)
+    inputs = Standardiser.fit(X[others])
+    errors = [_errors_from(X, y, half, inputs) for half in (others[::2], others[1::2])]
 
     def correlation(lag: int) -> Estimate:
         i = np.flatnonzero((block[: N - lag] % 2 == 0) & (block[: N - lag] == block[lag:]))
         i = np.sort(generator.permutation(i)[:PAIRS])
-        return _correlation(errors(i, 0), errors(i + lag, 1), block[i])
+        return _correlation(errors[0](order[i]), errors[1](order[i + lag]), block[i])
 
     with granted(math.inf):  # it takes about a second, whatever the number of rows
         first = correlation(1)
         lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
         reach = next((lag for lag in lags if correlation(lag).value < UNRELATED), N // FOLDS)
     return first, reach
+
+
+def _errors_from(
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    known: Int[np.ndarray, " n"],
+    inputs: Standardiser,
+) -> Callable[[Int[np.ndarray, " P"]], Float[np.ndarray, " P"]]:
+    """A function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
+    tree = Neighbours(inputs.transform(X[known], np.float64))
+
+    def errors(rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        near = tree.query(inputs.transform(X[rows], np.float64), min(NEAREST, len(known)))
+        return y[rows] - y[known][near].mean(axis=1)
+
+    return errors
 
 
 def depends(correlation: Estimate) -> bool:
@@ -236,14 +239,11 @@ def drift(
     some = np.sort(half[: min(PAIRS, len(last) // 2)])
     others = last[half[len(last) // 2 :]][:MOST_ROWS]
     inputs, first = Standardiser.fit(X), generator.permutation(first)[:MOST_ROWS]
-    Z = lambda rows: inputs.transform(X[rows], np.float64)
-
-    def squares(known: Int[np.ndarray, " n"]) -> Float[np.ndarray, " P"]:
-        near = Neighbours(Z(known)).query(Z(last[some]), NEAREST)
-        return np.square(y[last[some]] - y[known][near].mean(axis=1))
-
     with granted(math.inf):  # as `dependence`
-        far, near = squares(first), squares(np.concatenate([first, others]))
+        far, near = (
+            np.square(_errors_from(X, y, known, inputs)(last[some]))
+            for known in (first, np.concatenate([first, others]))
+        )
     sizes = float(far.mean()), float(near.mean())
     if not min(sizes) > 0:
         return Estimate(0.0)

@@ -3,24 +3,20 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float, Int, Int32, UInt64
+from jaxtyping import Float, Int
 
 from stochgp.data import Standardiser
-from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.memory import MemorySource, Source
 from stochgp.data.reading import Encoder
-from stochgp.data.rows import Rows
-from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
-from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.data.time_order import BETWEEN, groups_in_time
+from stochgp.data.rows import Data
 
 RANGE = 1e12  # of variances, around the mean square of the targets
-_SHIFTED = ("nlml", "held_out_nlpd", "criterion")
+_SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")
 _SCALED = ("variance", "noise_variance")
 
 
@@ -28,16 +24,16 @@ _SCALED = ("variance", "noise_variance")
 class TrainingData:
     """Checked rows in the user's units, and what standardises them."""
 
-    rows: Rows  # in the user's units
+    rows: Data  # in the user's units
     inputs: Standardiser
     targets: Standardiser
     dtype: str
     standardized: bool = True
-    everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
+    everything: Any = None  # the `files.FileSource` that `rows` are a sample of
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    left_out: Rows | None = None  # in the user's units, for the calibration of observations
+    left_out: Data | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
     mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
     mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
@@ -45,66 +41,23 @@ class TrainingData:
     @classmethod
     def of(
         cls,
-        rows: Rows,
+        rows: Data,
         standardize: bool,
         mean: float | None,
         dtype: str,
         leaves_inputs: bool = False,
+        leaves_targets: bool = False,
     ) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
-
-        With `leaves_inputs` only the targets are standardised.
-        """
-        unchanged = Standardiser.identity((rows.X.shape[1],))
-        if not standardize:
-            center = np.asarray(0.0 if mean is None else mean, np.float64)
-            targets = Standardiser(center, np.ones((), np.float64))
-            return cls(rows, unchanged, targets, dtype, False, leaves_inputs=leaves_inputs)
-        inputs = unchanged if leaves_inputs else Standardiser.fit(rows.X, rows.weight)
-        targets = Standardiser.fit(rows.y, rows.weight)
+        """Standardise inputs and targets, unless these are left as they are. `mean`, in target units, replaces the average of the targets, or 0."""
+        inputs, targets = Standardiser.identity((rows.X.shape[1],)), Standardiser.identity(())
+        if standardize and not leaves_inputs:
+            inputs = Standardiser.fit(rows.X, rows.weight)
+        if standardize and not leaves_targets:
+            targets = Standardiser.fit(rows.y, rows.weight)
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-        return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
-
-    @classmethod
-    def of_files(
-        cls,
-        found: Survey,
-        standardize: bool,
-        mean: float | None,
-        dtype: str,
-        new_rows: str = BETWEEN,
-        *,
-        record: Callable[[str, Any, str], None],
-    ) -> "TrainingData":
-        """The sample, standardised by all rows, and where all rows are (`everything`, None where the sample is all of them).
-
-        Classes and counts are not standardised. `mean` stands for the mean of the targets; `new_rows` says where new rows lie, and so what is a group where
-        none is given.
-        """
-        rows, encoder = found.sample, found.rows.encoder
-        if rows.group is None:
-            group = groups_in_time(rows.X, rows.y, encoder, new_rows, record, in_order=False)
-        else:
-            group = groups_of(rows.group)
-        rows = dataclasses.replace(rows, group=group)
-        is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
-        data = cls.of(rows.merged(is_packed(encoder)) if is_whole else rows, standardize, mean, dtype)
-        inputs, targets = data.inputs, data.targets
-        if standardize and not is_whole:
-            of_y = found.targets.standardiser()
-            center = of_y.mean[0] if mean is None else np.float64(mean)
-            inputs = found.inputs.standardiser()
-            targets = Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
-        targets = Standardiser.identity(()) if unscaled else targets
-        everything = None
-        if not is_whole:
-            limits = np.stack([found.inputs.low, found.inputs.high])
-            everything = StandardisedRows(
-                found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
-            )
-        scaled = standardize and not unscaled
-        return cls(data.rows, inputs, targets, dtype, scaled, everything, encoder=encoder)
+        scaled = standardize and not leaves_targets
+        return cls(rows, inputs, targets, dtype, scaled, leaves_inputs=leaves_inputs)
 
     @property
     def n_rows(self) -> int:
@@ -171,7 +124,7 @@ class TrainingData:
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
         values = None if self.mean_values is None else self.mean_values[indices]
-        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None, mean_values=values)
+        return dataclasses.replace(self, rows=self.rows.take(indices), everything=None, mean_values=values)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
         """As they were given, before a transform, with the mean function."""
@@ -181,43 +134,34 @@ class TrainingData:
         found = self.transform.inverse(y)
         return np.rint(found) if are_counts else found
 
-    def passes(self, mesh: Mesh | None = None) -> AbstractPasses:
+    def passes(self, mesh: Mesh | None = None) -> Source:
         """All rows, standardised, for passes that a mesh shares: of files too where `rows` are a sample."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
 
-    def source(self, on_device: bool, mesh: Mesh | None = None) -> AbstractSource:
+    def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken.
 
         A mesh shares passes over them.
         """
-        rows, dtype = self.rows, np.dtype(self.dtype)
+        of = {
+            "weight": self.rows.weight,
+            "group": self.rows.group,
+            "dtype": np.dtype(self.dtype),
+            "mesh": mesh,
+        }
         if on_device:
-            source = DeviceRows(self.X, self.y, rows.weight, group=rows.group, dtype=self.dtype)
-        else:
-            seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
-            source = HostRows(rows.X, rows.y, rows.weight, **seen)
-        source.mesh = mesh
-        return source
+            return MemorySource(self.X, self.y, **of)
+        scales = {"inputs": self.inputs, "targets": self.targets, "on_device": False}
+        return MemorySource(self.rows.X, self.rows.y, **of, **scales)
 
 
-def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
-    """The number of each row's group. Raises ValueError for one group."""
-    names, number = np.unique(key, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("split_by puts all rows into one group; at least two are needed")
-    return number.astype(np.int32)
-
-
-def in_target_units(entry: dict[str, float], s: float, log_unit: float | None = None) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: densities and losses gain log s, variances s².
-
-    `log_unit` takes the place of log s in densities where the targets were transformed.
-    """
-    log_unit = math.log(s) if log_unit is None else log_unit
-    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": 1.0}
-    shifted = {name: float(entry[name]) + part * log_unit for name, part in shifts.items() if name in entry}
-    scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
-    plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
-    return plain | shifted | scaled
+def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
+    units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
+    found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
+    for name, (scale, shift) in units.items():
+        if name in entry:
+            found[name] = float(entry[name]) * scale + shift
+    return found

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
@@ -20,7 +20,7 @@ TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are
 LEVEL = 0.95  # at which the coverage of conformal intervals is stated
 
 
-def set_aside(rows: Rows, method: str, target: str, seed: Any) -> tuple[Rows, Rows]:
+def set_aside(rows: Data, method: str, target: str, seed: Any) -> tuple[Data, Data]:
     """(The rows of the fit, those for the calibration): random ones, whole groups where there are groups.
 
     Raises ValueError, in one line, where there are too few of them, and for targets that are repeated: their F(y) are no continuous numbers.
@@ -41,14 +41,14 @@ def set_aside(rows: Rows, method: str, target: str, seed: Any) -> tuple[Rows, Ro
         left = np.isin(np.arange(N), generator.permutation(N)[:n])
     else:
         left = _groups(rows.group, n, generator)
-    aside = rows.some(left)
+    aside = rows.take(left)
     if method == CONFORMAL and rows.group is None and aside.weight is not None:
         counted, wanted = effective_number(aside.weight), rows_for(LEVEL)
         if counted < wanted:
             raise ValueError(
                 f"calibration={method!r} wants at least {wanted} rows, and the {n} set aside count as {counted:.3g}: a few weights are far above the others"
             )
-    return rows.some(~left), aside
+    return rows.take(~left), aside
 
 
 def _tied(y: np.ndarray) -> float:
@@ -57,7 +57,7 @@ def _tied(y: np.ndarray) -> float:
     return float(np.sum(counts * (counts - 1)) / (len(y) * (len(y) - 1)))
 
 
-def calibrated(fitted: Fitted, left_out: Rows, method: str | None, context: FitContext) -> Fitted:
+def calibrated(fitted: Fitted, left_out: Data, method: str | None, context: FitContext) -> Fitted:
     """The model with the correction by these rows, which is recorded."""
     found = fitted.distribution(left_out.X)
     options: dict[str, Any] = {"groups": left_out.group, "weight": left_out.weight}

@@ -13,7 +13,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Counts, Normal
 from stochgp.estimators.checks import FEW_ROWS, named_columns
 from stochgp.estimators.fitted import Fitted
@@ -40,7 +40,7 @@ class Scores(NamedTuple):
     inside: Float[np.ndarray, " n"]
 
 
-def scores(fitted: Fitted, rows: Rows) -> Scores:
+def scores(fitted: Fitted, rows: Data) -> Scores:
     """Of rows whose targets are not all equal."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
@@ -82,37 +82,37 @@ def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndar
 def caution_after_fit(
     fitted: Fitted,
     learned: FitResult,
-    rows: Rows,
-    score: Callable[[Fitted, Rows], Scores],
+    rows: Data,
+    score: Callable[[Fitted, Data], Scores],
     budget: Budget,
 ) -> str:
     """Of training rows, where there is time and memory to predict some: what to say of the fit, "" of one that helps."""
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
-    rows = rows.some(random_rows(len(rows), ROWS))
+    rows = rows.take(random_rows(len(rows), ROWS))
     need = fitted.posterior.need_bytes(Request(len(rows.y)))
     if not _is_telling(rows) or deadline.left() < SECONDS or need > budget.free():
         return ""
     return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, "training rows")
 
 
-def caution_of_rows(fitted: Fitted, rows: Rows, what: str) -> str:
+def caution_of_rows(fitted: Fitted, rows: Data, what: str) -> str:
     """`caution_of` the first of these rows, "" where they say nothing of a model."""
-    rows = rows.counted().some(slice(ROWS))
+    rows = rows.counted().take(slice(ROWS))
     if not _is_telling(rows):
         return ""
     return caution_of(scores(fitted, rows), cells_of(rows, fitted), rows.weights, what)
 
 
-def cells_of(rows: Rows, fitted: Fitted) -> Int[np.ndarray, " n"]:
+def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
     """The groups of rows in the user's units, where they are enough to tell, else cells of near rows."""
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
 
 
-def _is_telling(rows: Rows) -> bool:
+def _is_telling(rows: Data) -> bool:
     """Whether they say anything of a model: as many as are not warned of for being few, whose targets differ."""
     return len(rows) >= FEW_ROWS and bool(np.ptp(rows.y) > 0)
 
@@ -139,7 +139,7 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
     )
 
 
-def within_reach(fitted: Fitted, rows: Rows, stacklevel: int) -> Rows:
+def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
     """New rows that cannot spoil the predictions of other rows.
 
     Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
@@ -170,7 +170,7 @@ def within_reach(fitted: Fitted, rows: Rows, stacklevel: int) -> Rows:
             UserWarning,
             stacklevel=stacklevel + 1,
         )
-    return rows.some(~far)
+    return rows.take(~far)
 
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
@@ -116,7 +116,7 @@ class Fitted:
         rows = self._rows(X)
         return self.observation.predict(*self._latent(rows), rows)
 
-    def fold_out(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
+    def fold_out(self, rows: Data, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
         """Of an observation at each row of the fit, given the rows of other folds, at the hyperparameters of all rows, and around left-out values of trees.
 
         Of posteriors with `fold_out`; the rows are those of the fit, in their order.

@@ -1,5 +1,6 @@
 """The sparse GP classifier as a scikit-learn estimator."""
 
+import dataclasses
 import os
 import typing
 from collections.abc import Callable
@@ -11,10 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from stochgp import kernels
 from stochgp.context import FitContext
-from stochgp.data import Standardiser
-from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
@@ -141,17 +141,16 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
-        unchanged = Standardiser.identity((rows.X.shape[1],))
-        scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged
-        return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False, encoder=encoder)
+        data = TrainingData.of(rows, bool(self.standardize), None, self.dtype, leaves_targets=True)
+        return dataclasses.replace(data, encoder=encoder)
 
     def _read_classes_of_files(
         self, X: Any, target: Any, others: dict[str, Any], context: FitContext
     ) -> TrainingData:
         inputs_of(self)  # refuses kernels of fingerprints
         targets = FileTargets("class")
-        data, found = read_files(self, X, target, others, context, keeps_all=False, targets=targets)
-        classes: Any = found.rows.targets.levels
+        data, found = read_files(self, X, target, others, context, keeps_all=False, rule=targets)
+        classes: Any = found.rule.levels
         check_classification_targets(classes)
         if len(np.unique(data.rows.y)) < 2:
             raise ValueError(
@@ -161,7 +160,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         return data
 
 
-def _scores(fitted: Fitted, rows: Rows) -> Scores:
+def _scores(fitted: Fitted, rows: Data) -> Scores:
     """Of rows whose targets number the classes; the constant is the frequency of each class among these rows."""
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities

@@ -13,12 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import deadline
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.files import are_files, read_files
 from stochgp.data.fingerprint_rows import Inputs
+from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
-from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
@@ -107,7 +107,7 @@ def read_regression_data(
             raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
         targets = FileTargets("count") if counts else targets_in_files(wanted, estimator.target)
         others = {"sample_weight": sample_weight, "groups": groups}
-        data, found = read_files(estimator, X, y, others, context, keeps_all=keeps_all, targets=targets)
+        data, found = read_files(estimator, X, y, others, context, keeps_all=keeps_all, rule=targets)
         return data if wanted is None else transformed_files(data, found, context)
     time_order = between_if(calibration is not None, estimator.new_rows)
     rows, encoder = read_training_rows(
@@ -154,7 +154,7 @@ def learn(
     *,
     keep_seconds: float | None = None,
     min_seconds: float = 0.0,
-) -> tuple[FitResult, AbstractSource]:
+) -> tuple[FitResult, MemorySource]:
     """(The parameters that the learner finds, the rows that it learned from).
 
     `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
@@ -170,7 +170,7 @@ def learn(
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         record_mesh(learner, N, context)
         source = data.source(on_device, context.mesh)
-        rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
+        rows = source if data.n_rows <= N else source.some(context.some_rows(N, data.n_rows))
         found = fit(
             learner, gp, rows, key=context.learn_key, progress=reporter(data, context),
             checkpoint=context.checkpoint,
@@ -251,7 +251,7 @@ def store(
     *,
     solution: Solution | None = None,
     nlml: float | None = None,
-    score: Callable[[Fitted, Rows], Scores] | None = None,
+    score: Callable[[Fitted, Data], Scores] | None = None,
 ) -> None:
     """Set the fitted attributes, in target units: the only place that does. `nlml` is exact, per datum, of standardised targets."""
     parts = [part for part in (learned, solution) if part is not None]

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.families.left_out import SEED, some_rows
@@ -54,7 +54,7 @@ def with_decoupled_mean(
         return _refused(posterior, why, context)
     try:
         with jax.enable_x64(True):
-            equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes().chunks(BLOCK)))
+            equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes().blocks(BLOCK)))
             made = _solved(equations, posterior, gp, data)
     except TimeIsUpError:
         return _refused(posterior, "there was no time for a pass over all rows", context)
@@ -123,7 +123,7 @@ def _solved(
     learned = float(value_of(gp.noise_variance))
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
-    rows = Rows(data.X, data.y, data.weight).some(some_rows(data.n_rows, ROWS))
+    rows = Data(data.X, data.y, data.weight).take(some_rows(data.n_rows, ROWS))
     y, weight = np.asarray(rows.y, np.float64), np.asarray(rows.weights, np.float64)
     error, variance = posterior.without(rows, learned)
     before, best = _mean_of(error**2, weight), None

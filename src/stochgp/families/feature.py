@@ -347,7 +347,7 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
     release()  # what learning has freed, before files are read again
     try:
         with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-            chunks = data.passes(context.mesh).chunks(chunk_rows(learned.gp.n_features))
+            chunks = data.passes(context.mesh).blocks(chunk_rows(learned.gp.n_features))
             moments = add_up(learned.gp, in_time(chunks))
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.context import FitContext
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
-from stochgp.data.streams import AbstractSource, HostRows
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation, Linear
@@ -46,14 +46,14 @@ def begun(gp: FeatureGP, moments: Moments) -> Stream:
     return Stream(jax.tree.map(_wide, moments), float(gp.variance))
 
 
-def moments_of(fitted: Fitted, new: Rows) -> Moments:
+def moments_of(fitted: Fitted, new: Data) -> Moments:
     """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
-    rows = HostRows(new.X, fitted.observation.centred(new.X, new.y), new.weight, **units)
+    rows = MemorySource(new.X, fitted.observation.centred(new.X, new.y), new.weight, **units, on_device=False)
     with jax.enable_x64(True):
-        return jax.tree.map(_wide, add_up(gp, rows.blocks(BLOCK)))
+        return jax.tree.map(_wide, add_up(gp, rows.equal_blocks(BLOCK)))
 
 
 def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
@@ -171,7 +171,7 @@ def refit_on_all_rows(
     first: FitResult,
     gp: FeatureGP,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     context: FitContext,
 ) -> FitResult:
     """A run from `gp`, where `first` began, as long and at the same rate, with no rows held out. `first` itself if it trained on many rows, or if time ended the second run.

@@ -12,7 +12,7 @@ from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.reading import read_inputs_at_fit, read_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import refuse_no_targets
 from stochgp.data.training import TrainingData
 from stochgp.estimators.checks import Seen
@@ -139,7 +139,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         estimator.target_name_ = getattr(estimator, "target_name_", None)
 
 
-def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Rows, Any]:
+def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Data, Any]:
     """(The rows in their order, what makes numbers of them); a stream is neither sorted nor merged."""
     refuse_no_targets(estimator, y)
     if before is not None:
@@ -176,7 +176,7 @@ def stream_of(
     return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
 
 
-def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float]]:
+def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float]]:
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
@@ -195,13 +195,13 @@ def _passes(n_steps: int) -> int:
     return EARLY_STEPS if n_steps < STEPS else LATER_STEPS
 
 
-def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[str]:
+def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:
     """What to say after these rows: of a shift, and of predictions of the last batch, which the model has seen, or of them, which it had not."""
     said = [shift_of(before, rows.X, rows.y)] if before.stream.n_steps > 0 else []
     if has_learned:
         last = found.stream.waiting
         X, y = found.inputs.inverse(np.asarray(last.X)), found.targets.inverse(np.asarray(last.y))
-        said.append(caution_of_rows(found, Rows(X, y, np.asarray(last.weight, np.float64)), "the last rows"))
+        said.append(caution_of_rows(found, Data(X, y, np.asarray(last.weight, np.float64)), "the last rows"))
     if not any(said) and before.stream.n_steps > 0:
         said.append(caution_of_rows(before, rows, BEFORE))
     return [text for text in said if text]

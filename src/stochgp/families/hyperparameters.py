@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike
@@ -103,8 +103,7 @@ def integrated(
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
     """∇L of the posterior's rows at the θ of `gp`."""
     system = posterior.system
-    parts: Any = map(np.asarray, (system.X, posterior.y, system.weight))
-    rows = Batch(*parts)
+    rows = Data(*map(np.asarray, (system.X, posterior.y, system.weight)))
     by = nlml_and_gradient(cast(gp, np.float64), rows).gradient
     mask = in_parameters((gp.kernel, gp.noise.level))
     return packed(eqx.filter((by.kernel, by.noise.level), mask)) * float(system.weight.sum())

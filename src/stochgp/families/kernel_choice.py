@@ -13,7 +13,7 @@ from stochgp import kernels
 from stochgp.choosing import prefer
 from stochgp.data import TableEncoder
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import FULL_BATCH_ROWS
 from stochgp.families.left_out import predicted_by_others, some_rows
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
@@ -65,7 +65,7 @@ def near_in_time(kernel: Any, days: list[int]) -> Any:
 
 
 def best_kernel(
-    start: Callable[[str], KernelGP], source: AbstractSource, *, key: PRNGKeyArray
+    start: Callable[[str], KernelGP], source: MemorySource, *, key: PRNGKeyArray
 ) -> tuple[str, str]:
     """The name of the kernel, and the reason: Matérn 3/2, unless a rival is preferred to it.
 
@@ -80,7 +80,7 @@ def best_kernel(
 
 
 def _scores(
-    gp: KernelGP, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"], key: Any
+    gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"], key: Any
 ) -> Float[np.ndarray, " R"]:
     """log p of each row given its neighbours; not finite where the trial was lost."""
     found = fit(TRIAL, gp, source, key=key)

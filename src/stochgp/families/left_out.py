@@ -13,8 +13,8 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Preference, prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import is_packed
-from stochgp.data.rows import Rows
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
@@ -47,14 +47,14 @@ def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
 class JudgingRows:
     """Training rows that say which of two models is the better: each is predicted from its neighbours."""
 
-    source: AbstractSource
+    source: MemorySource
     X: Float[np.ndarray, "N D"]  # of all rows
     rows: Int32[np.ndarray, " R"]
     cells: Int[np.ndarray, " R"]  # whose scores may have much in common
     weight: Float[np.ndarray, " R"]
 
     @classmethod
-    def of(cls, source: AbstractSource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
+    def of(cls, source: MemorySource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
         X, group = host_inputs(source), None if source.group is None else source.group[rows]
         weight = np.asarray(source.on_host(rows).weight, np.float64)
         return cls(source, X, rows, clusters(X[rows], group), weight)
@@ -69,7 +69,7 @@ class JudgingRows:
 
 
 def predicted_by_others(
-    gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
+    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
 ) -> Conditional:
     """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`host_inputs`)."""
     with jax.enable_x64(True):
@@ -78,7 +78,7 @@ def predicted_by_others(
 
 
 def beside_others(
-    gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
+    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
 ) -> Int32[np.ndarray, "P m"]:
     """At most k neighbours of each of these rows, of other groups, and then the row itself."""
     near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
@@ -194,7 +194,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     z = None
     if group is None or posterior.leaves_groups_out:
         noise = float(value_of(gp.noise_variance))
-        every = Rows(data.X, data.y, data.weight, data.rows.group)
+        every = Data(data.X, data.y, data.weight, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), z, group, weight)

@@ -9,7 +9,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
 from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, beside_others
 from stochgp.kernels import dense
@@ -45,7 +45,7 @@ def rotate_inputs(
     is_named: bool,
     first: FitResult,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     report: Report,
     context: FitContext,
 ) -> FitResult:
@@ -76,7 +76,7 @@ def rotate_inputs(
 def _rotated_run(
     first: FitResult,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     report: Report,
     context: FitContext,
     reasons: list[str],
@@ -126,7 +126,7 @@ def _refusal(
     is_named: bool,
     first: FitResult,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     budget: Budget,
 ) -> str | None:
     """The reason why no rotation is tried; None if one can be."""
@@ -151,7 +151,7 @@ def _refusal(
 
 
 def _outer_products(
-    gp: KernelGP, source: AbstractSource, judges: JudgingRows, rows: Int[np.ndarray, " R"]
+    gp: KernelGP, source: MemorySource, judges: JudgingRows, rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
     """M of these rows: of the mean given all rows, if they are few, else given the rows nearest to each."""
     if source.size <= SMALL and not source.in_groups:
@@ -163,7 +163,7 @@ def _outer_products(
 
 
 def _trial(
-    gp: KernelGP, number: int, learner: AbstractLearner, source: AbstractSource, context: FitContext
+    gp: KernelGP, number: int, learner: AbstractLearner, source: MemorySource, context: FitContext
 ) -> FitResult:
     """A short run from `gp`, whose kernel is that which another ended with."""
     trial = (learner if isinstance(learner, AbstractConditionals) else ROW_BY_ROW).trial()
@@ -175,7 +175,7 @@ def _refitted(
     first: FitResult,
     gp: KernelGP,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     report: Report,
     context: FitContext,
 ) -> FitResult:

@@ -8,9 +8,8 @@ import numpy as np
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
-from stochgp.data.survey import Survey
+from stochgp.data.files import FileSource
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
@@ -43,7 +42,7 @@ def untransformed(likelihood: Any) -> Any:
 
 
 def standardised(
-    rows: Rows, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
+    rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
     """The data of these rows, standardised as the estimator's settings say; less a fitted mean if `mean` is "linear" or "trees"."""
     settings = bool(estimator.standardize), estimator.dtype, leaves_inputs
@@ -60,7 +59,7 @@ def standardised(
 
 
 def transformed(
-    rows: Rows,
+    rows: Data,
     wanted: AbstractTransform | str,
     estimator: Any,
     leaves_inputs: bool,
@@ -86,12 +85,10 @@ def transformed(
     return dataclasses.replace(data, transform=T, log_slope=slope)
 
 
-def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
+def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
     """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
     refuse_no_counts(rows.y)
-    unchanged = Standardiser.identity((rows.X.shape[1],))
-    inputs = Standardiser.fit(rows.X, rows.weight) if standardize else unchanged
-    return TrainingData(rows, inputs, Standardiser.identity(()), dtype, False)
+    return TrainingData.of(rows, standardize, None, dtype, leaves_targets=True)
 
 
 def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> FileTargets:
@@ -105,17 +102,17 @@ def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> Fil
     return FileTargets("count" if target == "count" else "real", wanted)
 
 
-def transformed_files(data: TrainingData, found: Survey, context: FitContext) -> TrainingData:
+def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
     """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
-    T = found.rows.targets.transform
+    T = found.rule.transform
     whole = data.everything is None
-    mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
+    mean = np.average(data.rows.y, weights=data.weight) if whole else found.of_targets.mean[0]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
     return dataclasses.replace(data, transform=T, log_slope=-float(mean))
 
 
 def _fitted_transform(
-    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, context: FitContext
+    wanted: AbstractTransform | str, rows: Data, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
     if isinstance(wanted, Log):

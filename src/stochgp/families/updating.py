@@ -11,7 +11,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from stochgp.budget import Budget
 from stochgp.compiled import kept_on_disk
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.solving import (
     explained_by,
@@ -37,7 +37,7 @@ MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alo
 
 
 def updated(
-    fitted: Fitted, rows: Rows, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
+    fitted: Fitted, rows: Data, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
     """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
 
@@ -45,7 +45,7 @@ def updated(
     """
     dtype = np.dtype(fitted.dtype)
     X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
-    new = Rows(X, y, rows.weights)
+    new = Data(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, show, budget, key)
     found = fitted.with_inputs(rows.X)
@@ -62,7 +62,7 @@ def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPost
 
 
 def _grown(
-    posterior: AbstractPosterior, new: Rows, show: Callable[[str], None], budget: Budget, key: PRNGKeyArray
+    posterior: AbstractPosterior, new: Data, show: Callable[[str], None], budget: Budget, key: PRNGKeyArray
 ) -> tuple[AbstractPosterior, Solution | None]:
     match posterior:
         case LocalPosterior():
@@ -77,7 +77,7 @@ def _grown(
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")
 
 
-def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> LocalPosterior:
+def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:
     """The scale of the variances stays that of the fit."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
     need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
@@ -88,7 +88,7 @@ def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> Loca
 
 
 def _grown_exactly(
-    posterior: ExactKernelPosterior, new: Rows, budget: Budget
+    posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
     """By the factor of before with new rows, where there is one and room for two; else by a new one."""
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
@@ -101,7 +101,7 @@ def _grown_exactly(
 
 def _grown_by_solving(
     posterior: SampledKernelPosterior,
-    new: Rows,
+    new: Data,
     show: Callable[[str], None],
     budget: Budget,
     key: PRNGKeyArray,
@@ -141,7 +141,7 @@ def held_weights(posterior: SampledKernelPosterior) -> Float[np.ndarray, "N C"]:
     return np.concatenate(parts, axis=1)
 
 
-def _targets(posterior: AbstractKernelPosterior, new: Rows) -> Float[np.ndarray, " N"]:
+def _targets(posterior: AbstractKernelPosterior, new: Data) -> Float[np.ndarray, " N"]:
     if posterior.y is None:
         raise ValueError(
             "the model was saved without its targets, by an older version: fit it again for update"

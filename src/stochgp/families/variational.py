@@ -1,7 +1,6 @@
 """What the sparse regressor and classifier share: where their models start, and their posterior."""
 
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +11,7 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.streams import AbstractPasses, Batch
+from stochgp.data.memory import Source
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import agreed
@@ -77,7 +76,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     """
     try:
         deadline.require(COMPILING_PASS)
-        gp, bound, how = _closed(gp, TimedPasses(data.passes(context.mesh)))
+        gp, bound, how = _closed(gp, data.passes(context.mesh))
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
         if data.everything is not None:
@@ -124,17 +123,7 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-class TimedPasses(AbstractPasses):
-    """Rows of which a pass ends with TimeIsUpError before a chunk that would end after the deadline."""
-
-    def __init__(self, rows: AbstractPasses):
-        self.rows, self.size, self.count = rows, rows.size, rows.count
-
-    def read(self, size: int) -> Iterator[Batch]:
-        return deadline.in_time(self.rows.chunks(size))
-
-
-def _closed(gp: SparseGP, source: AbstractPasses) -> tuple[SparseGP, Estimate, tuple[str, str]]:
+def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
     if not isinstance(gp.likelihood, Gaussian):
         return (

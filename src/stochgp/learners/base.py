@@ -12,7 +12,8 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.devices import on_all, on_one, spread
 from stochgp.learners.descent import (
     Descent,
@@ -42,7 +43,7 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    source, plan : AbstractSource, StepPlan
+    source, plan : MemorySource, StepPlan
         The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
     prepared : any
         What the learner's `prepare` computed once before the first step.
@@ -50,7 +51,7 @@ class Problem(NamedTuple):
         The learning rate that short trials chose, None = the learner's own.
     """
 
-    source: AbstractSource
+    source: MemorySource
     plan: StepPlan
     prepared: Any
     rate: float | None = None
@@ -102,7 +103,7 @@ class AbstractLearner(eqx.Module):
         return n_rows
 
     @abc.abstractmethod
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+    def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
         """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""
 
     @abc.abstractmethod
@@ -207,7 +208,7 @@ class AbstractBatchLearner(AbstractLearner):
     sampling: Any = Uniform()
 
     @abc.abstractmethod
-    def step(self, state: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
         """(State after one step on `batch`, numbers by name, "loss" among them). Pure; fit for jit and scan."""
 
     @property
@@ -233,7 +234,7 @@ class AbstractBatchLearner(AbstractLearner):
         return dataclasses.replace(self, **plain)
 
     def prepare(
-        self, gp: Any, source: AbstractSource, plan: StepPlan, seed: Seed
+        self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
         """(What the sampling computes of all rows, the learner as a key of compiled steps)."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
@@ -254,7 +255,7 @@ class AbstractBatchLearner(AbstractLearner):
         batches = problem.source.take(indices)
         if factors is not None:
             weight = np.asarray(batches.weight)
-            batches = batches._replace(weight=on_device(weight * factors.astype(weight.dtype)))
+            batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
         is_spread = spreads_batches(self, B, mesh)
         if mesh is not None and is_spread:
             state, batches = on_all(state, mesh), spread(batches, mesh, axis=indices.ndim - 1)
@@ -280,7 +281,7 @@ def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Batch, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
+def _scan(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
     """(State after a step on each of a stack of batches, means of their numbers, the mean of the squared losses).
 
     A step's key depends on its number alone.

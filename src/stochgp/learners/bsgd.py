@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform
@@ -89,9 +89,7 @@ class BSGD(AbstractBatchLearner):
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
         return BSGDState(gp, self.begin_descent(partition(gp)[0], problem, RATE))
 
-    def step(
-        self, state: BSGDState, batch: Batch, *, key: PRNGKeyArray
-    ) -> tuple[BSGDState, dict[str, Array]]:
+    def step(self, state: BSGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[BSGDState, dict[str, Array]]:
         """The numbers: "loss", NLML per datum of the batch, and "jitter", added to the diagonal of A_S to factorise it."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
@@ -100,7 +98,7 @@ class BSGD(AbstractBatchLearner):
 
 
 def batch_gradient(
-    trainable: AbstractGP, rest: AbstractGP, batch: Batch, signal_scale: float | None = None
+    trainable: AbstractGP, rest: AbstractGP, batch: Data, signal_scale: float | None = None
 ) -> tuple[dict[str, Array], AbstractGP]:
     """(Numbers of a step, g): the gradient by automatic differentiation of A only, its cotangent written out."""
     B = batch.y.shape[0]
@@ -117,7 +115,7 @@ def batch_gradient(
     return {"loss": loss, "jitter": jitter}, gradient
 
 
-def _covariance(gp: Any, batch: Batch) -> Float[Array, "B B"]:
+def _covariance(gp: Any, batch: Data) -> Float[Array, "B B"]:
     """A of the batch, of a model that has `covariance`, as both of `models` have."""
     return gp.covariance(batch.X, batch.weight)
 

@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
@@ -127,7 +127,7 @@ class AbstractConditionals(AbstractLearner):
         """The same for a start where a trial ended: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=MAX_REFITTING, warm_rows=None)
 
-    def n_scored_of(self, source: AbstractSource) -> int:
+    def n_scored_of(self, source: MemorySource) -> int:
         """One if groups have several rows: those of a group are left out together."""
         return 1 if source.in_groups else min(self.n_scored, source.size)
 
@@ -140,7 +140,7 @@ class AbstractConditionals(AbstractLearner):
         search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(max(block, warm))
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+    def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, the rows that are searched, and the optimum of `warm_rows` rows.
 
         Raises ValueError for a model without a kernel and for a kernel of more than 500 parameters.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
@@ -93,7 +93,7 @@ class AbstractGrowing(AbstractBatchLearner):
     def ascend(
         self,
         gp: SparseGP,
-        batch: Batch,
+        batch: Data,
         state: GrowingState,
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
@@ -123,7 +123,7 @@ class AbstractGrowing(AbstractBatchLearner):
         return size if callable(self.learning_rate) else size / (1 + self.slowing * jnp.sqrt(descent.step))
 
 
-def grown(gp: SparseGP, batch: Batch, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
+def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
     """The model with functions of the first n rows of the batch, as far as there is room; `start` on the diagonal of L, None = 0."""
     q: Any = gp.approximation
     X = batch.X[:n]
@@ -173,7 +173,7 @@ class IVSGPR(AbstractGrowing):
         return all_but_q(gp)
 
     def step(
-        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
+        self, state: GrowingState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, dict[str, Array]]:
         gp = grown(state.gp, batch, self.growth)
         scale = state.n_rows / batch.y.shape[0]
@@ -268,7 +268,7 @@ class SVDGP(AbstractGrowing):
         return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
 
     def step(
-        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
+        self, state: GrowingState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, dict[str, Array]]:
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.learners.step_plan import StepPlan, steps_by_stretches
 from stochgp.models import AbstractGP
 
@@ -20,8 +20,8 @@ SETTLED_BY = 0.01  # nats per datum
 class Division(NamedTuple):
     """The rows that a run learns from, and those held out for its evaluations."""
 
-    train: AbstractSource
-    held_out: AbstractSource | None
+    train: MemorySource
+    held_out: MemorySource | None
 
 
 class AbstractEvaluator(eqx.Module):
@@ -36,7 +36,7 @@ class AbstractEvaluator(eqx.Module):
     evaluations_are_free: eqx.AbstractClassVar[bool]
 
     @abc.abstractmethod
-    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+    def divide(self, source: MemorySource, seed: Seed) -> Division:
         """Hold rows out, if the evaluator needs any."""
 
     @abc.abstractmethod
@@ -103,7 +103,7 @@ class ByLoss(AbstractEvaluator):
     evaluations_are_free: ClassVar[bool] = True
     trial_rates: tuple[float, ...] = ()
 
-    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+    def divide(self, source: MemorySource, seed: Seed) -> Division:
         return Division(source, None)
 
     def plan_steps(

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
-from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.data.memory import MemorySource
 from stochgp.devices import agreed
 from stochgp.learners import step_plan
 from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
@@ -95,17 +95,17 @@ class ByEvidence(AbstractEvaluator):
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
-    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+    def divide(self, source: MemorySource, seed: Seed) -> Division:
         n_held_out = step_plan.held_out_rows(source.size, self.validation_fraction)
         rows = np.arange(source.size, dtype=np.int32)
         if n_held_out == 0:
             return Division(source, None)
         if source.group is not None:
             left = _some_groups(source.group, n_held_out, seed)
-            return Division(SomeRows(source, rows[~left]), SomeRows(source, rows[left]))
+            return Division(source.some(rows[~left]), source.some(rows[left]))
         order = np.random.default_rng(seed).permutation(rows)
         train, left = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
-        return Division(SomeRows(source, train), SomeRows(source, left))
+        return Division(source.some(train), source.some(left))
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
@@ -190,11 +190,11 @@ class ByEvidence(AbstractEvaluator):
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, if `moments` are those of the training rows."""
-        return total_of((moments, _moments(gp, cast(AbstractSource, division.held_out))))
+        return total_of((moments, _moments(gp, cast(MemorySource, division.held_out))))
 
 
-def _moments(gp: FeatureGP, source: AbstractSource) -> Moments:
-    return add_up(gp, source.chunks(chunk_rows(gp.n_features)))
+def _moments(gp: FeatureGP, source: MemorySource) -> Moments:
+    return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
@@ -225,7 +225,7 @@ def _constant_nlpd(division: Division) -> float | None:
     return float(np.average(density, weights=rho[rho > 0])) / 2
 
 
-def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
+def _left_out(source: MemorySource, z: np.ndarray) -> LeftOut:
     """The rows of positive weight, in their order, with these errors."""
     X, weight = _read(source, "X", "weight")
     there = weight > 0
@@ -233,7 +233,7 @@ def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
     return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
 
 
-def _groups(source: AbstractSource) -> np.ndarray | None:
+def _groups(source: MemorySource) -> np.ndarray | None:
     """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
     if source.group is None:
         return None
@@ -241,7 +241,7 @@ def _groups(source: AbstractSource) -> np.ndarray | None:
     return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
-def _read(source: AbstractSource, *names: str) -> list[np.ndarray]:
+def _read(source: MemorySource, *names: str) -> list[np.ndarray]:
     """These arrays of all rows, on the host."""
     starts = range(0, source.size, TARGET_ROWS)
     parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))) for i in starts]
@@ -276,9 +276,9 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])
 
 
-def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> held_out.HeldOut:
+def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> held_out.HeldOut:
     parts: list[tuple[Any, ...]] = []
-    for rows in source.read(chunk_rows(gp.n_features)):
+    for rows in source.local_blocks(chunk_rows(gp.n_features)):
         Phi, multiplier = _features(gp, rows.X)
         seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
         there = np.asarray(rows.weight) > 0

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from stochgp import deadline
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
@@ -137,19 +138,19 @@ class Loss:
 class Prepared(NamedTuple):
     """The rows, the parameters at the preparation, where fits of these begin, and the pace of evaluations."""
 
-    rows: Batch
+    rows: Data
     given: Float[np.ndarray, " P"]
     start: Quasi
     pace: Pace
 
 
-def optimum_of_few(gp: AbstractGP, rows: Batch, spread: float | None, seed: Seed) -> Float[np.ndarray, " P"]:
+def optimum_of_few(gp: AbstractGP, rows: Data, spread: float | None, seed: Seed) -> Float[np.ndarray, " P"]:
     """The θ of the highest exact likelihood of these rows, with a prior of `spread`, or 1, first of a quarter of them: a start for other learners."""
     learner = FullBatch(spread=1.0 if spread is None else spread, tolerance=FEW_TOLERANCE)
     at, order = lbfgs.begin(packed(partition(gp)[0])), np.random.default_rng(seed).permutation(len(rows.y))
     sizes = [size for size in (len(order) // 4, len(order)) if size >= min(MIN_ROWS, len(order))]
     for few in (np.sort(order[:size]) for size in sizes):
-        at = learner._warm(gp, Batch(*(part[few] for part in rows)), at)  # noqa: SLF001  # of this file
+        at = learner._warm(gp, rows.take(few), at)  # noqa: SLF001  # of this file
     return at.x
 
 
@@ -234,7 +235,7 @@ class FullBatch(AbstractQuasiNewton):
             rows = min(rows, 2 * self.warm_rows)
         return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+    def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
         """The rows, on the host in float64, and where their fit begins."""
         size = self.seen_rows(source.size)
         chosen = np.arange(size)
@@ -245,10 +246,10 @@ class FullBatch(AbstractQuasiNewton):
         start = lbfgs.begin(given)
         if self.warm_rows is not None and size > 2 * self.warm_rows:
             few = np.sort(np.random.default_rng((*seed, 1)).permutation(size)[: self.warm_rows])
-            start = self._warm(gp, Batch(*(part[few] for part in rows)), start)
+            start = self._warm(gp, rows.take(few), start)
         return Prepared(rows, given, start, Pace(EVALUATION * size**3))
 
-    def _warm(self, gp: AbstractGP, rows: Batch, start: Quasi) -> Quasi:
+    def _warm(self, gp: AbstractGP, rows: Data, start: Quasi) -> Quasi:
         """The optimum of a few rows and the curvature around it, without their loss."""
         loss, state = self._loss(gp, rows, Pace()), self._begin(gp, start)
         for _ in range(STEPS):
@@ -276,7 +277,7 @@ class FullBatch(AbstractQuasiNewton):
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
         return self._loss(gp, problem.prepared.rows, problem.prepared.pace)
 
-    def _loss(self, gp: AbstractGP, rows: Batch, pace: Pace) -> Loss:
+    def _loss(self, gp: AbstractGP, rows: Data, pace: Pace) -> Loss:
         """NLML per datum and the prior."""
         parts = self.partition(gp)
         start = packed(parts[0])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
@@ -128,14 +128,14 @@ class Minimax(AbstractBatchLearner):
         )
 
     def step(
-        self, state: MinimaxState, batch: Batch, *, key: PRNGKeyArray
+        self, state: MinimaxState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[MinimaxState, dict[str, Array]]:
         """`batch` is a stack of two, S and S̄.
 
         The numbers: "loss", an estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "penalty_share", μ/μ*; "decomposed",
         1 if the projection of A needed an eigendecomposition.
         """
-        first, second = (Batch(*(values[i] for values in batch)) for i in range(2))
+        first, second = (batch.take(i) for i in range(2))
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
         counts = scaled_count(first, state.n_rows)
@@ -213,7 +213,7 @@ class Minimax(AbstractBatchLearner):
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
-    def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Batch) -> tuple[Array, Descent]:
+    def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Data) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
         weighted = Phi * (scaled_count(batch, state.n_rows) / gp.noise.multiplier(batch.X))[:, None]

@@ -7,7 +7,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int, Int32
 
-from stochgp.data.streams import AbstractSource, independent_batches, shuffled_batches
+from stochgp.data.memory import MemorySource, independent_batches, shuffled_batches
 from stochgp.learners.evaluators import Seed
 from stochgp.neighbours import Neighbours, neighbours_bytes
 
@@ -23,7 +23,7 @@ class AbstractSampling(eqx.Module):
     """How the rows of a batch are chosen: a deterministic function of the seed and the step."""
 
     @abc.abstractmethod
-    def prepare(self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed) -> Any:
+    def prepare(self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed) -> Any:
         """What is computed once before the first step; the host keeps it."""
 
     @abc.abstractmethod
@@ -49,7 +49,7 @@ class Uniform(AbstractSampling):
     replace: bool = False
 
     def prepare(
-        self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed
+        self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> Int[np.ndarray, " N"]:
         return np.arange(source.size, dtype=np.int32)
 
@@ -71,7 +71,7 @@ class NearestNeighbours(AbstractSampling):
     """
 
     def prepare(
-        self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed
+        self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> tuple[Int32[np.ndarray, "U B"], Int32[np.ndarray, " steps"]]:
         """(A centre and its B − 1 nearest rows, once for each row that is a centre; which of these neighbourhoods each step takes)."""
         drawn = _centres(source.size, total_steps, seed)
@@ -95,7 +95,7 @@ class NearestNeighbours(AbstractSampling):
         return rows[order[first_step : first_step + n_steps]]
 
 
-def host_inputs(source: AbstractSource, dtype: Any = None) -> Float[np.ndarray, "N D"]:
+def host_inputs(source: MemorySource, dtype: Any = None) -> Float[np.ndarray, "N D"]:
     """The inputs of all rows, in the dtype of the source, or in `dtype`."""
     first = np.asarray(source.take(np.arange(min(1, source.size))).X)
     X = np.empty((source.size, source.n_inputs), first.dtype if dtype is None else dtype)

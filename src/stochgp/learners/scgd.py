@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
 from stochgp.learners.evaluators import Numbers
@@ -99,9 +99,7 @@ class SCGD(AbstractBatchLearner):
             count=on_device(problem.source.count, dtype),
         )
 
-    def step(
-        self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray
-    ) -> tuple[SCGDState, dict[str, Array]]:
+    def step(self, state: SCGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[SCGDState, dict[str, Array]]:
         """The numbers: "loss", an estimate of ℓ/(2n) without constants and log|F/σ²|, and "factor_failed", 1 if F̃ had no factor and the last one stayed."""
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
@@ -166,6 +164,6 @@ class SCGD(AbstractBatchLearner):
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
 
-def scaled_count(batch: Batch, n_rows: Array) -> Array:
+def scaled_count(batch: Data, n_rows: Array) -> Array:
     """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
     return (n_rows / batch.y.shape[0]) * batch.weight

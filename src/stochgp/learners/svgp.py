@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
 from stochgp.devices import agreed
 from stochgp.learners import lbfgs
@@ -78,7 +79,7 @@ class SGPR(AbstractQuasiNewton):
         moving = len(packed(self.partition(gp)[0]))
         return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
 
-    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Pace:
+    def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Pace:
         """How long an evaluation takes."""
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 
@@ -207,9 +208,7 @@ class SVGP(AbstractBatchLearner):
         """(What the optimiser moves, the rest)."""
         return partition(gp) if self.natural_rate is None else without_gaussian(gp)
 
-    def step(
-        self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray
-    ) -> tuple[SVGPState, dict[str, Array]]:
+    def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
         """The numbers: "loss", −ELBO per datum of the batch; "divergence", KL(q ‖ p) per datum; "jitter" on the diagonal of k(Z, Z)."""
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.devices import agreed, from_first, is_writer, together
 from stochgp.learners.base import AbstractLearner, Problem
@@ -32,7 +32,7 @@ SURE = 3.0  # standard errors of a criterion that is the mean of noisy losses, w
 def fit(
     learner: AbstractLearner,
     gp: AbstractGP,
-    source: AbstractSource,
+    source: MemorySource,
     *,
     key: PRNGKeyArray,
     progress: Report | None = None,
@@ -55,7 +55,7 @@ def fit(
     ----------
     learner, gp : AbstractLearner, AbstractGP
         How θ is learned; the model, with the θ at which the run starts.
-    source : AbstractSource
+    source : MemorySource
         All rows, of which the evaluator may hold some out. Its mesh shares passes and large batches.
     key : JAX key
         Of all that is random: held-out rows, preparation, first state and steps.
@@ -76,7 +76,7 @@ def continued(
     first: FitResult,
     gp: AbstractGP,
     learner: AbstractLearner,
-    source: AbstractSource,
+    source: MemorySource,
     *,
     progress: Report | None = None,
     **options: Any,
@@ -119,7 +119,7 @@ def evaluator_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractEvaluator:
 def _set_up(
     learner: AbstractLearner,
     gp: AbstractGP,
-    source: AbstractSource,
+    source: MemorySource,
     key: PRNGKeyArray,
     max_steps: int | None,
 ) -> Loop:

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.data.streams import AbstractSource
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace
 from stochgp.learners.base import AbstractLearner
 from stochgp.learning.fit import evaluator_of
@@ -48,7 +48,7 @@ def place(
     return on_device, need
 
 
-def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource) -> int:
+def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: MemorySource) -> int:
     """The number of rows that there is time to learn from; all without a deadline. A pass of a feature GP is timed on some rows."""
     seconds = deadline.left()
     if not seconds < math.inf:
@@ -58,7 +58,7 @@ def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSourc
         size, pace = min(chunk_rows(gp.n_features), source.size), Pace()
         for _ in range(2):
             with pace.piece():
-                jax.block_until_ready(add_up(gp, [next(source.chunks(size))]))
+                jax.block_until_ready(add_up(gp, [next(source.blocks(size))]))
         share = SHARE_OF_PASS * max(deadline.left(), 0.0)
         rows = min(rows, int(share / max(pace.expected, MIN_SECONDS) * size))
     return min(source.size, max(rows, MIN_ROWS))

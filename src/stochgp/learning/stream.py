@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.learners.base import Problem
 from stochgp.learners.decoupled import AbstractGrowing, GrowingState
 from stochgp.learners.descent import Descent, decaying
@@ -33,7 +33,7 @@ class Stream(eqx.Module):
         The arrays of the optimiser's state, and its learning rate; 1 if a rule of the step sets it.
     seen, count : array []
         How many rows were learned from, and Σρ of these; waiting rows excluded.
-    waiting, n_waiting : Batch, int
+    waiting, n_waiting : Data, int
         Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
     n_steps, seed : int, array of words
         Steps taken; the seed of their random draws.
@@ -44,7 +44,7 @@ class Stream(eqx.Module):
     rate: Float[Array, ""]
     seen: Float[Array, ""]
     count: Float[Array, ""]
-    waiting: Batch
+    waiting: Data
     n_waiting: np.int64
     n_steps: np.int64
     seed: UInt32[Array, " words"]
@@ -105,7 +105,7 @@ def continue_run(
     key : JAX key
         Of the steps to come.
     """
-    waiting = Batch(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
+    waiting = Data(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
     leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
     seed = jax.random.key_data(jax.random.fold_in(key, 1))
     known = (state.gp, leaves, state.descent.rate, state.n_rows, state.count)
@@ -141,7 +141,7 @@ def feed(
         raise ValueError(
             f"expected rows [N, {stream.waiting.X.shape[1]}] with N targets and weights, but got {X.shape}, {np.shape(y)}, {np.shape(rho)}"
         )
-    given, B, losses, start = Batch(X, y, rho), len(stream.waiting.y), [], 0  # pyright: ignore[reportArgumentType]
+    given, B, losses, start = Data(X, y, rho), len(stream.waiting.y), [], 0
     compiled = learner.compiled()
     while start < len(y):
         n = min(B - int(stream.n_waiting), len(y) - start)
@@ -154,7 +154,7 @@ def feed(
     return stream, losses
 
 
-def _received(stream: Stream, rows: Batch) -> Stream:
+def _received(stream: Stream, rows: Data) -> Stream:
     """With more rows waiting."""
     at, n = int(stream.n_waiting), len(rows.y)
     put = lambda all_, part: jnp.asarray(
@@ -181,7 +181,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
 
 
 @eqx.filter_jit
-def _step(learner: Any, state: Any, batch: Batch, seed: Any, number: Any) -> tuple[Any, Array]:
+def _step(learner: Any, state: Any, batch: Data, seed: Any, number: Any) -> tuple[Any, Array]:
     key = jax.random.fold_in(jax.random.wrap_key_data(seed), number)
     state, info = learner.step(state, batch, key=key)
     return state, info["loss"]

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.results import ExactNLML
 
@@ -30,12 +30,12 @@ __all__ = [
 
 
 @functools.singledispatch
-def nlml_and_gradient(gp: Any, rows: Batch, *, dtype: str | None = None) -> ExactNLML:
+def nlml_and_gradient(gp: Any, rows: Data, *, dtype: str | None = None) -> ExactNLML:
     """The exact NLML per datum and its gradient by what trains in the model; further families register theirs. Raises TypeError for a model without one.
 
     Parameters
     ----------
-    gp, rows, dtype : FeatureGP or KernelGP, Batch, "float32", "float64" or None
+    gp, rows, dtype : FeatureGP or KernelGP, Data, "float32", "float64" or None
         The model at θ; all of the data, on the host in float64; the dtype of the factor, None = as small as is safe.
     """
     raise TypeError(f"{type(gp).__name__} has no exact marginal likelihood")

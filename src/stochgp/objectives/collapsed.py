@@ -1,7 +1,7 @@
 """The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form: passes over chunks of rows."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
+from stochgp.data.memory import MemorySource, Source
+from stochgp.data.rows import Data
+from stochgp.deadline import in_time
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
@@ -43,24 +45,25 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def lower_bound(gp: SparseGP, source: AbstractPasses) -> Collapsed:
+def lower_bound(gp: SparseGP, source: Source) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
+    Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
-    gp, source : SparseGP, AbstractPasses
+    gp, source : SparseGP, Source
         The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, process_of(gp), source))
+        return _collapsed(_statistics(gp, process_of(gp), in_time(source.blocks(_pass_rows(gp)))))
 
 
 def lower_bound_and_gradient(
     gp: SparseGP,
-    source: AbstractSource,
+    source: MemorySource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
 ) -> tuple[float, Any, Naturals]:
     """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, memory for one chunk.
@@ -78,11 +81,11 @@ def lower_bound_and_gradient(
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process: Any = process_of(gp)  # of inducing points
-        found = _collapsed(_statistics(gp, process, source))
+        found = _collapsed(_statistics(gp, process, source.blocks(_pass_rows(gp))))
         theta, rest = split(gp)
         weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
-        slopes = sum_over_rows(_slopes, theta, source.chunks(_pass_rows(gp)), rest, weights)
+        slopes = sum_over_rows(_slopes, theta, source.blocks(_pass_rows(gp)), rest, weights)
         total = total_of((total, slopes))
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
@@ -93,11 +96,11 @@ def _pass_rows(gp: SparseGP) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
-def _statistics(gp: SparseGP, process: Any, source: AbstractPasses) -> Statistics:
-    return sum_over_rows(_of_rows, gp, source.chunks(_pass_rows(gp)), process)
+def _statistics(gp: SparseGP, process: Any, blocks: Iterator[Data]) -> Statistics:
+    return sum_over_rows(_of_rows, gp, blocks, process)
 
 
-def _of_rows(gp: SparseGP, rows: Batch, process: Any) -> Statistics:
+def _of_rows(gp: SparseGP, rows: Data, process: Any) -> Statistics:
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
@@ -148,7 +151,7 @@ def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> 
     return jax.grad(among)(theta)
 
 
-def _slopes(theta: Any, rows: Batch, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
+def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
     """The derivatives through k(Z, X), k(x, x) and the noise of these rows."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 

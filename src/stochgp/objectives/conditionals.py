@@ -4,6 +4,7 @@ Matrices of neighbourhoods are made and solved with NumPy, on a thread for each 
 derivatives of bilinear forms of these, by JAX.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from stochgp.compiled import in_threads
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise
 from stochgp.models import AbstractGP
@@ -64,13 +66,13 @@ def unknown(P: int) -> Curvature:
 
 
 def systems(
-    gp: Any, rows: Batch, dtype: Any, parts: list["Part"] | None = None
+    gp: Any, rows: Data, dtype: Any, parts: list["Part"] | None = None
 ) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
     """(A = k(X, X) + Σ, y) of neighbourhoods, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0.
 
     `parts` get the terms of A that NumPy evaluates.
     """
-    X, y, count = rows
+    X, y, count = rows.X, rows.y, rows.weight
     there = count > 0
     A = covariances(gp, X, np.where(there, count, 1.0), dtype, parts)
     if not there.all():
@@ -127,16 +129,16 @@ def left_out(
 
 
 def conditional_moments(
-    gp: Any, near: Batch, x: Float[np.ndarray, "B D"]
+    gp: Any, near: Data, x: Float[np.ndarray, "B D"]
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
     """(Mean, variance, prior variance) of f at each x given its own rows `near` [B, m], in float64; a row of count 0 is no neighbour.
 
     x is the last row of its neighbourhood, with a target of 0. The variance is at least its rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
     """
-    (X, y, count), last = map(np.asarray, near), ((0, 0), (0, 1))
-    X = np.concatenate([X, np.asarray(x, X.dtype)[:, None]], axis=1)
-    rows: Any = X, np.pad(y, last), np.pad(count, last, constant_values=1.0)
-    A, y = systems(gp, Batch(*rows), np.float64)
+    last = (0, 0), (0, 1)
+    X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
+    rows = Data(X, np.pad(near.y, last), np.pad(near.weight, last, constant_values=1.0))
+    A, y = systems(gp, rows, np.float64)
     nought, noise = np.zeros((len(x), 1)), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
     found, _, h, _ = left_out(A, y, nought, nought)
     V, prior = found.variance[:, 0], np.maximum(A[:, -1, -1] - noise, 0)
@@ -166,7 +168,7 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float
     return solved, jitter
 
 
-def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
+def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """`Conditional` [C] of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
 
     def one(part: Int[np.ndarray, "B m"]) -> Conditional:
@@ -181,7 +183,7 @@ def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"
 
 def curvature(
     gp: AbstractGP,
-    source: AbstractSource,
+    source: MemorySource,
     near: Int[np.ndarray, "C m"],
     wide: bool,
     joint: bool = False,
@@ -198,7 +200,7 @@ def curvature(
 
 
 def _sums(
-    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
+    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
     """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows, and of weights."""
     rows = neighbourhoods(source, near)
@@ -235,11 +237,10 @@ def _weighted_products(J: Float[np.ndarray, "B R P"], weight: Float[np.ndarray, 
 
 
 def _slopes(
-    gp: Any, rows: Batch, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
+    gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
 ) -> tuple[np.ndarray, ...]:
     """Derivatives [B, R, P] in float64 by what trains: (h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i, ∂log(σ² s_i)) of the scored rows i; 0 in a joint density for ∂more."""
-    X, _, count = rows
-    count = np.where(count > 0, count, 1.0)
+    X, count = rows.X, np.where(rows.weight > 0, rows.weight, 1.0)
     R = h.shape[2]
     if not terms:
         theta, rest = partition(gp)
@@ -284,7 +285,7 @@ def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.nd
     return parts
 
 
-def _observed(gp: Any, rows: Batch, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
     """(σ²s − σ²s/ρ, σ²s) [B, R] of the scored rows: the excess of one observation over the mean of ρ, and its least variance. 0 in a joint density, of these means."""
     X, count = rows.X[:, -R:], rows.weight[:, -R:]
     if joint:
@@ -305,14 +306,14 @@ def _host_terms(gp: Any) -> list[dense.Term] | None:
     return dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
 
 
-def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
+def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
     """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
     if joint:
         return source.count / source.size
-    return source.weight_of(scored[scored != NONE]) / scored.size
+    return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
-def is_small(gp: Any, rows: Batch) -> bool:
+def is_small(gp: Any, rows: Data) -> bool:
     """Return True if neighbourhoods need float64: parameters have it, or the noise of some row is small beside the prior variance."""
     if gp.noise_variance.dtype == np.float64:
         return True
@@ -321,11 +322,11 @@ def is_small(gp: Any, rows: Batch) -> bool:
     return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, X))
 
 
-def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "B m"]) -> Batch:
+def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
     """The rows of each neighbourhood in float64; −1, no neighbour, has count 0, and so no influence."""
     flat = source.on_host(np.maximum(near, 0).ravel())
-    X, y, count = (np.asarray(part).reshape(*near.shape, *np.shape(part)[1:]) for part in flat)
-    return Batch(X, y, np.where(near == NONE, 0.0, count))
+    rows = jax.tree.map(lambda part: part.reshape(*near.shape, *part.shape[1:]), flat)
+    return dataclasses.replace(rows, weight=np.where(near == NONE, 0.0, rows.weight))
 
 
 def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:

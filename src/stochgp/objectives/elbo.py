@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.streams import AbstractPasses, Batch
+from stochgp.data.memory import Source
+from stochgp.data.rows import Data
+from stochgp.deadline import in_time
 from stochgp.models import SparseGP, process_of
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast
@@ -26,7 +28,7 @@ class Sites(NamedTuple):
 
 def expected_log_density(
     gp: SparseGP,
-    rows: Batch,
+    rows: Data,
     mean: Float[Array, "N L"],
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
@@ -39,7 +41,7 @@ def expected_log_density(
 
 def sites(
     gp: SparseGP,
-    rows: Batch,
+    rows: Data,
     mean: Float[Array, "N L"],
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
@@ -55,12 +57,12 @@ def sites(
     return Sites(beta, by_mean + beta * mean)
 
 
-def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
+def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
     """(N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL: for B of N rows drawn uniformly, an unbiased estimate of the bound of all.
 
     Parameters
     ----------
-    gp, rows, n_rows : SparseGP, Batch, number
+    gp, rows, n_rows : SparseGP, Data, number
         The model at θ, its q(f) included; the B rows; N, which counts rows and not their weights.
     """
     process = gp.process()
@@ -68,26 +70,28 @@ def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def bound_of_all(gp: SparseGP, source: AbstractPasses) -> Estimate:
+def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
     """The bound of all rows per datum, in float64: one pass, memory for one chunk.
 
-    Its standard error is of expectations under the likelihood that are estimated, and 0 of others.
+    Its standard error is of expectations under the likelihood that are estimated, and 0 of others. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
-    gp, source : SparseGP, AbstractPasses
+    gp, source : SparseGP, Source
         The model at θ, its q(f) included; all rows, read once in their order.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = process_of(wide)
-        parts = np.atleast_1d(np.asarray(sum_over_rows(_expected, wide, source.chunks(CHUNK_ROWS), process)))
+        parts = np.atleast_1d(
+            np.asarray(sum_over_rows(_expected, wide, in_time(source.blocks(CHUNK_ROWS)), process))
+        )
         value = (float(np.mean(parts)) - float(process.divergence())) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
         return Estimate(value, error / source.count)
 
 
-def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
+def _expected(gp: SparseGP, rows: Data, process: Any) -> Float[Array, " R"]:
     """The sum over rows of each of the likelihood's estimates."""
     rows = cast(rows, jnp.float64)
     mean, variance = process.moments(rows.X)
@@ -121,7 +125,7 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
 
 
 def bound_parts(
-    gp: SparseGP, rows: Batch, n_rows: Any, J: Int[Array, " n"] | None
+    gp: SparseGP, rows: Data, n_rows: Any, J: Int[Array, " n"] | None
 ) -> tuple[Array, Array, Array]:
     """(Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a, the rest of KL(q ‖ p)), estimated from B of `n_rows` rows and the columns J (None: all of them).
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
@@ -52,12 +52,12 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
     return (fit + complexity + n * jnp.log(2 * jnp.pi)) / (2 * n)
 
 
-def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
+def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
     """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
 
     Parameters
     ----------
-    gp, rows : FeatureGP, Batch
+    gp, rows : FeatureGP, Data
         The model at θ; all of the data.
     """
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
@@ -73,16 +73,16 @@ def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
     return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
 
 
-def nlml_and_gradient(gp: FeatureGP, rows: Batch, *, dtype: str | None = None) -> ExactNLML:
+def nlml_and_gradient(gp: FeatureGP, rows: Data, *, dtype: str | None = None) -> ExactNLML:
     """The exact NLML per datum of `rows` and its gradient by what trains, in float64: `dtype` has no part in it."""
     with jax.enable_x64(True):
-        here = Batch(*(on_device(part, np.float64) for part in rows))
+        here = jax.tree.map(lambda part: on_device(part, np.float64), rows)
         value, gradient = _value_and_gradient(*partition(gp), here)
         return ExactNLML(float(value), gradient, 0.0)
 
 
 @eqx.filter_jit
-def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Batch) -> tuple[Array, FeatureGP]:
+def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Data) -> tuple[Array, FeatureGP]:
     return jax.value_and_grad(lambda t: nlml_of_rows(eqx.combine(t, rest), rows))(theta)
 
 

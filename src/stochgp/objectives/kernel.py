@@ -7,6 +7,7 @@ which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(x
     ∂nlml/∂A = (A⁻¹ − ααᵀ)/(2n), α = A⁻¹y.
 """
 
+import dataclasses
 import math
 
 import equinox as eqx
@@ -15,8 +16,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from stochgp.data.rows import Rows
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP
@@ -30,7 +30,7 @@ SOME_ROWS = 100  # on which the signal is looked at
 SMALL = 512  # rows up to which the factor is in float64 unless another dtype is asked for
 
 
-def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64") -> ExactNLML:
+def nlml_and_gradient(gp: KernelGP, rows: Data, *, dtype: str | None = "float64") -> ExactNLML:
     """NLML per datum and its gradient: N² numbers of `dtype` on the host, N³ products, O(N² D) for the kernel and its derivatives.
 
     Entries of A are computed in float64. With `dtype` "float32" the factor, the inverse and the derivatives of the kernel are in
@@ -53,7 +53,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
         return ExactNLML(value, gradient, factor.jitter)
 
 
-def left_out(gp: KernelGP, rows: Batch) -> Conditional:
+def left_out(gp: KernelGP, rows: Data) -> Conditional:
     """One observation of each row given all other rows: of few rows, for N² numbers of float64 and N³ products.
 
     e_i = α_i/Q_ii of the variance 1/Q_ii + σ²s(1 − 1/ρ) ≥ σ²s, Q = A⁻¹ (Rasmussen and Williams 2006, equations 5.10 to 5.12).
@@ -70,19 +70,19 @@ def left_out(gp: KernelGP, rows: Batch) -> Conditional:
     )
 
 
-def weights_of_mean(gp: KernelGP, rows: Batch) -> Float[np.ndarray, " N"]:
+def weights_of_mean(gp: KernelGP, rows: Data) -> Float[np.ndarray, " N"]:
     """α = A⁻¹y in float64, of few rows."""
     with jax.enable_x64(True):
         return _solved(gp, *_on_host(gp, rows))[1]
 
 
-def _solved(gp: KernelGP, at: Rows, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
+def _solved(gp: KernelGP, at: Data, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
     """(The factor of A, α), in float64."""
     factor = factorised(gp.kernel, at.X, noise, "float64")
     return factor, factor.solve(at.y[:, None])[:, 0]
 
 
-def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Factor:
+def _factor(gp: KernelGP, at: Data, noise: np.ndarray, dtype: str | None) -> Factor:
     if dtype is None and len(at.y) <= SMALL:
         dtype = "float64"
     if dtype is not None:
@@ -95,7 +95,7 @@ def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Fac
     return factorised(gp.kernel, at.X, noise, "float64")
 
 
-def nlml(gp: KernelGP, rows: Batch, *, dtype: str = "float64") -> float:
+def nlml(gp: KernelGP, rows: Data, *, dtype: str = "float64") -> float:
     """NLML per datum: N² numbers of `dtype`, N³/3 products."""
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
@@ -118,14 +118,14 @@ def covariance(
     return A
 
 
-def _on_host(gp: KernelGP, rows: Batch) -> tuple[Rows, Float[np.ndarray, " N"]]:
+def _on_host(gp: KernelGP, rows: Data) -> tuple[Data, Float[np.ndarray, " N"]]:
     """(The rows in float64, the noise variances that the model gives them)."""
-    X, y, weight = (np.asarray(part, np.float64) for part in rows)
-    weight = np.maximum(weight, SMALLEST_COUNT)
-    return Rows(X, y, weight), noise_of_rows(gp.noise, X, weight)
+    rows = rows.wide()
+    rows = dataclasses.replace(rows, weight=np.maximum(rows.weight, SMALLEST_COUNT))
+    return rows, noise_of_rows(gp.noise, rows.X, rows.weight)
 
 
-def _value(factor: Factor, at: Rows, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
+def _value(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
     """(NLML per datum, α)."""
     half = factor.half(at.y[:, None])[:, 0].astype(np.float64)
     repeated = np.sum((at.weights - 1) * np.log(2 * math.pi * at.weights * noise) + np.log(at.weights))

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device, when_ready
@@ -39,14 +39,14 @@ class Moments(NamedTuple):
     log_multiplier: Float[Any, ""] | float = 0.0
 
 
-def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
+def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
     """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
 
     A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
 
     Parameters
     ----------
-    gp, rows : FeatureGP, Batch
+    gp, rows : FeatureGP, Data
         The model, whose two variances do not enter; inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
@@ -58,7 +58,7 @@ def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
     return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
-def add_up(gp: FeatureGP, chunks: Iterable[Batch]) -> Moments:
+def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
     return sum_over_rows(moments_of_rows, gp, chunks)
 
@@ -81,7 +81,7 @@ def total_of(parts: Iterable[T]) -> T:
     return when_ready(total)
 
 
-def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], *more: Any) -> T:
+def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
     """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
 
     Each device of a mesh over which the chunks are spread adds up its own rows; the sums are added at the end.
@@ -98,16 +98,16 @@ def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], *
 
 
 @eqx.filter_jit
-def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Batch, *more: Any) -> T:
+def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
     return of_rows(gp, rows, *more)
 
 
 @eqx.filter_jit
-def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Batch, mesh: Mesh) -> T:
+def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, mesh: Mesh) -> T:
     """The sums of each device's rows, [G, …], on the device that has them."""
     dynamic, static = eqx.partition(given, eqx.is_array)
 
-    def own(dynamic: tuple[Any, ...], rows: Batch) -> T:
+    def own(dynamic: tuple[Any, ...], rows: Data) -> T:
         dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
         gp, *more = eqx.combine(dynamic, static)
         return jax.tree.map(lambda part: part[None], of_rows(gp, rows, *more))

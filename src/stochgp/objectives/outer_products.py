@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
 from stochgp.objectives.conditionals import dtype_of, neighbourhoods, parts_of, systems
@@ -13,7 +14,7 @@ from stochgp.objectives.kernel import weights_of_mean
 
 
 def outer_products(
-    gp: KernelGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
+    gp: KernelGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
     """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope of the mean given the rows of the neighbourhood.
 
@@ -43,10 +44,11 @@ def outer_products(
 
 
 def outer_products_of_few(
-    gp: KernelGP, rows: Batch, sloping: Int[np.ndarray, " P"]
+    gp: KernelGP, rows: Data, sloping: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "A A"]:
     """The same at some of these rows, of the mean given all of them: for N² numbers and N³/3 products in float64."""
-    X, _, weight = (np.asarray(part, np.float64) for part in rows)
+    rows = rows.wide()
+    X, weight = rows.X, rows.weight
     term = _term_of(gp)
     g = dense.slopes_of_term(term, X[sloping], X, weights_of_mean(gp, rows))
     return (weight[sloping, None] * g).T @ g / weight[sloping].sum()

@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 from stochgp import deadline
 from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import random_rows
 from stochgp.numerics.trees import Trees, joined
@@ -46,7 +46,7 @@ class AbstractMeanFunction(eqx.Module):
 
     @classmethod
     @abc.abstractmethod
-    def fit(cls, rows: Rows) -> "tuple[AbstractMeanFunction, Float[np.ndarray, ' N']]":
+    def fit(cls, rows: Data) -> "tuple[AbstractMeanFunction, Float[np.ndarray, ' N']]":
         """(m, its values at these rows as they would be if a row had not been one of them)."""
 
     @abc.abstractmethod
@@ -100,13 +100,13 @@ class LinearMean(AbstractMeanFunction):
     described: ClassVar[str] = "a line"
 
     @classmethod
-    def fit(cls, rows: Rows) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
+    def fit(cls, rows: Data) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
         """Ridge regression of at most 50,000 random rows on their standardised inputs, with the penalty λ of the least error of left-out rows.
 
         The values are y − (y − m(x))/(1 − h), h the leverage. Slopes β have the covariance E (β − b)(β − b)ᵀ around those of m, b, for β ~ N(0, σ²/λ I) and half-Cauchy 1/√λ.
         """
         some = random_rows(len(rows), MAX_ROWS)
-        every, rows = rows, rows.some(some)
+        every, rows = rows, rows.take(some)
         inputs, rho = Standardiser.fit(rows.X, rows.weight), rows.weights.astype(np.float64)
         low, high = (of(rows.X, axis=0).astype(np.float64) for of in (np.min, np.max))
         n, offset = float(rho.sum()), np.average(rows.y, weights=rho)
@@ -174,10 +174,10 @@ class TreeMean(AbstractMeanFunction):
     described: ClassVar[str] = "trees"
 
     @classmethod
-    def fit(cls, rows: Rows) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
+    def fit(cls, rows: Data) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
         """Five folds, or as many as rows or groups; with a time limit trees take half of it."""
         offset = np.average(rows.y, weights=rows.weights)
-        rest = Rows(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
+        rest = Data(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
         values = np.full(len(rows), offset)
         fold, found = folds(len(rows), rows.group, FOLDS), []
         n_folds, left = int(fold.max()) + 1, deadline.left()
@@ -185,7 +185,7 @@ class TreeMean(AbstractMeanFunction):
         for k in range(n_folds if n_folds > 1 else 0):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-            learned, judged = (rest.some(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
+            learned, judged = (rest.take(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
             trees = boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
@@ -193,12 +193,12 @@ class TreeMean(AbstractMeanFunction):
                 values[others] += trees.on_host(rest.X[others])
         none = Trees(np.zeros((1, 1), np.int32), np.full((1, 1), np.inf), np.zeros((1, 2)))
         m = cls(np.asarray(offset, np.float64), joined(found or [none], 1 / n_folds), tuple(sizes))
-        some = rest.some(random_rows(len(rows), SEEN))
+        some = rest.take(random_rows(len(rows), SEEN))
         whole = max(np.average((rows.y - values) ** 2, weights=rows.weights), 1e-300)
         share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
-    def left_out(self, rows: Rows) -> Float[np.ndarray, " N"]:
+    def left_out(self, rows: Data) -> Float[np.ndarray, " N"]:
         """offset + g_k(x) at the rows of the fit, k the fold of the row, which g_k has not learned from. m, the mean over folds, varies less."""
         fold, K = folds(len(rows), rows.group, FOLDS), len(self.sizes)
         return self.offset + K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
@@ -226,7 +226,7 @@ class TreeMean(AbstractMeanFunction):
 
 
 def boosted(
-    seen: Rows, others: Rows, seed: int = 0, goes_on: Callable[[], bool] = lambda: True
+    seen: Data, others: Data, seed: int = 0, goes_on: Callable[[], bool] = lambda: True
 ) -> Trees | None:
     """Least-squares trees from the rows `seen`, as many as improve the `others`."""
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))

@@ -14,7 +14,7 @@ from stochgp.budget import release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.fingerprint_rows import name_inputs
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import name_of_targets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.predictor import PosteriorEstimator
@@ -151,7 +151,7 @@ def named_members(
     members: Any,
     names: list[str],
     known: Mapping[str, Member],
-    rows: Rows,
+    rows: Data,
     days: list[int],
     memory_limit: Any,
     kind: type,
@@ -173,7 +173,7 @@ def named_members(
 def fit_members(
     pool: Any,
     candidates: dict[str, Any],
-    rows: Rows,
+    rows: Data,
     encoder: Any,
     context: FitContext,
     settings: Mapping[str, Any] = MappingProxyType({}),

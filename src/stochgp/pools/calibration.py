@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import (
     Categorical,
     PITRecalibration,
@@ -56,7 +56,7 @@ def calibrate(
     if near_only:
         assert predictions.far is not None
         i = np.flatnonzero(~predictions.far)
-        rows, found = dataclasses.replace(rows, group=None).some(i), found[i]
+        rows, found = dataclasses.replace(rows, group=None).take(i), found[i]
         strength = weights.strength(rows.X)
     try:
         curve = recalibration(found, rows.y, groups=rows.group, weight=rows.weight, strength=strength)
@@ -67,7 +67,7 @@ def calibrate(
 
 
 def calibrate_classes(
-    found: Categorical, held: Rows, in_time: bool, context: FitContext
+    found: Categorical, held: Data, in_time: bool, context: FitContext
 ) -> TemperatureScaling | None:
     """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
     if in_time:

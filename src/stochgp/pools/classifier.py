@@ -13,9 +13,9 @@ from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
-from stochgp.data.file_rows import are_files
+from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.estimators.settings import check_settings
@@ -135,7 +135,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             )
             if not is_compared:
                 candidates = dict(list(candidates.items())[:1])
-            seen = rows.some(~division.all)
+            seen = rows.take(~division.all)
             members = fit_members(self, candidates, seen, encoder, context, labels=self._labels(seen))
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
@@ -143,7 +143,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             if is_compared:
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
                     i, log_p = self._predict_held_out(members, rows, division)
-                held = rows.some(i)
+                held = rows.take(i)
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
@@ -152,11 +152,11 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)
 
-    def _labels(self, rows: Rows) -> np.ndarray:
+    def _labels(self, rows: Data) -> np.ndarray:
         return self.classes_[rows.y.astype(np.int64)]
 
     def _predict_held_out(
-        self, members: dict[str, Any], rows: Rows, division: HeldOut
+        self, members: dict[str, Any], rows: Data, division: HeldOut
     ) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
         """(Numbers of held-out rows, log probabilities by each member): with few rows those of every fold, while there is time."""
         predicted = lambda members, i: self._as_one(members).log_probabilities(rows.X[i])
@@ -171,7 +171,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 if not part.scored.any():
                     continue
                 again = {
-                    name: self._learned_again(member, rows.some(~part.all))
+                    name: self._learned_again(member, rows.take(~part.all))
                     for name, member in members.items()
                 }
                 where.append(np.flatnonzero(part.scored))
@@ -181,7 +181,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _weigh(
         self,
         members: dict[str, Any],
-        held: Rows,
+        held: Data,
         log_p: Float[np.ndarray, "K R C"],
         scores: dict[str, dict[str, float]],
         context: FitContext,
@@ -207,11 +207,11 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         held = replace(held, y=nothing)
         return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
 
-    def _learned_again(self, member: Any, rows: Rows, **settings: Any) -> Any:
+    def _learned_again(self, member: Any, rows: Data, **settings: Any) -> Any:
         return learned_again(member, rows, labels=self._labels(rows), **settings)
 
     def _refit(
-        self, members: dict[str, Any], rows: Rows, scores: dict[str, dict[str, float]], context: FitContext
+        self, members: dict[str, Any], rows: Data, scores: dict[str, dict[str, float]], context: FitContext
     ) -> dict[str, Any]:
         """The members, learned again from all rows, if that takes no longer than the time that is left."""
         goes_on = len(rows) > MAX_FEW_ROWS and not isinstance(self.members, Mapping)
@@ -233,7 +233,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         return members
 
 
-def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
+def divide_classes(rows: Data, in_time: bool, context: FitContext) -> HeldOut:
     """Rows that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
     generator, found = np.random.default_rng(context.seed("division")), HeldOut.none(len(rows))
     if in_time or len(rows) > MAX_FEW_ROWS:
@@ -245,7 +245,7 @@ def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
     return found if found.scored.any() else HeldOut.none(len(rows))
 
 
-def _of_known_classes(rows: Rows, division: HeldOut) -> HeldOut:
+def _of_known_classes(rows: Data, division: HeldOut) -> HeldOut:
     """Without rows of classes that are held out as a whole: a member knows the classes that it has seen."""
     number = rows.y.astype(np.int64)
     return division.without(np.bincount(number, ~division.all)[number] == 0)

@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from stochgp import deadline
 from stochgp.choosing import prefer
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
@@ -72,7 +72,7 @@ class HeldOut(NamedTuple):
         return cls.none(len(fold))._replace(fold=fold, **{"blocks" if grouped else "single": fold == k})
 
 
-def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
+def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
     """A tenth of the rows, or another share: at random, or whole groups (`clustered.divisible`) of at most 60 % of the rows."""
     N = len(rows)
     if rows.group is None:
@@ -88,7 +88,7 @@ def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -
     return HeldOut.none(N)._replace(blocks=np.isin(number, some))
 
 
-def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
+def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
     """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all.
 
     Classes of fewer rows than folds are divided as if they were of the largest class.
@@ -107,7 +107,7 @@ def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.nd
     return found
 
 
-def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
+def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> HeldOut:
     """Of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
 
     At most 2,000 rows of blocks are scored.
@@ -126,7 +126,7 @@ def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) 
 
 
 def predict_held_out(
-    members: dict[str, Any], rows: Rows, division: HeldOut, context: FitContext
+    members: dict[str, Any], rows: Data, division: HeldOut, context: FitContext
 ) -> HeldOutPredictions | None:
     """Predictions of held-out rows by the members (`_predict`). None without time."""
     for _ in range(2):
@@ -140,10 +140,10 @@ def predict_held_out(
     return None
 
 
-def _predict(members: dict[str, Any], rows: Rows, division: HeldOut) -> HeldOutPredictions:
+def _predict(members: dict[str, Any], rows: Data, division: HeldOut) -> HeldOutPredictions:
     """Each held-out row is predicted by members that learned from the others, or each fold from the other folds by members that learned from all (`Fitted.fold_out`)."""
     i, fold = np.flatnonzero(division.scored), division.fold if division.is_by_folds else None
-    held = rows if fold is not None else rows.some(i)
+    held = rows if fold is not None else rows.take(i)
     mean, distributions = np.empty((len(held), len(members))), []
     for k, member in enumerate(members.values()):
         deadline.require()
@@ -152,7 +152,7 @@ def _predict(members: dict[str, Any], rows: Rows, division: HeldOut) -> HeldOutP
         mean[:, k] = fitted.mean(held.X) if fold is None else distributions[k].mean
     density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
     if fold is None:
-        seen = rows.some(~division.all)
+        seen = rows.take(~division.all)
         constant = np.full(len(held), np.average(seen.y, weights=seen.weights))
     else:
         counts, sums = (np.bincount(fold, w) for w in (rows.weights, rows.weights * rows.y))
@@ -221,12 +221,12 @@ def best_width(
 
 
 def distance_in_time(
-    members: dict[str, Any], rows: Rows, division: HeldOut, predictions: HeldOutPredictions
+    members: dict[str, Any], rows: Data, division: HeldOut, predictions: HeldOutPredictions
 ) -> Distance | None:
     """The distance in time to the nearest row that members learned from; None without rows of both kinds or a difference between them."""
     if predictions.far is None:
         return None
-    seen, held = rows.some(~division.all), predictions.rows
+    seen, held = rows.take(~division.all), predictions.rows
     column = column_of_time(seen.X, np.asarray(seen.group))
     return distance_between(
         seen.X, _lengthscales(members), column, held.X[~predictions.far], held.X[predictions.far]
@@ -243,14 +243,14 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
         }
 
 
-def _balanced(held: Rows, single: Any) -> PerRow:
+def _balanced(held: Data, single: Any) -> PerRow:
     """Weights with which single rows and rows of blocks count alike."""
     weight = held.weights.astype(np.float64)
     totals = weight[single].sum(), weight[~single].sum()
     return weight / np.where(single, *totals) * weight.sum() / 2
 
 
-def held_out_clusters(members: dict[str, Any], held: Rows) -> Int[np.ndarray, " R"]:
+def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:
     """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)

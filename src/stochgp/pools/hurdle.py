@@ -12,7 +12,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
 from stochgp.data.reading import Encoder
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import PointMass
 from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.checks import Seen
@@ -29,7 +29,7 @@ MIN_SHARE, MIN_RATIO, MIN_OTHERS = 0.1, 5.0, 20
 MIN_ROWS = 10  # of the value, and of others
 
 
-def frequent(rows: Rows) -> float | None:
+def frequent(rows: Data) -> float | None:
     """The value to be tried, if there is one."""
     values, number = np.unique(rows.y, return_inverse=True)
     if len(values) <= MIN_OTHERS:
@@ -146,10 +146,10 @@ class HurdleRegressor(PosteriorRegressor):
             As of every estimator, in memory; inputs are numbers.
         """
         with FitContext.open(self, checkpoint, callback) as context:
-            rows = Rows(X, y, sample_weight, groups)
+            rows = Data(X, y, sample_weight, groups)
             hurdle = Hurdle(float(self.value), recorded_width(y))
             at = hurdle.has(y)
-            others = rows.some(~at)
+            others = rows.take(~at)
             if min(at.sum(), len(others)) < MIN_ROWS:
                 raise ValueError(
                     f"point_mass is {self.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS} must have it, and {MIN_ROWS} another one"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stochgp.budget import Budget
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.families.feature import FeatureGPRegressor
@@ -16,7 +16,7 @@ from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import Constant, Linear, Sum, resolve
 from stochgp.observations import LINEAR_MEAN, TREES
 
-Member = Callable[[Rows, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
+Member = Callable[[Data, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
 
 # Beyond so many rows the kernel GP of a pool predicts from near rows: with 33,000 to 36,000 rows in a quarter of the seconds, at a loss of 0.01 to 0.08 nats.
 MAX_GLOBAL_ROWS = 20_000
@@ -28,7 +28,7 @@ MAX_FEW_ROWS = 5_000
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 
 
-def kernel(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPRegressor:
+def kernel(rows: Data, days: list[int], memory_limit: Any) -> KernelGPRegressor:
     """A kernel GP, whose inputs may be rotated where rows have neither groups nor an order in time."""
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
@@ -43,7 +43,7 @@ def kernel(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPRegressor:
     return found
 
 
-def kernel_and_line(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPRegressor:
+def kernel_and_line(rows: Data, days: list[int], memory_limit: Any) -> KernelGPRegressor:
     """A kernel GP around a linear mean."""
     found = kernel(rows, days, memory_limit)
     found.set_params(mean=LINEAR_MEAN)
@@ -53,7 +53,7 @@ def kernel_and_line(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPR
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
     """A member with this kernel, by name or made when it is needed; with few rows it has fewer inducing points and steps."""
 
-    def member(rows: Rows, days: list[int], memory_limit: Any) -> SparseGPClassifier:
+    def member(rows: Data, days: list[int], memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
         few = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if few is not None:

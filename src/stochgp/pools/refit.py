@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
@@ -33,7 +33,7 @@ def has_trees(member: Any) -> bool:
     return getattr(member, "mean", None) == TREES
 
 
-def learned_again(member: Any, rows: Rows, *, labels: Any = None, **settings: Any) -> Any:
+def learned_again(member: Any, rows: Data, *, labels: Any = None, **settings: Any) -> Any:
     """A member with the same settings but for these, and the kind of error distribution that it chose, that learns from these rows.
 
     `labels` replace the targets of `rows`.
@@ -47,7 +47,7 @@ def learned_again(member: Any, rows: Rows, *, labels: Any = None, **settings: An
     return again
 
 
-def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows) -> KernelGPRegressor:
+def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
     """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
     posterior: Any = member._fitted.posterior
     noise = float(
@@ -64,7 +64,7 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows) -> KernelGPRegress
     return again
 
 
-def refitted_on_all(member: Any, rows: Rows, width: float) -> bool:
+def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
     """Refit a member on all rows, standardised by them, and return whether it could be: a kernel GP at its hyperparameters, a network or trees learned again.
 
     Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
@@ -83,7 +83,7 @@ def refitted_on_all(member: Any, rows: Rows, width: float) -> bool:
     return False
 
 
-def takes_in(member: Any, rows: Rows) -> bool:
+def takes_in(member: Any, rows: Data) -> bool:
     """Update the posterior with held-out rows, and return whether family, time and memory allowed it: hyperparameters and features stay."""
     update = {KernelGPRegressor: "update", FeatureGPRegressor: "partial_fit"}
     with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):

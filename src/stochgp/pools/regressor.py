@@ -12,9 +12,9 @@ from sklearn.base import RegressorMixin, clone
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration, Rounded
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -169,7 +169,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             settings = self._target_settings(rows, in_time, context)
             n_rows, rows, division = len(rows), *self._divide(rows, in_time, context)
             candidates = self._candidates(rows, encoder, division)
-            members = fit_members(self, candidates, rows.some(~division.all), encoder, context, settings)
+            members = fit_members(self, candidates, rows.take(~division.all), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights, calibration = self._weigh(members, rows, division, scores, context)
             members = {name: members[name] for name in weights.names}
@@ -179,7 +179,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     def _read_training(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
-    ) -> tuple[Rows, Any, bool] | None:
+    ) -> tuple[Data, Any, bool] | None:
         """(Rows in the user's units, the encoder of the table, whether their groups are blocks of time). None for files that do not fit into memory."""
         if not are_files(X):
             place = EITHER if self.new_rows == "auto" else self.new_rows
@@ -198,7 +198,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             rows, encoder = data.rows, data.encoder
         return rows, encoder, rows.group is not None and groups is None
 
-    def _target_settings(self, rows: Rows, in_time: bool, context: FitContext) -> dict[str, Any]:
+    def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
         """Set `target_`; settings of all members for it: the kind of numbers, and one transform."""
         self.target_ = REAL if self.target == AUTO else self.target
         settings: dict[str, Any] = {"target_outliers": "keep"} | self._own_likelihood
@@ -211,7 +211,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 settings["likelihood"] = Warped(AUTO, T)
         return settings | {"target": self.target_}
 
-    def _divide(self, rows: Rows, in_time: bool, context: FitContext) -> tuple[Rows, HeldOut]:
+    def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, HeldOut]:
         """(The rows, which of them no member learns from): none of fewer than 100; of 100 to 1,000 none, but folds if members can be given fewer rows later; else a part, in blocks of time if groups are these."""
         apart, generator = rows.apart(), np.random.default_rng(context.seed("division"))
         if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
@@ -225,7 +225,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         fold = folds(len(rows), rows.group, N_FOLDS, context.seed("division"))
         return rows, HeldOut.none(len(rows))._replace(fold=fold)
 
-    def _candidates(self, rows: Rows, encoder: Any, division: HeldOut) -> dict[str, Any]:
+    def _candidates(self, rows: Data, encoder: Any, division: HeldOut) -> dict[str, Any]:
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
@@ -254,11 +254,11 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             found[POINT_MASS + (BY_BLOCKS if division.in_time else "")] = self._hurdle(value, rows)
         return found
 
-    def _hurdle(self, value: float, rows: Rows) -> HurdleRegressor:
+    def _hurdle(self, value: float, rows: Data) -> HurdleRegressor:
         """A hurdle model, whose regressor is a pool with these settings. Raises ValueError for counts, whose models have zeros of their own."""
         if self.target_ == COUNT:
             raise ValueError("point_mass is for continuous targets: a model of counts has zeros of its own")
-        others = rows.some(rows.y != value)
+        others = rows.take(rows.y != value)
         # Beside a point mass targets are continuous.
         target = self.target_ if len(others) and may_be_counts(others) else self.target
         regressor: Any = clone(self)
@@ -280,7 +280,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _weigh(
         self,
         members: dict[str, Any],
-        rows: Rows,
+        rows: Data,
         division: HeldOut,
         scores: dict[str, dict[str, float]],
         context: FitContext,
@@ -330,14 +330,14 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _refit(
         self,
         members: dict[str, Any],
-        rows: Rows,
+        rows: Data,
         division: HeldOut,
         weights: PoolWeights,
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> PoolWeights:
         """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
-        held, widths, joined = rows.some(division.all), context.report.get("widths", {}), []
+        held, widths, joined = rows.take(division.all), context.report.get("widths", {}), []
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
             for name, member in members.items() if len(held) else ():
@@ -378,10 +378,10 @@ def _unless_preferred(
     return alone(name, f"{found.why}: {weights.why}")
 
 
-def _update(member: Any, held: Rows) -> bool:
+def _update(member: Any, held: Data) -> bool:
     """`takes_in`; the members elsewhere of a hurdle model take in rows of other values."""
     if isinstance(member, HurdleRegressor):
-        held, elsewhere = held.some(held.y != member.value), member.estimators_["elsewhere"]
+        held, elsewhere = held.take(held.y != member.value), member.estimators_["elsewhere"]
         joined = [_update(part, held) for part in elsewhere.estimators_.values()]
         return all(joined)
     return takes_in(member, held)

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 
 from stochgp.choosing import Preference, prefer
 from stochgp.context import FitContext
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
@@ -24,7 +24,7 @@ MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # nats a row; share
 MIN_ROWS, MAX_ROWS = 400, 2_000  # half of them are predicted
 
 
-def choose_counts(rows: Rows, context: FitContext) -> str:
+def choose_counts(rows: Data, context: FitContext) -> str:
     """Return "count" if trees of log(y + ½), rounded, have clearly lower CRPS than trees of y; else "real".
 
     Counts have probabilities in place of a density, so the log score does not compare them with real targets. Half of at most 2,000 rows is predicted.
@@ -41,7 +41,7 @@ def choose_counts(rows: Rows, context: FitContext) -> str:
     return found.name or REAL
 
 
-def choose_transform(rows: Rows, context: FitContext) -> Log | None:
+def choose_transform(rows: Data, context: FitContext) -> Log | None:
     """log(y + c) for all members, if trees of it predict held-out rows clearly better, by at least 0.05 nats; c of `shift_of`.
 
     Recorded if targets are skew. Half of at most 2,000 rows is predicted.
@@ -60,7 +60,7 @@ def choose_transform(rows: Rows, context: FitContext) -> Log | None:
 def prefer_by_crps(
     base: AbstractDistribution,
     rivals: dict[str, AbstractDistribution],
-    rows: Rows,
+    rows: Data,
     cluster: Int[np.ndarray, " R"],
     least: float,
 ) -> Preference:
@@ -76,7 +76,7 @@ def prefer_by_crps(
     return found._replace(why="; ".join(words) or found.why)
 
 
-def may_be_counts(rows: Rows) -> bool:
+def may_be_counts(rows: Data) -> bool:
     """Whether the targets are whole numbers from 0 on, of several values, with a frequent one of a share of 2 %, and a median of at most 30."""
     y = rows.y
     if y.min() < 0 or np.median(y) > MAX_MEDIAN or np.any(y != np.floor(y)):
@@ -86,7 +86,7 @@ def may_be_counts(rows: Rows) -> bool:
     return bool(len(share) >= MIN_VALUES and share.max() >= MIN_SHARE)
 
 
-def shift_of(rows: Rows) -> float | None:
+def shift_of(rows: Data) -> float | None:
     """c, half of the least positive target, if no target is negative, targets are skew, log(y + c) are less skew, and at most 1 % are 0; else None.
 
     Many zeros lie far from the others in log(y + c), and make means as large as 39,000 targets (medical expenses).
@@ -104,15 +104,15 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
     return float((high + low - 2 * middle) / max(high - low, np.finfo(float).tiny))
 
 
-def _halves(rows: Rows, seed: int) -> tuple[Rows, Rows, Int[np.ndarray, " R"]]:
+def _halves(rows: Data, seed: int) -> tuple[Data, Data, Int[np.ndarray, " R"]]:
     """(Rows to learn from, rows to predict, clusters of these), of at most 2,000."""
-    rows = rows.some(random_rows(len(rows), MAX_ROWS, seed))
+    rows = rows.take(random_rows(len(rows), MAX_ROWS, seed))
     new = held_out(rows, np.random.default_rng(seed), share=0.5).all
-    held, spread = rows.some(new), np.std(rows.X, axis=0)
-    return rows.some(~new), held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
+    held, spread = rows.take(new), np.std(rows.X, axis=0)
+    return rows.take(~new), held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
 
 
-def _predicted(T: AbstractTransform | None, seen: Rows, held: Rows) -> AbstractDistribution:
+def _predicted(T: AbstractTransform | None, seen: Data, held: Data) -> AbstractDistribution:
     """N(m, S) of T(y) at the rows `held`, S the mean square of errors there: m by boosting, ended when these rows no longer gain."""
     z, new = (rows.y if T is None else np.asarray(T(rows.y), np.float64) for rows in (seen, held))
     offset = np.average(z, weights=seen.weights)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, mixture
 from stochgp.distributions.curves import truncated
 from stochgp.neighbours import Neighbours
@@ -108,7 +108,7 @@ class HeldOutPredictions:
     """
 
     names: list[str]
-    rows: Rows
+    rows: Data
     distributions: list[AbstractDistribution]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
@@ -126,7 +126,7 @@ class HeldOutPredictions:
         arrays = {
             name: getattr(self, name)[i] for name in ("mean", "log_density", "weight", "cluster", "constant")
         }
-        return replace(self, rows=self.rows.some(i), distributions=[], far=None, **arrays)
+        return replace(self, rows=self.rows.take(i), distributions=[], far=None, **arrays)
 
     def of(self, names: Sequence[str]) -> "HeldOutPredictions":
         """Some of the members."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.rows import Rows as TrainingRows
+from stochgp.data.rows import Data
 from stochgp.likelihoods import AbstractNoise
 from stochgp.numerics.arrays import effective_number
 
@@ -101,7 +101,7 @@ class AbstractPosterior(eqx.Module):
         """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
 
     def errors_of_left_out(
-        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+        self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
         """z = (y − mean)/√V of these of the training rows, `data` all of them, each predicted as one observation from all others.
 

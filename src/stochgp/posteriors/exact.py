@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from stochgp.data.rows import Rows as TrainingRows
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
@@ -128,7 +128,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return Estimate(self.nlml())
 
     def errors_of_left_out(
-        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+        self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
         """Of few training rows: each takes N² operations."""
         if not self.is_exact:
@@ -148,7 +148,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return 1 / np.concatenate([np.sum(np.square(L, dtype=np.float64), axis=0) for L in parts])
 
     def fold_out(
-        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
+        self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(Means, variances) of f at the rows of the fit, each fold F given the others at these hyperparameters: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹, less the noise."""
         alpha, mean = np.asarray(self.weights, np.float64)[:, 0], np.array(data.y, np.float64)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.rows import Rows as TrainingRows
+from stochgp.data.rows import Data
 from stochgp.features import AbstractFeatureMap, Linear
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
@@ -117,14 +117,14 @@ class FeaturePosterior(AbstractPosterior):
         return np.asarray(self._covariance(_in_blocks(X)), np.float64)[:N, :N]
 
     def errors_of_left_out(
-        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+        self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
         """Each of twenty folds given the others, whole groups in one (`fold_out`)."""
         mean, variance = self.fold_out(data, folds(len(data), data.group, FOLDS), noise)
         return ((data.y - mean) / np.sqrt(variance + noise))[rows]
 
     def fold_out(
-        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
+        self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(Means, variances) of f at the rows of the fit, each fold given the others, at these features and this constant noise: exactly.
 

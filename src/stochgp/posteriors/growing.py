@@ -21,7 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp import deadline
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import by_blocks, on_device
@@ -44,7 +44,7 @@ ENOUGH = 0.98  # of the tolerance, to be reached
 DAMPING = 8.0  # of a block, times the rounding error of products
 
 
-def joined(system: KernelSystem, new: Rows) -> KernelSystem:
+def joined(system: KernelSystem, new: Data) -> KernelSystem:
     """The system of the rows so far and, after them, the new ones."""
     X = np.concatenate([np.asarray(system.X), np.asarray(new.X, system.X.dtype)])
     weight = np.concatenate([system.weight, new.weights])

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp.compiled import cores, in_threads
+from stochgp.data.rows import Data
 from stochgp.data.standardise import MOST_ROWS
-from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level
@@ -91,8 +91,8 @@ class NearRows:
         def one(number: int) -> Moments:
             S = parts[number]
             count = np.where(S == NONE, 0.0, self.weight[S])
-            rows: Any = *(part[S].astype(np.float64) for part in (self.X, self.y)), count
-            return conditional_moments(self.gp, Batch(*rows), Z[starts[number] : starts[number + 1]])
+            rows = Data(self.X[S].astype(np.float64), self.y[S].astype(np.float64), count)
+            return conditional_moments(self.gp, rows, Z[starts[number] : starts[number + 1]])
 
         with jax.enable_x64(True):
             found = in_threads(one, range(len(parts))) or [(np.zeros(0),) * 3]

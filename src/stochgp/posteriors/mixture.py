@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.rows import Rows as TrainingRows
+from stochgp.data.rows import Data
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import with_level
 from stochgp.numerics.seeds import words_of
@@ -87,16 +87,14 @@ class MixturePosterior(AbstractPosterior):
         return self.base.need_bytes(request) + missing * 8 * len(self.system.X) ** 2
 
     def errors_of_left_out(
-        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+        self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
         """By the moments of the mixture, w_s being those of all rows."""
         found = [part.left_out(rows) for part in self.parts]
         e, V = self._total(*(np.stack(values) for values in zip(*found, strict=True)))
         return np.asarray(e / np.sqrt(V))
 
-    def fold_out(
-        self, data: TrainingRows, fold: Int[np.ndarray, " N"], noise: float
-    ) -> tuple[PerRow, PerRow]:
+    def fold_out(self, data: Data, fold: Int[np.ndarray, " N"], noise: float) -> tuple[PerRow, PerRow]:
         """The moments of the mixture, w_s being those of all rows."""
         found = [part.fold_out(data, fold, noise) for part in self.parts]
         return self._total(*(np.stack(values) for values in zip(*found, strict=True)))

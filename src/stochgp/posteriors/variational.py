@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.rows import Rows as TrainingRows
+from stochgp.data.rows import Data
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.linalg import rounding_error, safe_covariance
@@ -96,13 +96,13 @@ class VariationalPosterior(AbstractPosterior):
         return self.process.moments(_wide(X))
 
     def errors_of_left_out(
-        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+        self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
         """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ².
 
         Those of a wider mean are of it, as long as it holds how it was solved for, `solved`; `noise` is that of learning.
         """
-        some = data.some(rows)
+        some = data.take(rows)
         error, variance = self.without(some, noise)
         solved: Solved | None = vars(self).get("solved")
         if solved is not None:
@@ -115,9 +115,7 @@ class VariationalPosterior(AbstractPosterior):
         """The variance of an observation around a wider mean; None where it is that of learning."""
         return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
-    def without(
-        self, rows: TrainingRows, noise: float
-    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+    def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
         """(y − mean, variance of f) of each of these training rows given all others; `noise` is that of learning."""
         y = np.asarray(rows.y, np.float64)
         mean, variance = by_blocks(

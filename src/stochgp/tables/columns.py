@@ -27,12 +27,19 @@ MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan"
 
 LARGEST = 1e150  # whose square is still a number; beyond it a value counts as infinite
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
+NO_KIND = "which is neither numbers, dates nor text"
 _ROW = "(rows count from 1, header excluded)"
-_DTYPES = (
-    *(nw.Boolean, nw.Date, nw.Datetime, nw.Time, nw.Duration),
-    *(nw.String, nw.Categorical, nw.Enum, nw.Binary),
-)
-_KINDS = ("number", "boolean", "text", "time", "span")
+_TEXTS = [
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+]
+_KINDS: dict[str, Any] = {  # of objects
+    "boolean": bool | np.bool_,
+    "number": numbers.Real | decimal.Decimal,
+    "time": datetime.date | np.datetime64,
+    "span": datetime.time | datetime.timedelta | np.timedelta64,
+    "text": str,
+}
 
 
 class TableError(ValueError):
@@ -99,12 +106,33 @@ def table_columns(table: Any) -> dict[str, Any]:
     table : data frame or array [N, D]
         Of pandas, polars or pyarrow; lists of rows count as arrays.
     """
-    columns = _array_columns(table) if is_array(table) else _frame_columns(table)
+    if is_array(table):
+        array = np.asarray(unmasked(table))
+        if array.ndim != 2:
+            raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
+        columns = {f"x{j}": array[:, j] for j in range(array.shape[1])}
+    else:
+        columns = _frame_columns(table)
     if not columns:
         raise TableError("the table has no columns")
     if len(next(iter(columns.values()))) == 0:
         raise TableError("the table has no rows")
     return columns
+
+
+def _frame_columns(table: Any) -> dict[str, Any]:
+    try:
+        frame = nw.from_native(table, eager_only=True)
+    except TypeError as error:
+        raise TypeError(
+            f"expected a data frame or a two-dimensional array, got {type(table).__name__}"
+        ) from error
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    names = [str(name) for name in frame.columns]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise TableError(f"more than one column is called {quoted(repeated)}")
+    return {str(name): frame.get_column(name) for name in frame.columns}
 
 
 def is_array(table: Any) -> bool:
@@ -223,75 +251,48 @@ def _infinite(column: Column) -> Bool[np.ndarray, " N"]:
     return np.abs(column.values) > LARGEST if numeric else np.zeros(len(column.missing), bool)
 
 
-def _frame_columns(table: Any) -> dict[str, Any]:
-    try:
-        frame = nw.from_native(table, eager_only=True)
-    except TypeError as error:
-        raise TypeError(
-            f"expected a data frame or a two-dimensional array, got {type(table).__name__}"
-        ) from error
-    except ValueError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    names = [str(name) for name in frame.columns]
-    if len(set(names)) < len(names):
-        raise TableError(f"more than one column is called {quoted({n for n in names if names.count(n) > 1})}")
-    return {str(name): frame.get_column(name) for name in frame.columns}
-
-
-def _array_columns(table: Any) -> dict[str, Any]:
-    array = np.asarray(unmasked(table))
-    if array.ndim != 2:
-        raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
-    return {f"x{j}": array[:, j] for j in range(array.shape[1])}
-
-
-def _as_series(raw: Any) -> nw.Series:
-    if isinstance(raw, nw.Series):
-        native = raw.to_native()
-        if type(getattr(native, "dtype", None)).__name__ == "SparseDtype":
-            return nw.from_native(native.sparse.to_dense(), series_only=True)
-        if pa.types.is_date64(getattr(native, "type", None) or pa.null()):
-            return nw.from_native(native.cast(pa.timestamp("ms")), series_only=True)
-        return raw
-    if raw.dtype.kind not in "UM":
-        raise TableError(f"an array of dtype {raw.dtype} is neither numbers nor text")
-    values = raw.astype("datetime64[us]") if raw.dtype.kind == "M" else raw
-    return nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True)
-
-
 def _read(name: str, raw: Any) -> Column:
-    kind = raw.dtype.kind if isinstance(raw, np.ndarray) else ""
-    if kind and kind in "biuf":
-        return _numeric(name, raw, "boolean" if kind == "b" else "number")
-    if kind == "m":
-        return _spans(name, raw.astype("timedelta64[us]").astype(np.float64) / 1e6, np.isnat(raw))
-    if kind == "O":
-        return _read_objects(name, raw.tolist())
-    series = _as_series(raw)
-    dtype = series.dtype
-    if dtype == nw.Object or _is_of_objects(series.to_native()):
-        return _read_objects(name, np.asarray(series.to_native(), object).tolist())
-    if dtype.is_numeric():  # a missing number becomes NaN
-        return _numeric(name, series.cast(nw.Float64).to_numpy())
-    missing = series.is_null().to_numpy().astype(bool)
+    """A column of any container: numbers at once, objects one by one, all others as Arrow arrays."""
+    if isinstance(raw, np.ndarray):
+        kind = raw.dtype.kind
+        if kind in "biuf":
+            return _numeric(name, raw, "boolean" if kind == "b" else "number")
+        if kind == "O":
+            return _read_objects(name, raw.tolist())
+        if kind not in "UMm":
+            raise TableError(f"an array of dtype {raw.dtype} is neither numbers nor text")
+        return _read_arrow(name, pa.array(raw if kind == "U" else raw.astype(f"{kind}8[us]")))
+    native = raw.to_native()
+    if type(getattr(native, "dtype", None)).__name__ == "SparseDtype":
+        raw = nw.from_native(native.sparse.to_dense(), series_only=True)
+    if raw.dtype == nw.Object or _is_of_objects(native):
+        return _read_objects(name, np.asarray(native, object).tolist())
+    if raw.dtype.is_numeric():  # a missing number becomes NaN
+        return _numeric(name, raw.cast(nw.Float64).to_numpy())
+    try:
+        return _read_arrow(name, raw.to_arrow())
+    except pa.ArrowNotImplementedError as error:
+        raise TableError(f"column {name!r} has type {raw.dtype}, {NO_KIND}") from error
+
+
+def _read_arrow(name: str, values: Any) -> Column:
+    missing, of = np.asarray(values.is_null()).astype(bool), values.type
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan))
-    if dtype not in _DTYPES:
-        raise TableError(f"column {name!r} has type {dtype}, which is neither numbers, dates nor text")
-    values = series.to_arrow()
-    if dtype == nw.Boolean:
-        numbers = np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), np.float64)
-        return _numeric(name, np.where(missing, np.nan, numbers), "boolean")
-    if dtype in (nw.Date, nw.Datetime):
+    if pa.types.is_boolean(of):
+        return _numeric(name, np.where(missing, np.nan, np.asarray(pc.fill_null(values, False))), "boolean")
+    if pa.types.is_date(of) or pa.types.is_timestamp(of):
         micros, zoned = times.times_of_arrow(values)
         return Column(name, "time", micros, missing, zoned)
-    if dtype in (nw.Time, nw.Duration):
-        of_day = dtype == nw.Time
+    if pa.types.is_time(of) or pa.types.is_duration(of):
+        of_day = pa.types.is_time(of)
         exact = values.cast(pa.time64("us") if of_day else pa.duration("us"), safe=False).cast(pa.int64())
-        return _spans(name, np.asarray(pc.fill_null(exact, 0).to_numpy(), np.float64) / 1e6, missing, of_day)
-    values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        return _spans(name, np.asarray(pc.fill_null(exact, 0), np.float64) / 1e6, missing, of_day)
+    category = pa.types.is_dictionary(of)
+    values = values.cast(of.value_type) if category else values
+    if not category and not any(is_text(of) for is_text in _TEXTS):
+        raise TableError(f"column {name!r} has type {of}, {NO_KIND}")
     try:
-        category = dtype in (nw.Categorical, nw.Enum)
         return Column(name, "text", values.cast(pa.large_string()), missing, category=category)
     except pa.ArrowInvalid as error:
         raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
@@ -321,32 +322,33 @@ def _is_of_objects(native: Any) -> bool:
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
+    """Objects of Python by their kinds; of more than one kind, as texts."""
     values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
-    kinds = {row: _kind_of(values[row]) for row in np.flatnonzero(~missing)}
-    found = set(kinds.values())
-    strange = next((row for row, kind in kinds.items() if kind not in _KINDS), None)
+    there = [value for value, absent in zip(values, missing, strict=True) if not absent]
+    kinds = [_kind_of(value) for value in there]
+    strange = next((i for i, kind in enumerate(kinds) if kind not in _KINDS), None)
     if strange is not None:
-        shown = " ".join(repr(values[strange]).split())
+        shown, row = " ".join(repr(there[strange]).split()), int(np.flatnonzero(~missing)[strange]) + 1
         shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
         raise TableError(
-            f"column {name!r} holds {kinds[strange]} ({shown} at data row {strange + 1}); it must hold numbers, dates or text"
+            f"column {name!r} holds {kinds[strange]} ({shown} at data row {row}); it must hold numbers, dates or text"
         )
+    found = set(kinds)
     if found <= {"number", "boolean"}:
-        pairs = zip(values, missing, strict=True)
-        numeric = [np.nan if absent else _as_float(value) for value, absent in pairs]
+        numeric = np.full(len(values), np.nan)
+        numeric[~missing] = [_as_float(value) for value in there]
         return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number")
     if found == {"time"}:
         try:
-            micros, zoned = times.times_of_objects(values, missing)
+            micros, zoned = times.times_of_objects(there, missing)
         except ValueError as error:
             raise TableError(f"column {name!r} {error}") from error
         return Column(name, "time", micros, missing, zoned)
     if found == {"span"}:
-        seconds = np.array(
-            [0.0 if absent else _seconds(v) for v, absent in zip(values, missing, strict=True)]
-        )
-        return _spans(name, seconds, missing, any(isinstance(value, datetime.time) for value in values))
+        seconds = np.zeros(len(values))
+        seconds[~missing] = [_seconds(value) for value in there]
+        return _spans(name, seconds, missing, any(isinstance(value, datetime.time) for value in there))
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
     mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
     note = "" if found == {"text"} else mixed
@@ -380,12 +382,5 @@ def _seconds(value: Any) -> float:
 
 def _kind_of(value: Any) -> str:
     """A kind of column, or the value's type."""
-    kinds = {
-        "boolean": bool | np.bool_,
-        "number": numbers.Real | decimal.Decimal,
-        "time": datetime.date | np.datetime64,
-        "span": datetime.time | datetime.timedelta | np.timedelta64,
-        "text": str,
-    }
-    found = (kind for kind, types in kinds.items() if isinstance(value, types))
+    found = (kind for kind, types in _KINDS.items() if isinstance(value, types))
     return next(found, f"a value of type {type(value).__name__}")

@@ -116,7 +116,8 @@ class TableEncoder:
     @property
     def is_plain(self) -> bool:
         """Whether it is of an array of numbers that stay as they are, if they are finite."""
-        return not self.named and all(rule.is_plain for rule in self.columns)
+        rules = [] if self.named else self.columns
+        return bool(rules) and all(rule.bound is None and not rule.indicator for rule in rules)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -128,11 +129,6 @@ class TableEncoder:
     def cautions(self) -> list[Caution]:
         """Which values are not taken as they are, or may be wrong: a line for a column."""
         return [Caution(f"column {rule.name!r}: {rule.caution}") for rule in self.columns if rule.caution]
-
-    @property
-    def needs_targets(self) -> bool:
-        """Whether some columns are encoded by statistics of the targets."""
-        return any(rule.statistics is not None for rule in self.columns)
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
@@ -162,19 +158,15 @@ class TableEncoder:
                 start = stop
         return X, notes
 
-    def training_matrix(self, table: Any, targets: LevelTargets) -> Float64[np.ndarray, "N D"]:
-        """`transform` of the training table, with statistics of a row's level by the rows of other folds: no row sees its own target."""
-        return self.in_folds(self.encoded(table)[0], table, targets)
-
     def in_folds(
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: LevelTargets
     ) -> Float64[np.ndarray, "N D"]:
-        """X, the matrix of the training table, with these statistics written into it. Equal rows share a fold."""
+        """X, the matrix of the training table, with statistics of a row's level by the rows of other folds. Equal rows share a fold."""
         inputs, coded = self._matched(table), []
         for rule, place in self.with_statistics:
             texts = texts_of(column_of(rule.name, inputs[rule.name], self.missing != "refuse"))
             coded.append((rule.statistics, place, texts))
-        if targets.group is None:
+        if coded and targets.group is None:
             codes = [codes_of(texts, of.levels) for of, _, texts in coded]
             targets = targets._replace(group=equal_rows((*targets.values.T, *codes, *X.T)))
         for of, place, texts in coded:
@@ -184,9 +176,12 @@ class TableEncoder:
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
         """(Rule, columns of the matrix) of what is encoded by statistics of the targets."""
-        starts = np.cumsum([0, *(len(rule.output_names) for rule in self.columns)]).tolist()
-        pairs = zip(self.columns, starts, strict=False)
-        return [(rule, slice(i, i + len(rule.statistics.names))) for rule, i in pairs if rule.statistics]
+        found, start = [], 0
+        for rule in self.columns:
+            if rule.statistics is not None:
+                found.append((rule, slice(start, start + len(rule.statistics.names))))
+            start += len(rule.output_names)
+        return found
 
     def unknown(self, table: Any) -> tuple[str, ...]:
         """Names of columns that `transform` ignores; the target is not among them."""

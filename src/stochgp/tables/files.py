@@ -35,6 +35,9 @@ CSV_BYTES = 1 << 22  # of text that are parsed at a time
 START = 1 << 16  # bytes that show the form of a text file
 LINES = 50
 NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # as after a comma and a blank
+TEXT = pa.string()
+_WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
+_NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
 NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
 
 _WRITERS = {
@@ -75,8 +78,7 @@ def read_table(path: str | os.PathLike) -> pa.Table:
         else:
             with pa_parquet.ParquetFile(path) as file:
                 table = file.read()
-    names = checked_names(path, table)
-    table = table.rename_columns(names)
+    table = _named(path, table)
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
@@ -143,25 +145,35 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
     raise ValueError(f"{path}: {what}; {near}")
 
 
+class TooNarrowError(ValueError):
+    """A column of text files holds values of a wider type than its first rows."""
+
+    def __init__(self, name: str, wider: pa.DataType = TEXT):
+        super().__init__(f"column {name!r} needs {wider}")
+        self.name, self.wider = name, wider
+
+
 @contextlib.contextmanager
-def _naming_damage(path: Path) -> Iterator[None]:
+def _naming_damage(file: Path) -> Iterator[None]:
+    """Turn errors of readers into TooNarrowError, or into one line that begins with the path."""
     try:
         yield
     except DAMAGE as error:
-        raise error if str(error).startswith(str(path)) else damaged(path, error) from error
-
-
-def damaged(path: Path, error: Exception) -> ValueError:
-    """The error of a file that a reader gave up on."""
-    return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
+        if isinstance(error, TableError) or str(error).startswith(str(file)):
+            raise
+        if narrow := _NARROW.search(str(error)):
+            name = _csv_names(file)[int(narrow[1])].strip()
+            raise TooNarrowError(name, _WIDER.get(narrow[2], TEXT)) from error
+        what = "cannot be read; truncated or damaged?"
+        raise ValueError(f"{file}: {what} ({_one_line(error)})") from error
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def checked_names(path: Path, table: pa.Table) -> list[str]:
-    """The names without blanks around them; of columns without one "Unnamed: 3", of the second of a name "a.1", as in pandas."""
+def _named(path: Path, table: pa.Table) -> pa.Table:
+    """The table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
     try:
         names = [name.strip() for name in table.column_names]
     except UnicodeDecodeError as error:
@@ -171,7 +183,7 @@ def checked_names(path: Path, table: pa.Table) -> list[str]:
         name = name or f"Unnamed: {position}"
         others = [f"{name}.{n}" for n in range(1, len(names)) if f"{name}.{n}" not in names]
         found.append(name if name not in found else next(other for other in others if other not in found))
-    return found
+    return table.rename_columns(found)
 
 
 def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
@@ -197,17 +209,24 @@ def tables_of(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a .csv, .tsv (both also with .gz), .parquet or .feather file in tables of at most 65,536 rows.
 
-    Memory is for one table, never for all. `columns` are the ones to read, None = all; further ones may be among those read. `types` are of
-    columns of text files.
+    Memory is for one table, never for all. `columns` are read, None = all. Columns of text files have `types`, or those that their first rows
+    show. Raises TooNarrowError if later rows need another type, and ValueError, in one line, for a damaged file and an absent column.
     """
     suffix = file_suffix(file, SUFFIXES)
-    if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
-        tables = _of_csv(file, types)
-    else:
-        tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
-    for table in tables:
-        for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
-            yield table.slice(start, BLOCK_ROWS)
+    with _naming_damage(file):
+        if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
+            tables = _of_csv(file, types)
+        else:
+            tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
+        for table in tables:
+            table = _named(file, table)
+            names = table.column_names
+            if absent := [name for name in columns or () if name not in names]:
+                near = did_you_mean(absent[0], names)
+                raise TableError(f"{file}: there is no column {quoted(absent)}; {near}")
+            table = table if columns is None else table.select(list(columns))
+            for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
+                yield table.slice(start, BLOCK_ROWS)
 
 
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
@@ -229,13 +248,13 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
 
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns; `types` are of columns by their names without blanks around them."""
-    typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
+    typed = {name: types[name.strip()] for name in _csv_names(file) if name.strip() in types}
     with pa_csv.open_csv(file, **_csv_form(file, typed)) as batches:
         for batch in batches:
             yield pa.Table.from_batches([batch])
 
 
-def csv_names(file: Path) -> list[str]:
+def _csv_names(file: Path) -> list[str]:
     """The names in the first line, as they are."""
     with pa_csv.open_csv(file, **_csv_form(file)) as batches:
         try:

@@ -145,24 +145,18 @@ class FingerprintEncoder:
     skips: bool = False
 
     @classmethod
-    def fit(cls, X: Any) -> "FingerprintEncoder":
-        """The levels of training rows: arrays, sparse matrices, `Fingerprints`. Raises as `Fingerprints.pack`."""
-        return cls(X.levels if isinstance(X, Fingerprints) else Fingerprints.pack(X).levels)
-
-    @classmethod
-    def fit_molecules(
-        cls, table: Any, morgan: Morgan, skips: bool = False
+    def fit(
+        cls, X: Any, morgan: Morgan | None = None, skips: bool = False
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
-        """(The encoder, the packed rows of the table).
-
-        Raises TableError for a table without the column, and as `transform`; ValueError if the extra is not installed.
-        """
-        counts, bad = _read_molecules(table, morgan, skips)
+        """(The encoder, the packed rows) of arrays, sparse matrices or `Fingerprints`; with `morgan` of a table. Raises as `transform`."""
+        if morgan is None:
+            packed = X if isinstance(X, Fingerprints) else Fingerprints.pack(X)
+            return cls(packed.levels), packed.words
+        counts, bad = _read_molecules(X, morgan, skips)
         if bad.all():
             raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
-        packed = Fingerprints.pack(counts)
-        packed.words[bad] = np.nan
-        return cls(packed.levels, morgan, skips), packed.words
+        encoder = cls(Fingerprints.pack(counts).levels, morgan, skips)
+        return encoder, encoder._packed(counts, bad)
 
     @property
     def named(self) -> bool:
@@ -187,13 +181,15 @@ class FingerprintEncoder:
     def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
         """Packed rows. Raises as `Fingerprints.pack`; TableError, naming the row, for an unreadable molecule unless it `skips`."""
         if self.morgan is not None:
-            counts, bad = _read_molecules(X, self.morgan, self.skips)
-            words = Fingerprints.pack(counts, self.levels).words
-            words[bad] = np.nan
-            return words
+            return self._packed(*_read_molecules(X, self.morgan, self.skips))
         if isinstance(X, Fingerprints) and X.levels == self.levels:
             return X.words
         return Fingerprints.pack(X.counts() if isinstance(X, Fingerprints) else X, self.levels).words
+
+    def _packed(self, counts: Any, bad: np.ndarray) -> Float32[np.ndarray, "N W"]:
+        words = Fingerprints.pack(counts, self.levels).words
+        words[bad] = np.nan
+        return words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
         """None: one column is read, or columns have no names."""
@@ -248,24 +244,18 @@ def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (np.concatenate(columns) if columns else np.zeros(0, np.int64)), level
 
 
-def _smiles_of(table: Any, column: str) -> list[str | None]:
-    """The texts of a column, None where missing. Raises TableError for a table without it, and for another kind of column."""
+def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
+    """`fingerprints_of` the column of a table. Raises TableError without such a column of texts, and for an unreadable molecule unless it is skipped."""
+    column, rows = morgan.column, "(rows count from 1, header excluded)"
     if is_array(table):
         raise TableError(f"molecules are a column of a data frame, {column!r}, but got an array")
     columns = table_columns(table)
     if column not in columns:
         raise TableError(f"the table lacks the column {column!r}; {did_you_mean(column, columns)}")
     found = read_column(column, columns[column], allow_missing=True)
-    if found.missing.all():
-        return [None] * len(found.missing)
-    if found.kind != "text":
+    if found.kind != "text" and not found.missing.all():
         raise TableError(f"column {column!r} holds a {found.kind}, not SMILES")
-    return found.values.to_pylist()
-
-
-def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
-    """`fingerprints_of` a table; raises TableError for an unreadable molecule unless it is skipped."""
-    smiles = _smiles_of(table, morgan.column)
+    smiles = found.values.to_pylist() if found.kind == "text" else [None] * len(found.missing)
     counts, bad = fingerprints_of(smiles, morgan)
     if skips or not bad.any():
         return counts, bad
@@ -273,8 +263,8 @@ def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.nd
     text = smiles[row]
     shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
     raise TableError(
-        f"column {morgan.column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
-        '(rows count from 1, header excluded); missing="skip" (--set missing=skip) leaves them out'
+        f"column {column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
+        f'{rows}; missing="skip" (--set missing=skip) leaves them out'
     )
 
 

@@ -80,19 +80,14 @@ class ColumnRule:
     @property
     def output_names(self) -> tuple[str, ...]:
         """The column's own name; name=level for every level; name.days and so on; name=(missing) for the indicator."""
-        names = {
-            "text": tuple(f"{self.name}={level}" for level in self.levels),
-            "time": tuple(f"{self.name}.{part}" for part in self.parts),
-            "dropped": (),
-        }.get(self.kind, (self.name,))
-        if self.statistics is not None:
-            names = tuple(f"{self.name}.{name}" for name in self.statistics.names)
-        return (*names, f"{self.name}=(missing)") if self.indicator else names
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether numbers stay as they are."""
-        return self.kind in ("number", "boolean") and self.bound is None and not self.indicator
+        if self.kind == "text" and self.statistics is None:
+            names = [f"{self.name}={level}" for level in self.levels]
+        elif self.kind in ("text", "time"):
+            parts = self.parts if self.statistics is None else self.statistics.names
+            names = [f"{self.name}.{part}" for part in parts]
+        else:
+            names = [] if self.kind == "dropped" else [self.name]
+        return (*names, f"{self.name}=(missing)") if self.indicator else tuple(names)
 
     def noting(self, text: str) -> "ColumnRule":
         """The rule with a further note."""

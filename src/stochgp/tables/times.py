@@ -71,20 +71,17 @@ def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
 
 
 def times_of_objects(
-    values: list[Any], missing: Bool[np.ndarray, " N"]
+    present: list[Any], missing: Bool[np.ndarray, " N"]
 ) -> tuple[Int64[np.ndarray, " N"], bool]:
-    """As `times_of_arrow`, of dates and datetimes of Python and NumPy. ValueError if only some have a zone."""
-    present = [value for value, absent in zip(values, missing, strict=True) if not absent]
+    """As `times_of_arrow`, of dates and datetimes of Python and NumPy, which are `present`. ValueError if only some have a zone."""
     zoned = {getattr(value, "tzinfo", None) is not None for value in present}
     if len(zoned) > 1:
         raise ValueError("mixes times with and without a time zone")
     if True in zoned:
         present = [value.astimezone(datetime.UTC).replace(tzinfo=None) for value in present]
-    micros = np.zeros(len(values), np.int64)
-    micros[~missing] = np.array([np.datetime64(value, "us") for value in present], "datetime64[us]").astype(
-        int
-    )
-    return micros, True in zoned
+    micros = np.zeros(len(missing), "datetime64[us]")
+    micros[~missing] = [np.datetime64(value, "us") for value in present]
+    return micros.astype(np.int64), True in zoned
 
 
 def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:

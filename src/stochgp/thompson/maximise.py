@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.standardise import refuse_not_finite
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics.arrays import extended
@@ -74,7 +74,7 @@ def maximise(
     functions: AbstractFunctions,
     how: Maximiser,
     box: Box,
-    observed: Rows,
+    observed: Data,
     nearby: Float[np.ndarray, " D"],
     *,
     sign: float = 1.0,
@@ -95,7 +95,7 @@ def maximise(
 def proposals(
     how: Maximiser,
     box: Box,
-    observed: Rows,
+    observed: Data,
     nearby: Float[np.ndarray, " D"],
     *,
     generator: np.random.Generator,

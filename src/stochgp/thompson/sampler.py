@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.rows import Rows
+from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_targets
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
@@ -280,7 +280,7 @@ class ThompsonSampler:
             fitted = self._model._fitted
             inputs, dtype = fitted.inputs, fitted.dtype
             box, sign = inputs.transform(self._box, np.float64), 1.0 if self.maximize else -1.0
-            observed = Rows(inputs.transform(self._X, dtype), sign * self._y)
+            observed = Data(inputs.transform(self._X, dtype), sign * self._y)
             how: Any = self.maximiser
             nearby = half_lengthscales(self._model.kernel_, box)
             functions = self._functions()

@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.linalg import get_blas_funcs
 
-from stochgp.data.streams import Batch
+from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.numerics.linalg import Factor, factorised
 from stochgp.numerics.precision import matmul
@@ -80,16 +80,16 @@ class NormalEquations:
     right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
 
     @classmethod
-    def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Batch]) -> "NormalEquations":
+    def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Data]) -> "NormalEquations":
         """One pass over the rows: O(N P²)."""
         P = len(points)
         gram, right = np.zeros((P, P)), np.zeros(P)
         (syrk,) = get_blas_funcs(("syrk",), (gram,))
         for rows in chunks:
-            X, y, weight = (np.asarray(part, np.float64) for part in (rows.X, rows.y, rows.weight))
-            across = dense.block(kernel, X, points)
-            right += across.T @ (weight * y)
-            across *= np.sqrt(weight)[:, None]
+            rows = rows.wide()
+            across = dense.block(kernel, rows.X, points)
+            right += across.T @ (rows.weight * rows.y)
+            across *= np.sqrt(rows.weight)[:, None]
             syrk(1.0, across.T, beta=1.0, c=gram.T, lower=True, overwrite_c=True)  # adds to `gram` itself
         among = dense.block(kernel, points, points)
         among[np.diag_indices(P)] += JITTER * among.diagonal().mean()

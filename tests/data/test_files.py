@@ -16,8 +16,8 @@ from stochgp import (
     likelihoods,
 )
 from stochgp.context import FitContext
-from stochgp.data import file_rows
-from stochgp.data.streams import DeviceRows
+from stochgp.data import files as data_files
+from stochgp.data.memory import MemorySource
 from stochgp.models import FeatureGP
 from stochgp.objectives import spectrum
 from stochgp.objectives.moments import add_up
@@ -94,7 +94,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(found.predict(X), whole.predict(X))
     model = MODELS["feature"]()
-    read = file_rows.read_files(model, blocks, "y", {}, FitContext(model), keeps_all=True)[0].rows
+    read = data_files.read_files(model, blocks, "y", {}, FitContext(model), keeps_all=True)[0].rows
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
@@ -107,7 +107,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_rows, "MOST_ROWS", 200)
+        patch.setattr(data_files, "MOST_ROWS", 200)
         return MODELS["feature"]().fit(folder, "y")
 
 
@@ -117,7 +117,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
     assert fitted.slope_rows == N
     X = fitted.encoder.transform(table)
     with jax.enable_x64(True):
-        rows = DeviceRows(
+        rows = MemorySource(
             fitted.inputs.transform(X, np.float32),
             fitted.targets.transform(table["y"].to_numpy()),
             dtype=np.float32,
@@ -126,7 +126,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
         gp = FeatureGP(posterior.features, fitted.observation.noise_variance)
         variance = sampled.history_[-1]["variance"] / fitted.targets.scale**2
         whole = FeaturePosterior.of(
-            gp.features, spectrum(add_up(gp, rows.chunks(256))), variance, fitted.observation.noise_variance
+            gp.features, spectrum(add_up(gp, rows.blocks(256))), variance, fitted.observation.noise_variance
         )
         Z = fitted.inputs.transform(X[:50], np.float32)
         np.testing.assert_allclose(posterior.mean(Z), whole.mean(Z), atol=1e-4)
@@ -139,7 +139,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
 
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
-    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
     model = SparseGPRegressor(
         "rbf",
         n_inducing=12,
@@ -231,7 +231,7 @@ def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
 @pytest.mark.parametrize("name", some_of(("poisson", "log count", "three classes"), ("three classes",)))
 def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
     """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
-    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
     folder, table = labelled
     target, make = LABELLED[name]
     model = make().fit(data.Blocks.of(folder).only(("a", "b", "level", target)), target)
@@ -250,7 +250,7 @@ def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelle
         shift -= np.log(fitted.target_scale)
     with jax.enable_x64(True):
         posterior = fitted.posterior
-        rows = next(DeviceRows(X, y, dtype=np.float64).chunks(N))
+        rows = next(MemorySource(X, y, dtype=np.float64).blocks(N))
         expected = fitted.observation.likelihood.expected_log_density(
             rows.y, *posterior.process.moments(rows.X), rows.X
         )
@@ -312,7 +312,7 @@ def test_inputs_are_standardised_by_all_rows(table, sampled):
 
 
 def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
-    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
     monkeypatch.setattr("stochgp.families.feature.SHARE_FOR_CLOSING", 0.0)
     model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == 200
@@ -321,8 +321,8 @@ def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypa
 
 
 def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
-    monkeypatch.setattr(file_rows, "rows_that_fit", lambda n_inputs, budget: 100)
-    monkeypatch.setattr(file_rows, "_bytes_of_row", lambda n_inputs: 10**12)
+    monkeypatch.setattr(data_files, "_sample_size", lambda *_: 100)
+    monkeypatch.setattr(data_files, "_row_bytes", lambda n_inputs: 10**12)
     with pytest.raises(ValueError, match=r"keeps 600 rows of 4 inputs needs .* but memory_limit is"):
         MODELS["kernel"]().fit(folder, "y")
 

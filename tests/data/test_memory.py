@@ -1,19 +1,16 @@
 """Sources give the same rows from the host and from the device; batches come in epochs without replacement, however they are cut."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stochgp.data.memory import MemorySource, independent_batches, padded_size, shuffled_batches
 from stochgp.data.standardise import Standardiser
-from stochgp.data.streams import (
-    DeviceRows,
-    HostRows,
-    SomeRows,
-    independent_batches,
-    padded_size,
-    shuffled_batches,
-)
+
+host_rows = functools.partial(MemorySource, on_device=False)
 
 
 def _arrays(n=23, d=3, seed=0):
@@ -31,10 +28,10 @@ def test_host_and_device_give_the_same_bits(shape, weighted):
     X, y, weight = _arrays()
     inputs, targets = Standardiser.fit(X), Standardiser.fit(y)
     weight = weight if weighted else None
-    device = DeviceRows(inputs.transform(X, np.float32), targets.transform(y, np.float32), weight)
-    host = HostRows(X, y, weight, inputs=inputs, targets=targets)
+    device = MemorySource(inputs.transform(X, np.float32), targets.transform(y, np.float32), weight)
+    host = host_rows(X, y, weight, inputs=inputs, targets=targets)
     indices = np.random.default_rng(1).integers(0, len(y), shape)
-    for a, b in zip(device.take(indices), host.take(indices), strict=True):
+    for a, b in zip(*map(jax.tree.leaves, (device.take(indices), host.take(indices))), strict=True):
         assert isinstance(b, jax.Array)
         assert a.dtype == b.dtype == jnp.float32
         np.testing.assert_array_equal(a, b)
@@ -47,25 +44,26 @@ def test_host_rows_may_be_memory_mapped(tmp_path):
     mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
     mapped[:] = X
     indices = np.array([3, 1, 20])
-    np.testing.assert_array_equal(HostRows(mapped, y).take(indices).X, HostRows(X, y).take(indices).X)
+    np.testing.assert_array_equal(host_rows(mapped, y).take(indices).X, host_rows(X, y).take(indices).X)
 
 
-@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+@pytest.mark.parametrize("source", [MemorySource, host_rows])
 @pytest.mark.parametrize("size", [1, 5, 7, 21, 100])
 def test_chunks_have_one_shape_and_every_row_once(source, size):
     X, y, weight = _arrays()
-    rows = SomeRows(source(X, y, weight), np.arange(1, 22))
-    chunks = list(rows.chunks(size))
+    rows = source(X, y, weight).some(np.arange(1, 22))
+    chunks = list(rows.blocks(size))
     assert {chunk.X.shape for chunk in chunks} == {(min(size, 32), 3)}
     np.testing.assert_allclose(rows.count, weight[1:22].sum(), rtol=1e-6)
-    together = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*chunks, strict=True)]
+    parts = zip(*map(jax.tree.leaves, chunks), strict=True)
+    together = [np.concatenate([np.asarray(part) for part in part_of]) for part_of in parts]
     there = together[2] > 0
     assert there.sum() == 21
     for found, wanted in zip(together, (X, y, weight), strict=True):
         np.testing.assert_array_equal(found[there], wanted[1:22].astype(np.float32))
 
 
-@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+@pytest.mark.parametrize("source", [MemorySource, host_rows])
 @pytest.mark.parametrize(
     ("X", "y", "weight"),
     [
@@ -81,15 +79,15 @@ def test_shapes_that_do_not_fit_are_named(source, X, y, weight):
         source(np.zeros(X), np.zeros(y), None if weight is None else np.ones(weight))
 
 
-@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+@pytest.mark.parametrize("source", [MemorySource, host_rows])
 def test_groups_are_those_of_the_rows_also_of_some(source):
     X, y, _ = _arrays()
     group, some = np.arange(23) // 4, np.array([7, 3, 22, 3])
     rows = source(X, y, group=group)
     np.testing.assert_array_equal(rows.group, group)
-    np.testing.assert_array_equal(SomeRows(rows, some).group, group[some])
-    np.testing.assert_array_equal(SomeRows(SomeRows(rows, some), np.array([2, 0])).group, group[[22, 7]])
-    assert source(X, y).group is None and SomeRows(source(X, y), some).group is None
+    np.testing.assert_array_equal(rows.some(some).group, group[some])
+    np.testing.assert_array_equal(rows.some(some).some(np.array([2, 0])).group, group[[22, 7]])
+    assert source(X, y).group is None and source(X, y).some(some).group is None
     with pytest.raises(ValueError, match=r"group of each of 23 rows, but got \(22,\)"):
         source(X, y, group=group[:-1])
 

@@ -1,0 +1,300 @@
+"""Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float
+
+from stochgp.budget import Budget
+from stochgp.context import FitContext
+from stochgp.names import lookup
+from stochgp.tables.bounds import checked_targets
+from stochgp.tables.columns import TableError, read_column, table_columns
+from stochgp.tables.encoding import DROP, TableEncoder, column_of
+from stochgp.tables.files import TooNarrowError
+from stochgp.tables.readings import day_first_of
+from stochgp.tables.summaries import ColumnSummary, MixedKindsError
+from stochgp.tables.targets import REAL, FileTargets
+from stochgp.warning import warn
+
+from .blocks import Block, Blocks, with_targets
+from .fingerprint_rows import name_inputs
+from .memory import Source, padded
+from .reading import note_columns
+from .rows import Data
+from .splits import hash_keys, hash_rows
+from .standardise import NO_ROWS, Standardiser, Summary
+from .target_rows import checked_weights
+from .time_order import groups_in_time
+from .training import TrainingData
+
+SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
+# Rows to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters.
+MOST_ROWS = 1_000_000
+SHARE = 0.1  # of what is free, for the rows of a sample
+
+
+@dataclass(frozen=True, eq=False)
+class FileSource(Source):
+    """Rows in files: inputs as numbers of `encoder`, the column `target` as those of `rule`; for a model standardised.
+
+    `of_inputs` and `of_targets` are summaries of all rows, `sample` is a uniform one, and `n_dropped` rows have no target.
+    """
+
+    files: Blocks
+    encoder: TableEncoder
+    target: str
+    rule: FileTargets = REAL
+    n_dropped: int = 0
+    size: int = 0
+    of_inputs: Summary = NO_ROWS
+    of_targets: Summary = NO_ROWS
+    sample: Data | None = None
+    scales: tuple[Standardiser, Standardiser] | None = None  # of inputs and targets
+    dtype: str = "float64"
+    mesh: Mesh | None = None
+
+    @property
+    def count(self) -> float:
+        """Σρ of all rows."""
+        return self.of_inputs.count
+
+    @property
+    def limits(self) -> Float[np.ndarray, "2 D"]:
+        """The smallest and the largest value of each input."""
+        return np.stack([self.of_inputs.low, self.of_inputs.high])
+
+    def read(self) -> Iterator[tuple[Data, Block]]:
+        """Yield rows of positive weight with the block they are of; the hash of the `split_by` columns is their group.
+
+        Raises TableError, with file and row, for values that cannot be used.
+        """
+        files = self.files
+        for block in with_targets(files, self.target, self.encoder.missing):
+            with block.placing():
+                X, weight = self.encoder.transform(block.table), None
+                y = self.rule.numbers(block.table, self.target)
+                if files.weight is not None:
+                    weight = _weights(block, files.weight)
+                key = hash_keys(block.table, files.split_by) if files.split_by else None
+            rows = Data(X, y, weight, key)
+            rows = rows if files.part is None else rows.take(files.holds(X, y, key))
+            rows = rows.counted()
+            if len(rows):
+                yield replace(rows, y=self.rule.learned(rows.y)), block
+
+    def local_blocks(self, size: int) -> Iterator[Data]:
+        """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
+        if self.scales is None:
+            raise ValueError("the rows of files are not standardised yet")
+        for rows, block in self.read():
+            for start in range(0, len(rows), size):
+                part = rows.take(slice(start, start + size))
+                try:
+                    yield padded(part.standardised(*self.scales, self.dtype), size, self.dtype)
+                except ValueError as error:
+                    raise ValueError(f"{block.file}: {error}") from error
+
+
+def open_files(
+    blocks: Blocks,
+    target: str,
+    *,
+    missing: str,
+    seed: int,
+    sample: Callable[[int], int],
+    rule: FileTargets = REAL,
+) -> FileSource:
+    """The rows of files after two passes: the rules of the columns; summaries of the numbers, and a sample of the rows.
+
+    `sample` returns the size of a sample for a number of inputs. Memory is for a block and twice the sample. Raises TableError, with
+    file and row, for values that cannot be used.
+    """
+    rows = _with_rules(blocks, target, missing, rule)
+    most, seed = sample(len(rows.encoder.output_names)), seed + SAMPLE_SEED
+    parts: list[tuple[np.ndarray, Data]] = []  # hashes, rows
+    X, y, size, largest = NO_ROWS, NO_ROWS, 0, np.uint64(2**64 - 1)
+    for part, _ in rows.read():
+        X = X.merged(Summary.of(part.X, part.weight))
+        y = y.merged(Summary.of(part.y[:, None], part.weight))
+        size += len(part)
+        hashes = hash_rows(part.X, part.y, seed)
+        near = hashes <= largest
+        parts.append((hashes[near], part.take(near)))
+        if sum(len(part[0]) for part in parts) > 2 * most:
+            parts = [_smallest(parts, most)]
+            largest = parts[0][0][-1]
+    if not size:
+        raise TableError(f"{blocks.path}: there are no rows to learn from")
+    return replace(rows, size=size, of_inputs=X, of_targets=y, sample=_smallest(parts, most)[1])
+
+
+def _smallest(parts: list[tuple[np.ndarray, Data]], most: int) -> tuple[np.ndarray, Data]:
+    """The rows of the smallest hashes, in their order: a uniform sample without replacement, in whatever order rows come."""
+    hashes, rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    kept = np.argsort(hashes, kind="stable")[:most]
+    return hashes[kept], rows.take(kept)
+
+
+def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
+    column, what = read_column(name, table_columns(block.table)[name]), f"the column of weights {name!r}"
+    if column.kind != "number":
+        raise TableError(f"{what} holds no numbers")
+    return checked_weights(column.values, what, "data row")
+
+
+def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) -> FileSource:
+    """The files, with columns as wide as their values need, and the rules that `TableEncoder.fit` finds for all blocks together.
+
+    A rule with `missing="auto"` fills in the median of at least 64 evenly spaced values of every block. No column of values is left out,
+    and none is bounded. Raises TableError as `TableEncoder.fit`, with file and row.
+    """
+    while True:
+        try:
+            columns, n_dropped, rule = _summaries(blocks, target, missing, rule)
+            break
+        except TooNarrowError as narrow:
+            if blocks.types.get(narrow.name) == narrow.wider:
+                raise TableError(
+                    f"{blocks.path}: column {narrow.name!r} holds numbers or dates in some files and text in others"
+                ) from None
+            blocks = replace(blocks, types={**blocks.types, narrow.name: narrow.wider})
+    try:
+        day_first = day_first_of(column.shown for column in columns if column.shown is not None)
+        rules = tuple(column.rule(missing, day_first) for column in columns)
+        return FileSource(blocks, TableEncoder(rules, None, True, missing), target, rule, n_dropped)
+    except TableError as error:
+        raise TableError(f"{blocks.path}: {error}") from error
+
+
+def _summaries(
+    blocks: Blocks, target: str, missing: str, rule: FileTargets
+) -> tuple[list[ColumnSummary], int, FileTargets]:
+    """The input columns of all blocks, how many rows have no target, and the rule with the labels of all blocks."""
+    found: dict[str, ColumnSummary] = {}
+    dropped: list[int] = []
+    for block in with_targets(blocks, target, missing, dropped):
+        with block.placing():
+            rule, columns = rule.sees(block.table, target), table_columns(block.table)
+            for name in blocks.inputs(block.table, target):
+                column = column_of(name, columns[name], missing != "refuse", DROP)
+                try:
+                    found.setdefault(name, ColumnSummary(name)).add(column)
+                except MixedKindsError:
+                    raise TooNarrowError(name) from None
+    if not found:
+        raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
+    return list(found.values()), sum(dropped), rule
+
+
+def are_files(X: Any) -> bool:
+    """Whether X names a file or a folder, or is `data.Blocks`."""
+    return isinstance(X, str | os.PathLike | Blocks)
+
+
+def read_files(
+    estimator: Any,
+    X: Any,
+    target: Any,
+    others: dict[str, Any],
+    context: FitContext,
+    *,
+    keeps_all: bool,
+    rule: FileTargets = REAL,
+) -> tuple[TrainingData, FileSource]:
+    """A uniform sample of the rows in files, standardised by all of them, with the source of all.
+
+    `rule` makes numbers of the target's column, and `others` are arguments of `fit` for rows in memory. Sets `n_features_in_` and
+    `feature_names_in_`. Raises ValueError or TypeError, with file and row, for values that cannot be used, and if a family
+    that `keeps_all` rows has no memory for them.
+    """
+    _check(estimator, target, others)
+    blocks, budget = X if isinstance(X, Blocks) else Blocks.of(X), context.budget
+    found = open_files(
+        blocks, target, missing=estimator.missing, seed=context.sample_seed,
+        sample=lambda n_inputs: _sample_size(n_inputs, budget, keeps_all), rule=rule,
+    )  # fmt: skip
+    sample: Any = found.sample
+    if rule.scaled:
+        said = checked_targets(sample.y, None, estimator.target_outliers, leaves_out=False)[1]
+        if said:
+            warn(f"of {len(sample)} rows of the files: {said}", UserWarning, stacklevel=2)
+    n_inputs = len(found.encoder.output_names)
+    if keeps_all and found.size > len(sample):
+        need, what = 2 * found.size * _row_bytes(n_inputs), f"{found.size} rows of {n_inputs} inputs"
+        budget.refuse(need, f"a model that keeps {what}")
+    names = [rule.name for rule in found.encoder.columns]
+    name_inputs(estimator, len(names), names)
+    mean = getattr(estimator, "mean", None) if rule.scaled else None
+    if mean is not None:
+        mean = float(rule.learned(np.array([mean], np.float64))[0])
+    data = _training_data(found, estimator, mean, context)
+    if found.n_dropped:
+        why = "of the files are not learned from: they have no target"
+        warn(f"{found.n_dropped} rows {why}", UserWarning, stacklevel=2)
+        context.record("unused_rows", found.n_dropped, why)
+    note_columns(found.encoder, context)
+    return data, found
+
+
+def _training_data(
+    found: FileSource, estimator: Any, mean: float | None, context: FitContext
+) -> TrainingData:
+    """The sample, standardised by all rows, and the source of all rows, if the sample is not all of them.
+
+    Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
+    """
+    rows: Any = found.sample
+    standardize = bool(estimator.standardize)
+    if rows.group is None:
+        group = groups_in_time(
+            rows.X, rows.y, found.encoder, estimator.new_rows, context.record, in_order=False
+        )
+    else:
+        names, group = np.unique(rows.group, return_inverse=True)
+        if len(names) < 2:
+            raise ValueError("split_by puts all rows into one group; at least two are needed")
+        group = group.astype(np.int32)
+    rows = replace(rows, group=group)
+    is_whole, unscaled = found.size == len(rows), not found.rule.scaled
+    data = TrainingData.of(
+        rows.merged() if is_whole else rows, standardize, mean, estimator.dtype, leaves_targets=unscaled
+    )
+    data = replace(data, encoder=found.encoder)
+    if is_whole:
+        return data
+    inputs, targets = data.inputs, data.targets
+    if standardize:
+        inputs, of_y = (summary.standardiser() for summary in (found.of_inputs, found.of_targets))
+        center = of_y.mean[0] if mean is None else np.float64(mean)
+        targets = targets if unscaled else Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
+    everything = replace(found, sample=None, scales=(inputs, targets), dtype=estimator.dtype)
+    return replace(data, inputs=inputs, targets=targets, everything=everything)
+
+
+def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
+    """How many rows θ is learned from if a posterior can take in the others one by one; else as many as memory holds."""
+    free = budget.free() / _row_bytes(n_inputs)
+    return max(1, int(free / 2)) if keeps_all else min(MOST_ROWS, max(1, int(SHARE * free)))
+
+
+def _row_bytes(n_inputs: int) -> int:
+    """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
+    return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)
+
+
+def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
+    """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
+    if not isinstance(target, str):
+        raise TypeError(
+            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for rows in memory: X names files")

@@ -1,0 +1,217 @@
+"""Rows for a learner from memory, on the device or on the host; and the batches of a run."""
+
+import abc
+import copy
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from stochgp.devices import spread
+from stochgp.numerics.arrays import extended, filled_up, on_device
+
+from .rows import Data
+from .standardise import Standardiser
+
+SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
+DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
+
+
+class Source(abc.ABC):
+    """N rows that are read from the first to the last, as often as needed."""
+
+    size: int
+    count: float  # Σρ: how many rows they stand for
+
+    mesh: Mesh | None = None  # shares passes over the rows
+
+    @abc.abstractmethod
+    def local_blocks(self, size: int) -> Iterator[Data]:
+        """All rows in order, in blocks of at most `size` rows on the device; rows of weight 0 fill blocks up."""
+
+    def blocks(self, size: int) -> Iterator[Data]:
+        """As `local_blocks`; on a mesh each device has at most `size` rows of a block."""
+        if self.mesh is None:
+            return self.local_blocks(size)
+        return (_on_mesh(rows, self.mesh) for rows in self.local_blocks(size * self.mesh.size))
+
+
+class MemorySource(Source):
+    """N rows in memory, in any order: on the device, or on the host and standardised as they are taken.
+
+    From the host, the device holds one stack of batches, or one block, at any time.
+
+    Parameters
+    ----------
+    X, y, weight : arrays [N, D], [N] and [N] (None = 1), also memory-mapped
+        Inputs, targets and frequency weights. Raises ValueError for shapes that do not fit.
+    group : array [N] or None
+        The number of each row's group; None = every row is a group of its own.
+    inputs, targets : Standardiser or None
+        None takes the values as they are.
+    dtype : dtype
+        Of the rows for a learner.
+    on_device : bool
+        Whether all rows lie on the device.
+    mesh : Mesh or None
+        Shares passes over the rows.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        weight: Any = None,
+        *,
+        group: Any = None,
+        inputs: Standardiser | None = None,
+        targets: Standardiser | None = None,
+        dtype: Any = jnp.float32,
+        on_device: bool = True,
+        mesh: Mesh | None = None,
+    ):
+        shapes = np.shape(X), np.shape(y), np.shape(y if weight is None else weight)
+        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1] or shapes[2] != shapes[1] or len(y) == 0:
+            raise ValueError(
+                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {shapes[0]}, {shapes[1]}, {shapes[2]}"
+            )
+        if group is not None and np.shape(group) != shapes[1]:
+            raise ValueError(f"expected the group of each of {len(y)} rows, but got {np.shape(group)}")
+        self.size, self.n_inputs = shapes[0]
+        self.dtype, self.on_device, self._scales = dtype, on_device, (inputs, targets)
+        self.mesh = mesh
+        self.weight = None if weight is None else np.asarray(weight, np.float64)
+        self.group = None if group is None else np.asarray(group)
+        self.count = float(np.sum(self.weights()))
+        self.indices: Any = None  # of `some` rows among those of this source
+        self._rows = Data(X, y, self.weights())
+        if on_device:
+            self._rows = padded(self._on_host(slice(None), dtype), padded_size(self.size), dtype)
+            self._scales = None, None
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether groups have several rows."""
+        return self.group is not None and len(np.unique(self.group)) < self.size
+
+    def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
+        """The rows at `indices`, in this order, without a copy of them."""
+        found = copy.copy(self)
+        numbers = indices if self.indices is None else self.indices[indices]
+        weight, group = (None if part is None else part[indices] for part in (self.weight, self.group))
+        count = float(np.sum(self.weights()[indices]))
+        vars(found).update(indices=numbers, size=len(indices), count=count, weight=weight, group=group)
+        return found
+
+    def weights(self) -> Float[np.ndarray, " N"]:
+        """ρ of every row."""
+        return np.ones(self.size) if self.weight is None else self.weight
+
+    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Data:
+        """The rows at `indices`, on the host."""
+        return self._on_host(indices if self.indices is None else self.indices[indices], dtype)
+
+    def take(self, indices: Int[np.ndarray, "..."]) -> Data:
+        """The rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
+        if self.on_device and jax.default_backend() != "cpu":
+            numbers = indices if self.indices is None else self.indices[indices]
+            return _gather(self._rows, np.asarray(numbers, np.int32))
+        rows, shape = self.on_host(np.ravel(indices), self.dtype), np.shape(indices)
+        return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
+
+    def local_blocks(self, size: int) -> Iterator[Data]:
+        """All rows in order, in blocks of min(`size`, `padded_size(N)`) rows."""
+        return self.equal_blocks(min(size, padded_size(self.size)))
+
+    def equal_blocks(self, size: int) -> Iterator[Data]:
+        """All rows in order, in blocks of `size` rows, the last filled up by rows of weight 0."""
+        for start in range(0, self.size, size):
+            part = np.arange(start, min(start + size, self.size))
+            weight = on_device(filled_up(self.weights()[part].astype(self.dtype), size, 0.0))
+            yield dataclasses.replace(self.take(filled_up(part, size)), weight=weight)
+
+    def _on_host(self, numbers: Any, dtype: Any) -> Data:
+        """Rounded to the dtype of the rows first."""
+        rows = self._rows
+        parts = [np.asarray(part)[numbers] for part in (rows.X, rows.y, rows.weight)]
+        for i, scale in enumerate(self._scales):
+            parts[i] = parts[i] if scale is None else scale.transform(parts[i], self.dtype)
+        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in parts))
+
+
+def padded(rows: Data, size: int, dtype: Any) -> Data:
+    """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
+    parts = (rows.X, rows.y, rows.weights)
+    return Data(*(on_device(filled_up(np.asarray(part, dtype), size, 0.0)) for part in parts))
+
+
+def _on_mesh(rows: Data, mesh: Mesh) -> Data:
+    """In equal parts over a mesh, filled up by rows of weight 0."""
+    missing = -len(rows.y) % mesh.size
+    return spread(_extended(rows, missing) if missing else rows, mesh)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _extended(rows: Data, missing: int) -> Data:
+    return extended(rows, missing, "constant")
+
+
+def padded_size(n: int) -> int:
+    """A size of at least n of which there are few, so that sets of nearby sizes share compiled code.
+
+    Powers of two up to 1,024, then eight sizes between a power of two and the next; beyond 16,384 n itself.
+    """
+    if n > LARGEST_PADDED:
+        return n
+    step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
+    return -(-n // step) * step
+
+
+def shuffled_batches(
+    indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
+) -> Int[np.ndarray, "K B"]:
+    """The batches of steps start … start + K − 1: without replacement within an epoch of ⌊n/B⌋ steps, a new shuffle for every epoch.
+
+    The seed alone says which batch a step has, however a run is cut into stretches. Rows left over at the end of an epoch wait for the
+    next.
+    """
+    n, per_epoch = len(indices), len(indices) // batch_size
+    steps = np.arange(start, start + n_steps)
+    batches = np.empty((n_steps, batch_size), np.int64)
+    for epoch in np.unique(steps // per_epoch):
+        order = _shuffle(n, (*seed, int(epoch)))[: per_epoch * batch_size].reshape(per_epoch, batch_size)
+        here = steps // per_epoch == epoch
+        batches[here] = order[steps[here] % per_epoch]
+    return indices[batches]
+
+
+def independent_batches(
+    indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
+) -> Int[np.ndarray, "K B"]:
+    """The batches of steps start … start + K − 1: independent uniform draws, with replacement.
+
+    The seed alone says which batch a step has, however a run is cut into stretches.
+    """
+    blocks = range(start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER))
+    drawn = [
+        np.random.default_rng((*seed, block)).choice(indices, (DRAWN_TOGETHER, batch_size))
+        for block in blocks
+    ]
+    first = start % DRAWN_TOGETHER
+    return np.concatenate(drawn)[first : first + n_steps]
+
+
+@functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once
+def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
+    return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
+
+
+@jax.jit
+def _gather(rows: Data, indices: Array) -> Data:
+    return jax.tree.map(lambda values: values[indices], rows)
