@@ -37,6 +37,8 @@ class AbstractDistribution(eqx.Module):
     their fields.
     """
 
+    __getattribute__ = object.__getattribute__  # methods are plain ones: Equinox would make a pytree of each that is called
+
     @property
     def n_rows(self) -> int:
         """N."""
@@ -346,10 +348,11 @@ def solve_increasing(
         low, high = np.where(value < 0, x, low), np.where(value < 0, high, x)
         exact = (value == 0) | (high - low <= CLOSE * np.maximum(np.abs(low), np.abs(high)))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            following = _hermite_root(x, value, 1 / slope, *old)
+            now = x, value, 1 / slope
+            following = _hermite_root(*now, *old)
             within = (following > low) & (following < high)  # False for NaN
             done = exact | (np.abs(value) * np.minimum(np.square(value / old[1]), 1) <= CLOSE)
-        old = x, value, 1 / slope
+        old = now
         x = np.where(exact | (done & ~within), x, np.where(within, following, 0.5 * (low + high)))
         if done.all():
             break
