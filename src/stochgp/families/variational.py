@@ -4,12 +4,12 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
+from stochgp.compiled import quick_jit
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.streams import AbstractPasses, Batch
@@ -156,6 +156,6 @@ def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseG
     return SparseGP(wide.kernel, best, wide.likelihood), Estimate(found.bound / source.count), how
 
 
-@eqx.filter_jit
+@quick_jit
 def _at(points: InducingPoints, naturals: Naturals) -> InducingPoints:
     return points.at(naturals)

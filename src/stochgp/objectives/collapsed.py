@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
+from stochgp.compiled import quick_jit
 from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
@@ -88,7 +89,7 @@ def lower_bound_and_gradient(
         total = _slope_among(theta, rest, weights)
         chunks = source.chunks(_pass_rows(gp, devices))
         total = total_of((total, sum_over_rows(_slopes, theta, chunks, devices, rest, weights)))
-        gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
+        gradient = jax.tree.map(lambda g: np.asarray(g) / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
 
 
@@ -130,7 +131,7 @@ def _collapsed(s: Statistics) -> Collapsed:
     return Collapsed(-0.5 * float(total), Naturals(on_device(precision[None]), on_device(cross[None])))
 
 
-@jax.jit
+@quick_jit
 def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
     """(P, p, the derivative by k(Z, Z))."""
     eye = jnp.eye(inverse.shape[0], dtype=inverse.dtype)
@@ -142,7 +143,7 @@ def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
     return within(eye - S), matmul(inverse.T, m), among
 
 
-@eqx.filter_jit
+@quick_jit
 def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
     """The derivatives through k(Z, Z)."""
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.devices import ONE, Devices
 from stochgp.models import SparseGP, process_of
@@ -86,9 +87,14 @@ def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -
         process = process_of(wide)
         chunks = source.chunks(devices.parts * CHUNK_ROWS)
         parts = np.atleast_1d(np.asarray(sum_over_rows(_expected, wide, chunks, devices, process)))
-        value = (float(np.mean(parts)) - float(process.divergence())) / source.count
+        value = (float(np.mean(parts)) - float(_divergence(process))) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
         return Estimate(value, error / source.count)
+
+
+@quick_jit
+def _divergence(process: Any) -> Float[Array, ""]:
+    return process.divergence()
 
 
 def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
