@@ -164,7 +164,7 @@ def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
 
     Within another program it is a part of that one.
     """
-    program = eqx.filter_jit(function, compiler_options=QUICK)
+    program = eqx.filter_jit(function, compiler_options=QUICK)  # pyright: ignore[reportCallIssue]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> R:
