@@ -37,7 +37,9 @@ class AbstractDistribution(eqx.Module):
     their fields.
     """
 
-    __getattribute__ = object.__getattribute__  # methods are plain ones: Equinox would make a pytree of each that is called
+    __getattribute__ = (
+        object.__getattribute__
+    )  # methods are plain ones: Equinox would make a pytree of each that is called
 
     @property
     def n_rows(self) -> int:
