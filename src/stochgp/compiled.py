@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
+from jax._src.core import trace_state_clean
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
+QUICK = {"xla_backend_optimization_level": 1}
 LARGEST = 1_000_000_000  # bytes; from a larger folder the least recently read half is removed
 
 _log = logging.getLogger("stochgp")
@@ -154,6 +157,20 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [future.result() for future in begun]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
+    """`eqx.filter_jit` of a program that runs seldom: compiled in half of the time, and slower by a third where it evaluates functions entry by entry.
+
+    Within another program it is a part of that one.
+    """
+    program = eqx.filter_jit(function, compiler_options=QUICK)  # pyright: ignore[reportCallIssue]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> R:
+        return (program if trace_state_clean() else function)(*args, **kwargs)
+
+    return call
 
 
 def cores() -> int:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from stochgp.compiled import quick_jit
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
@@ -207,7 +208,7 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
     return Bounded(on_device(math.log(fraction / (1 - fraction)), parameter.dtype), lower, upper)
 
 
-@eqx.filter_jit
+@quick_jit
 def process_of(gp: SparseGP) -> AbstractProcess:
     """`gp.process()`, by the one program that all who want it share."""
     return gp.process()

@@ -247,7 +247,7 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
         widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or widths
     n = n_rows + min(n_points, BLOCK_ROWS)
     places = sum(n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32) for width in widths)
-    total = places + n_points * (4 * k + 16) + 3 * CHUNK_BYTES
+    total = places + n_points * (4 * k + 16) + 3 * min(CHUNK_BYTES, 16 * k * n_points)
     several = 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
     return total if len(widths) == 1 else total + several
 

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import (
     cos_sin,
@@ -187,7 +188,7 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
     return terms, share([term.n_exact for term in terms], n_features)
 
 
-@eqx.filter_jit
+@quick_jit
 def _groups(
     kernel: Any, n_inputs: int, n_samples: int, n_groups: int, n_features: int, key: PRNGKeyArray, dtype: Any
 ) -> tuple[Frozen, Array]:
@@ -278,7 +279,7 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
     )
 
 
-@eqx.filter_jit
+@quick_jit
 def _evaluate(functions: PriorFunctions, X: Array) -> Array:
     """The values [N, S]. The features of one group at one block of rows exist at a time, in derivatives too."""
     terms, n = terms_of(functions.kernel, X), X.shape[0]

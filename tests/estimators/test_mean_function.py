@@ -12,7 +12,6 @@ from scipy.stats import norm
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
-from stochgp.budget import Budget
 from stochgp.contrib.onnx import to_onnx
 from stochgp.data.rows import Data
 from stochgp.deadline import within
@@ -102,7 +101,7 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
         return
     f, g = (model.sample_functions(5, random_state=3) for model in (one, rest))
     if one._fitted.observation.inflation is not None:  # draws of the rest are wider
-        g = rest._fitted.widened(m.noise_factor).sample_functions(5, key=as_key(3), budget=Budget.of(None))
+        g = rest._fitted.widened(m.noise_factor).sample_functions(5, key=as_key(3))
     of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
     np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
     is_noise_given = getattr(one, "noise_variance", None) is not None

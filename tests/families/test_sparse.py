@@ -20,7 +20,8 @@ from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
-from stochgp.learners import SVGP
+from stochgp.families.default_learners import sparse_learner_of
+from stochgp.learners import SGPR, SVGP
 from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.parameters import frozen
@@ -282,3 +283,17 @@ def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_r
     with pytest.warns(UserWarning, match="2 rows of 6 are not learned from"):
         numbers = SparseGPClassifier(**settings).fit(X, [0.0, 1.0, np.nan, 0.0, 1.0, np.nan])
     assert numbers.classes_.tolist() == [0.0, 1.0]
+
+
+def test_few_rows_of_gaussian_noise_are_learned_from_together():
+    """Mini-batches of rows that fit into one batch would only add noise; another likelihood, or an option of batches, keeps them."""
+    few = SparseGPRegressor()
+    for likelihood, n_rows, options, expected in (
+        ("auto", 1_000, {}, SGPR),
+        ("gaussian", 1_001, {}, SVGP),
+        ("student-t", 50, {}, SVGP),
+        ("auto", 50, {"epochs": 3}, SVGP),
+    ):
+        few.set_params(likelihood=likelihood, epochs=None).set_params(**options)
+        learner, _ = sparse_learner_of(few, n_rows, likelihood in ("auto", "gaussian"))
+        assert type(learner) is expected

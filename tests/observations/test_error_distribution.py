@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 from toy import KEY
 
-from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
@@ -321,7 +320,7 @@ def test_deviations_and_noise_are_those_of_the_base_times_the_scale(slope, trees
     assert_allclose(noisy**2 - std**2, 0.1 * s * np.exp(slope * Z[:, 0]), rtol=1e-9)
     (ours, theirs) = (of.covariance(Z, include_noise=False) for of in (found, base))
     assert_allclose(ours, np.sqrt(np.outer(s, s)) * theirs, rtol=1e-9)
-    drawn, without = (of.sample_functions(3, key=KEY, budget=Budget.of(None))(Z) for of in (found, base))
+    drawn, without = (of.sample_functions(3, key=KEY)(Z) for of in (found, base))
     m = wanted[:, None]
     assert_allclose(drawn, m + np.sqrt(s)[:, None] * (without - m), rtol=1e-6)
     assert_allclose(found.observation.noise_variance, 0.07)

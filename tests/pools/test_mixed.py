@@ -36,7 +36,7 @@ class Member:
     def covariance(self, X, *, include_noise):
         return self.C
 
-    def sample_functions(self, n, *, key, budget):
+    def sample_functions(self, n, *, key):
         return Hurdle(self.m, 1.0, n_samples=n)
 
     def observed(self, functions, X, *, key):
@@ -72,7 +72,7 @@ def test_of_a_hurdle_observations_have_indicators_that_are_independent_from_row_
 
 def test_draws_of_a_hurdle_have_the_covariance_of_its_observations():
     pool, S = Pool(MEMBERS, ByRow()), 40_000
-    functions = pool.sample_functions(S, key=jax.random.key(0), budget=None)
+    functions = pool.sample_functions(S, key=jax.random.key(0))
     drawn = pool.observed(functions, X, key=jax.random.key(1))
     other = ByRow().weights(X)[:, 1]
     expected = np.outer(other, other) * C  # of different rows
@@ -88,7 +88,7 @@ def test_draws_of_a_hurdle_have_the_covariance_of_its_observations():
 def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
     pool = Pool(MEMBERS, PoolWeights.constant(["a", "b"], np.array([0.25, 0.75]), ""))
     assert pool.pooling.is_joint and not Hurdle.is_joint
-    functions = pool.sample_functions(2_000, key=jax.random.key(0), budget=None)
+    functions = pool.sample_functions(2_000, key=jax.random.key(0))
     drawn = pool.observed(functions, X, key=jax.random.key(1))
     of_first = np.asarray(functions.u) < 0.25
     assert_array_equal(abs(drawn) < 1e-4, np.broadcast_to(of_first, drawn.shape))

@@ -10,14 +10,18 @@ from toy import KEY
 
 import stochgp.posteriors.local as local
 from stochgp.data import Neighbours
+from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.kernels import RBF, Matern32, Warped
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives import conditionals
+from stochgp.objectives.conditionals import conditional_moments
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.base import Request
+from stochgp.posteriors.local import NearRows
 from stochgp.storage.files import load_tree, save_tree
 
 
@@ -238,3 +242,21 @@ def test_a_tree_that_is_there_is_not_counted_again():
     before = posterior.need_bytes(asked)
     posterior.mean(_data(3, seed=2)[0])
     assert before - posterior.need_bytes(asked) == 60 * (8 * 2 + 32)  # places, and the tree's own
+
+
+@pytest.mark.parametrize("noise", [0.05, 1e-14])
+def test_moments_by_a_factor_are_those_by_the_inverse(noise):
+    """Also where the variance is perhaps below its rounding error, which the factor leaves to the inverse."""
+    rng = np.random.default_rng(3)
+    X, y, weight = rng.normal(size=(300, 3)), rng.normal(size=300), rng.integers(1, 4, size=300) * 1.0
+    kernel = Matern32(lengthscale=[0.7, 1.0, 2.0], variance=1.3) + RBF(lengthscale=3.0, variance=0.4)
+    near = NearRows(KernelGP(kernel, known_noise(noise)), X, y, weight)
+    Z = rng.normal(size=(40, 3))
+    numbers = near.tree.query(near._places(Z), 20)
+    found = near.given(numbers, Z)
+    rows = Data(X[numbers], y[numbers], weight[numbers])
+    with jax.enable_x64(True):
+        expected = conditional_moments(near.gp, rows, Z)
+    for value, of in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, of, rtol=1e-8 if noise < 1e-6 else 1e-10)
+    assert np.isnan(near._by_factor(numbers, Z)[1]).any() == (noise < 1e-6)

@@ -3,11 +3,12 @@
 import dataclasses
 import logging
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
@@ -170,9 +171,7 @@ def read_rows(
     return Data(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
 
 
-def read_inputs(
-    estimator: BaseEstimator, encoder: Encoder | None, X: Any, budget: Budget
-) -> Float[np.ndarray, "N D"]:
+def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
         is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
@@ -185,7 +184,7 @@ def read_inputs(
     if encoder is None:
         refuse_not_finite(X)
         return X
-    X, notes = _encoded(encoder, X, budget)
+    X, notes = _encoded(encoder, X, lambda: Budget.of(estimator.memory_limit))
     for note in notes:
         logger.info(note)
         if isinstance(note, Caution):
@@ -211,7 +210,7 @@ def read_inputs_at_fit(
     """(What encodes the table, None for an array of which nothing is imputed; the numbers); sets `n_features_in_` and `feature_names_in_`."""
     if not is_array(X):
         encoder = TableEncoder.fit(X, missing=missing, targets=targets)
-        numbers = _encoded(encoder, X, budget, targets)[0]
+        numbers = _encoded(encoder, X, lambda: budget, targets)[0]
         has_names = all(isinstance(name, str) for name in getattr(X, "column_names", X.columns))
         names = [rule.name for rule in encoder.columns]
         name_inputs(estimator, len(names), names if has_names else None)
@@ -221,11 +220,11 @@ def read_inputs_at_fit(
         refuse_not_finite(X)
         return None, X
     encoder = TableEncoder.fit(X, missing=missing)
-    return encoder, _encoded(encoder, X, budget)[0]
+    return encoder, _encoded(encoder, X, lambda: budget)[0]
 
 
 def _encoded(
-    encoder: TableEncoder, X: Any, budget: Budget, targets: LevelTargets | None = None
+    encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: LevelTargets | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
     if (
@@ -236,7 +235,7 @@ def _encoded(
     ):
         return X, []
     n_columns = len(encoder.output_names)
-    budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
+    budget().require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
     numbers, notes = encoder.encoded(X)
     if targets is not None:
         return encoder.in_folds(numbers, X, targets), []

@@ -37,6 +37,10 @@ class AbstractDistribution(eqx.Module):
     their fields.
     """
 
+    __getattribute__ = (
+        object.__getattribute__
+    )  # methods are plain ones: Equinox would make a pytree of each that is called
+
     @property
     def n_rows(self) -> int:
         """N."""
@@ -318,7 +322,12 @@ def crps_of_counts(
 
 def inside(p: np.ndarray) -> np.ndarray:
     """Probabilities kept off 0 and 1, where quantiles are infinite."""
-    return np.clip(p, 1e-300, 1 - 1e-16)
+    return np.broadcast_to(np.clip(once(p), 1e-300, 1 - 1e-16), p.shape)
+
+
+def once(p: np.ndarray) -> np.ndarray:
+    """The first row if all rows are views of it, as probabilities usually are: quantiles of it are computed once."""
+    return p[:1] if p.ndim == 2 and p.strides[0] == 0 else p
 
 
 def solve_increasing(
@@ -328,25 +337,38 @@ def solve_increasing(
     start: np.ndarray | None = None,
     some: Callable[[np.ndarray], Callable] | None = None,
 ) -> np.ndarray:
-    """x in [low, high] with value(x) = 0, of each entry: Newton steps in a bracket, halved if they leave it.
+    """x in [low, high] with value(x) = 0, of each entry: by Newton's method, then by cubic Hermite interpolation of x(value), halved where these leave the bracket.
 
     `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle. `some(mask)` is
-    `value_and_slope` for the entries of a mask, as a column: once most entries are solved it is called for the others.
+    `value_and_slope` for the entries of a mask, as a column: once most entries are solved it is called for the others. The last step of an entry is not
+    evaluated: by the ratio r of its last two values, the next one is at most r² of the last.
     """
     x = 0.5 * (low + high) if start is None else start
+    old: Any = (x, 0.0, 0.0)
     for _ in range(MAX_STEPS):
         value, slope = value_and_slope(x)
         low, high = np.where(value < 0, x, low), np.where(value < 0, high, x)
-        done = (np.abs(value) <= CLOSE) | (high - low <= CLOSE * np.maximum(np.abs(low), np.abs(high)))
+        exact = (value == 0) | (high - low <= CLOSE * np.maximum(np.abs(low), np.abs(high)))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            now = x, value, 1 / slope
+            following = _hermite_root(*now, *old)
+            within = (following > low) & (following < high)  # False for NaN
+            done = exact | (np.abs(value) * np.minimum(np.square(value / old[1]), 1) <= CLOSE)
+        old = now
+        x = np.where(exact | (done & ~within), x, np.where(within, following, 0.5 * (low + high)))
         if done.all():
             break
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            newton = x - value / slope
-        within = (newton > low) & (newton < high)  # False for NaN
-        x = np.where(done, x, np.where(within, newton, 0.5 * (low + high)))
         if some is not None and 2 * done.sum() > done.size:
             left = ~done
             least, most, at = (part[left][:, None] for part in (low, high, x))
             x[left] = solve_increasing(some(left), least, most, at)[:, 0]
             break
     return x
+
+
+def _hermite_root(x: Any, v: Any, d: Any, x0: Any, v0: Any, d0: Any) -> np.ndarray:
+    """x(0) by the cubic through x(v), x(v0) with the slopes d and d0, if v is less than half as large as v0; else by Newton's method."""
+    newton, h = x - v * d, v - v0
+    D = (x - x0) / h
+    cubic = newton + v**2 / h * (d - D - (d - 2 * D + d0) / h * v0)
+    return np.where(2 * np.abs(v) < np.abs(v0), cubic, newton)

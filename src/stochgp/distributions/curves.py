@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
-from stochgp.distributions.base import SMALLEST, AbstractDistribution, PerRow, Points, inside
+from stochgp.distributions.base import SMALLEST, AbstractDistribution, PerRow, Points, inside, once
 
 Probabilities = Any  # arrays of one shape, in [0, 1]
 
@@ -53,7 +53,7 @@ class BetaCurve(eqx.Module):
 
     def inverse(self, p: Probabilities) -> Probabilities:
         """u with R(u) = p."""
-        return betaincinv(self.a, self.b, p)
+        return np.broadcast_to(betaincinv(self.a, self.b, once(p)), p.shape)
 
 
 class PositiveCurve(eqx.Module):

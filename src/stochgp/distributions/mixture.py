@@ -91,7 +91,9 @@ class Mixture(AbstractDistribution):
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 
     def _logpdf(self, y: Points) -> Points:
-        return _log_density(self._weighted, y)
+        with np.errstate(divide="ignore"):
+            each = [part._logpdf(y) + np.log(w)[..., None] for w, part in self._weighted]
+        return np.asarray(logsumexp(np.stack(each), axis=0))
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         below, above = np.zeros_like(y), np.zeros_like(y)
@@ -105,7 +107,7 @@ class Mixture(AbstractDistribution):
         return sum((w[..., None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
 
     def _quantile(self, p: Points) -> Points:
-        """Solve `_equation` between the quantiles of the parts; a point mass is at all p of its step. Of parts of one transform T: T⁻¹ of those of their bases."""
+        """Solve `_equation` between the quantiles of the parts, and on one side of point masses or at one of them. Of parts of one transform T: T⁻¹ of those of their bases."""
         transforms: list[Any] = [getattr(part, "transform", None) for part in self.parts]
         if transforms[0] is not None and all(eqx.tree_equal(T, transforms[0]) is True for T in transforms):
             bases: Any = tuple(vars(part)["base"] for part in self.parts)
@@ -115,13 +117,11 @@ class Mixture(AbstractDistribution):
         start = sum(
             (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
         )
+        for at in (at for at, part in zip(each, self.parts, strict=True) if part.has_masses):
+            high = np.where(p <= self._tails(at)[0], np.minimum(high, at), high)
+            low = np.where(p > self._before(at), np.maximum(low, at), low)
         some = lambda left: self[np.nonzero(left)[0]]._equation(p[left][:, None])
-        found = solve_increasing(self._equation(p), low, high, np.clip(start, low, high), some)
-        for part in self.parts:
-            if isinstance(part, PointMass):
-                at = part._quantile(p)
-                found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)
-        return found
+        return solve_increasing(self._equation(p), low, high, np.clip(start, low, high), some)
 
     def _equation(self, p: Points) -> Callable[[Points], tuple[Points, Points]]:
         """log F(y) − log p, or log(1 − p) − log(1 − F) for p ≥ ½, and its slope in y."""
@@ -131,7 +131,10 @@ class Mixture(AbstractDistribution):
             below, above = self._tails(y)
             tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
             value = np.log(tail) - np.log(np.minimum(p, 1 - p))
-            return np.where(p < 0.5, value, -value), np.exp(_log_density(continuous, y)) / tail
+            density = sum(
+                (w[..., None] * np.exp(part._logpdf(y)) for w, part in continuous), np.zeros_like(y)
+            )
+            return np.where(p < 0.5, value, -value), density / tail
 
         return value_and_slope
 
@@ -161,13 +164,6 @@ def _absolute(mean: Points, std: Points) -> Points:
     """E|Z|, Z ~ N(mean, std²)."""
     z = mean / std
     return mean * (2 * ndtr(z) - 1) + std * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2)
-
-
-def _log_density(weighted: list[tuple[Any, AbstractDistribution]], y: Points) -> Points:
-    """log Σ_j w_j p_j(y), −inf of no parts."""
-    with np.errstate(divide="ignore"):
-        each = [part._logpdf(y) + np.log(w)[..., None] for w, part in weighted]
-    return np.asarray(logsumexp(np.stack(each), axis=0)) if each else np.full_like(y, -np.inf)
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:

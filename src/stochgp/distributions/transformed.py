@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Float64
 
-from stochgp.distributions.base import AbstractDistribution, Points, crps_of_counts
+from stochgp.distributions.base import OF_PIECE, AbstractDistribution, Points, crps_of_counts
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
@@ -97,8 +97,9 @@ class Rounded(AbstractDistribution):
         return True
 
     @property
-    def _held(self) -> int:
-        return 2 * SUMMED * self.base._held
+    def _pieces(self) -> int:
+        """Those of as many evaluations as `_moments` needs."""
+        return 2 * SUMMED // OF_PIECE
 
     def _logpdf(self, y: Points) -> Points:
         known = (y >= 0) & (y == np.floor(y))

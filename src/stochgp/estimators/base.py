@@ -4,8 +4,6 @@ import html
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sklearn.utils import estimator_html_repr
-
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.report import summarise
 from stochgp.likelihoods import Warped
@@ -63,6 +61,8 @@ class GPEstimator(PosteriorEstimator):
 
     def _html_repr(self) -> str:
         """In notebooks: what scikit-learn shows, and the summary."""
+        from sklearn.utils import estimator_html_repr  # slow to load
+
         text = f"<pre>{html.escape(self.summary())}</pre>" if hasattr(self, "plan_") else ""
         return estimator_html_repr(self) + text
 

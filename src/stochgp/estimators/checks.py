@@ -70,6 +70,8 @@ class Seen:
     def varying(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> str:
         """What to say of columns that were constant in training, and vary in X; "" of none."""
         moved, held = np.zeros(len(self.low), bool), np.flatnonzero(self.low == self.high)
+        if len(held) == 0:
+            return ""
         moved[held] = ~np.isclose(X[:, held], self.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
         if not moved.any():
             return ""
@@ -81,7 +83,8 @@ class Seen:
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
         """(What to say of rows outside of the training range, "" of none; whether at least half of the rows lie outside by half of a column's width)."""
         outside, worst, is_far = np.zeros(len(X), bool), (0.0, 0, 0), False
-        for d in np.flatnonzero(self.low < self.high):
+        within = (X.min(axis=0) >= self.low) & (X.max(axis=0) <= self.high) if len(X) else np.False_
+        for d in np.flatnonzero((self.low < self.high) & ~within):
             low, high = self.low[d], self.high[d]
             excess = np.nan_to_num(np.maximum(low - X[:, d], X[:, d] - high)) / (high - low)
             outside |= excess * (high - low) > SAME * max(abs(low), abs(high))

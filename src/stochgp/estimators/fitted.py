@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
@@ -164,11 +163,8 @@ class Fitted:
             covariance[np.diag_indices(len(X))] += noise * self.target_scale**2
         return covariance
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> FunctionDraws:
-        """Functions drawn from the posterior, in the user's units. Raises ValueError, with both numbers, if they exceed the memory limit."""
-        budget.require(
-            self.posterior.need_bytes(Request(n_samples=n_samples)), f"drawing {n_samples} functions"
-        )
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionDraws:
+        """Functions drawn from the posterior, in the user's units."""
         of_functions, _ = draw_keys(key)
         m, normals = self.observation.mean_function, None
         with jax.enable_x64(True):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from stochgp.compiled import quick_jit
 from stochgp.data import Standardiser
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
@@ -103,6 +104,6 @@ class FunctionDraws(AbstractDraws):
         return values if self.transform is None else self.transform.inverse(values)
 
 
-@eqx.filter_jit
+@quick_jit
 def _apply(functions: AbstractFunctions, X: Any) -> Array:
     return functions(jnp.asarray(X))

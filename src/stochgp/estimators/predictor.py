@@ -22,6 +22,8 @@ from stochgp.posteriors import Request
 from stochgp.tables.encoding import known_instead
 from stochgp.warning import say, warn
 
+FEW_BYTES = 1 << 25  # whose check would take longer than the prediction of a row
+
 logger = logging.getLogger("stochgp.estimators")
 
 
@@ -109,7 +111,7 @@ class PosteriorEstimator(BaseEstimator):
                     UserWarning,
                     stacklevel=3,
                 )
-        found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        found = read_inputs(self, encoder, X)
         seen = self._fitted.seen
         if seen is not None:
             new = known_instead(encoder, found)[0]
@@ -123,11 +125,11 @@ class PosteriorEstimator(BaseEstimator):
                 say(self.verbose, text)
         return found
 
-    def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
-        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
-        budget = Budget.of(self.memory_limit)
-        budget.require(self._fitted.need_bytes(request) + results, what)
-        return budget
+    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results. Few bytes always fit into half of what is available."""
+        need = self._fitted.need_bytes(request) + results
+        if self.memory_limit is not None or need > FEW_BYTES:
+            Budget.of(self.memory_limit).require(need, what)
 
 
 class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
@@ -243,8 +245,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        budget = self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
-        return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
+        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
+        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
 
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
         what = f"{len(q)} quantiles at {len(X)} rows"

@@ -209,7 +209,7 @@ def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
     """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
-    learner, why = sparse_learner_of(estimator)
+    learner, why = sparse_learner_of(estimator, 0, False)
     if not isinstance(learner, AbstractGrowing):
         raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
     size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))

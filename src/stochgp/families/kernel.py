@@ -244,7 +244,7 @@ class KernelGPRegressor(FamilyRegressor):
         check_is_fitted(self)
         budget = Budget.of(self.memory_limit)
         encoder = self._fitted.encoder
-        X = read_inputs(self, encoder, X, budget).astype(float, copy=False)
+        X = read_inputs(self, encoder, X).astype(float, copy=False)
         rows = read_rows(X, y, sample_weight, joins=encoder, may_weigh_nothing=True).counted()
         rows = within_reach(self._fitted, rows, stacklevel=2)
         if len(rows) == 0:

@@ -36,7 +36,7 @@ from stochgp.families.variational import (
     start,
     variational_posterior,
 )
-from stochgp.learners import AbstractLearner
+from stochgp.learners import SGPR, AbstractLearner
 from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import SparseGP, revalued
 from stochgp.names import lookup
@@ -62,7 +62,7 @@ class SparseGPRegressor(FamilyRegressor):
         "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
         `stochgp.kernels`, deep ones included.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
-        "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
+        "svgp": mini-batches, and with up to 1,000 rows of Gaussian noise as "sgpr"; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
         ascent. Functions of the last two grow from the rows, so they can learn from a stream. With Gaussian noise each `fit` ends with the best q(f) of all rows.
     n_inducing : int
         Inducing points; all rows where there are fewer.
@@ -138,7 +138,7 @@ class SparseGPRegressor(FamilyRegressor):
                 self, X, y, sample_weight, groups, context,
                 inputs=inputs, keeps_all=False, counts=asked.is_of_counts,
             )  # fmt: skip
-            learner = self._learner(context)
+            learner = self._learner(asked, data, context)
             warn_of_data(self, data, learns=True)
             gp = self._start(learner, data, context)
             learned, _ = learn(learner, gp, data, context)
@@ -192,7 +192,7 @@ class SparseGPRegressor(FamilyRegressor):
     def _grows(self) -> bool:
         return self.approximation in growing.GROWING
 
-    def _learner(self, context: FitContext) -> AbstractLearner:
+    def _learner(self, asked: Asked, data: TrainingData, context: FitContext) -> AbstractLearner:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
         if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
             raise ValueError(
@@ -200,7 +200,7 @@ class SparseGPRegressor(FamilyRegressor):
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
-        learner, why = sparse_learner_of(self)
+        learner, why = sparse_learner_of(self, data.n_all, asked.name in (AUTO, GAUSSIAN))
         context.record("learner", type(learner).__name__, why)
         return learner
 
@@ -211,7 +211,7 @@ class SparseGPRegressor(FamilyRegressor):
         given = self._likelihood
         if given != AUTO:
             context.record("likelihood", given if isinstance(given, str) else type(given).__name__, AS_ASKED)
-        jitter = WIDE_JITTER if self.approximation == "sgpr" else None
+        jitter = WIDE_JITTER if isinstance(learner, SGPR) else None
         return start(self, data, likelihood, variance, context, jitter=jitter)
 
     def _posterior(self, gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:

@@ -3,12 +3,12 @@
 import typing
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
+from stochgp.compiled import quick_jit
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import Source
@@ -143,6 +143,6 @@ def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate, tuple[str
     return SparseGP(wide.kernel, best, wide.likelihood), Estimate(found.bound / source.count), how
 
 
-@eqx.filter_jit
+@quick_jit
 def _at(points: InducingPoints, naturals: Naturals) -> InducingPoints:
     return points.at(naturals)

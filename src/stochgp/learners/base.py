@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.devices import on_all, on_one, spread
@@ -34,6 +35,7 @@ from stochgp.learners.step_plan import StepPlan, size_of_few
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
+FEW_ROWS = 2_000  # with which steps take less time than their program
 MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 SQUARES = "loss_squared"  # of the steps, from which the standard error of their mean follows
 
@@ -260,7 +262,8 @@ class AbstractBatchLearner(AbstractLearner):
         if mesh is not None and is_spread:
             state, batches = on_all(state, mesh), spread(batches, mesh, axis=indices.ndim - 1)
         words = np.asarray(seed, np.uint32)
-        state, info, squares = _scan(compiled, state, batches, np.asarray(first_step), words)
+        scan = _quick_scan if problem.source.size <= FEW_ROWS else _scan
+        state, info, squares = scan(compiled, state, batches, np.asarray(first_step), words)
         numbers = {name: float(value) for name, value in info.items()} | {SQUARES: float(squares)}
         return on_one(state) if is_spread else state, numbers
 
@@ -280,8 +283,7 @@ def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return wider, np.repeat([P / B, 0.0], [B, P - B])
 
 
-@eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
+def _steps(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
     """(State after a step on each of a stack of batches, means of their numbers, the mean of the squared losses).
 
     A step's key depends on its number alone.
@@ -298,3 +300,6 @@ def _scan(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -
     dynamic, infos = jax.lax.scan(body, dynamic, (batches, steps))
     squares = jnp.mean(jnp.square(infos["loss"].astype(jnp.float64)))
     return eqx.combine(dynamic, static), jax.tree.map(jnp.mean, infos), squares
+
+
+_scan, _quick_scan = eqx.filter_jit(_steps), quick_jit(_steps)

@@ -11,6 +11,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, PyTree
 
+from stochgp.compiled import quick_jit
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import cast
@@ -91,7 +92,7 @@ def start_rate(learning_rate: Any, chosen: float | None) -> float:
     return chosen
 
 
-@eqx.filter_jit
+@quick_jit
 def _started(optimizer: Optimizer, parameters: list[Array]) -> PyTree:
     return optimizer(1.0).init(parameters)
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
@@ -94,7 +95,7 @@ class SGPR(AbstractQuasiNewton):
 
     def model(self, state: QuasiState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
-        return at_naturals(cast(SparseGP, super().model(state)), state.known)
+        return _at_naturals(cast(SparseGP, super().model(state)), state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """q(v) is in the rest."""
@@ -196,7 +197,11 @@ class SVGP(AbstractBatchLearner):
         naturals = None if self.natural_rate is None else _naturals(q.mean, q.root)
         descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
         n, count = problem.source.size, problem.source.count
-        start = None if self.spread is None else jax.tree.map(jnp.copy, self._with_prior(gp))
+        start = (
+            None
+            if self.spread is None
+            else jax.tree.map(lambda leaf: on_device(np.array(leaf)), self._with_prior(gp))
+        )
         return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
@@ -237,4 +242,5 @@ class SVGP(AbstractBatchLearner):
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
 
 
-_naturals = eqx.filter_jit(Naturals.of_gaussian)  # one program in place of one for each operation
+# One program in place of one for each operation.
+_naturals, _at_naturals = quick_jit(Naturals.of_gaussian), quick_jit(at_naturals)

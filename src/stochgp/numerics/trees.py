@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int32
 
 from stochgp.numerics.arrays import on_device
 
+FEW_ROWS = 32  # with which a loop over the trees takes longer than its comparisons
+
 
 class Trees(eqx.Module):
     """g(x) = Σ_t leaves[t, b_t(x)]: b_t(x) has the binary digits [x[inputs[t, k]] > thresholds[t, k]], k = 1 … d, the first one highest.
@@ -46,6 +48,10 @@ class Trees(eqx.Module):
         inputs, thresholds, leaves = (
             np.asarray(part) for part in (self.inputs, self.thresholds, self.leaves)
         )
+        if 0 < len(X) <= FEW_ROWS and len(leaves):  # all trees at once, added in the same order
+            place = 2 ** np.arange(inputs.shape[1])[::-1]
+            leaf = (X[:, inputs] > thresholds) @ place
+            return np.cumsum(leaves[np.arange(len(leaves)), leaf], axis=1, dtype=np.float64)[:, -1]
         total, columns = np.zeros(len(X)), np.ascontiguousarray(X.T)
         for j, cut, values in zip(inputs, thresholds, leaves, strict=True):
             leaf = np.zeros(len(X), np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
+from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource, Source
 from stochgp.data.rows import Data
 from stochgp.deadline import in_time
@@ -87,7 +88,7 @@ def lower_bound_and_gradient(
         total = _slope_among(theta, rest, weights)
         slopes = sum_over_rows(_slopes, theta, source.blocks(_pass_rows(gp)), rest, weights)
         total = total_of((total, slopes))
-        gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
+        gradient = jax.tree.map(lambda g: np.asarray(g) / source.count, when_ready(total))
         return found.bound / source.count, gradient, found.naturals
 
 
@@ -128,7 +129,7 @@ def _collapsed(s: Statistics) -> Collapsed:
     return Collapsed(-0.5 * float(total), Naturals(on_device(precision[None]), on_device(cross[None])))
 
 
-@jax.jit
+@quick_jit
 def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
     """(P, p, the derivative by k(Z, Z))."""
     eye = jnp.eye(inverse.shape[0], dtype=inverse.dtype)
@@ -140,7 +141,7 @@ def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
     return within(eye - S), matmul(inverse.T, m), among
 
 
-@eqx.filter_jit
+@quick_jit
 def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
     """The derivatives through k(Z, Z)."""
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.memory import Source
 from stochgp.data.rows import Data
 from stochgp.deadline import in_time
@@ -86,9 +87,14 @@ def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
         parts = np.atleast_1d(
             np.asarray(sum_over_rows(_expected, wide, in_time(source.blocks(CHUNK_ROWS)), process))
         )
-        value = (float(np.mean(parts)) - float(process.divergence())) / source.count
+        value = (float(np.mean(parts)) - float(_divergence(process))) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
         return Estimate(value, error / source.count)
+
+
+@quick_jit
+def _divergence(process: Any) -> Float[Array, ""]:
+    return process.divergence()
 
 
 def _expected(gp: SparseGP, rows: Data, process: Any) -> Float[Array, " R"]:

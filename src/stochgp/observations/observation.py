@@ -22,7 +22,7 @@ from stochgp.distributions import (
     Warped,
 )
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
-from stochgp.likelihoods.noise import noise_variances, with_level
+from stochgp.likelihoods.noise import ConstantNoise, noise_variances, with_level
 from stochgp.observations.error_distribution import Dispersion
 from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.parameters import cast
@@ -200,6 +200,8 @@ class Observation:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
         ones, noise = np.ones(NOISE_ROWS), self._noise
+        if isinstance(noise, ConstantNoise):
+            return np.full(len(X.X), self.noise_variance)
         (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
         return self._noise_factor * found
 

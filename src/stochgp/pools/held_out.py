@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from stochgp import deadline
 from stochgp.choosing import prefer
@@ -93,6 +92,8 @@ def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.nd
 
     Classes of fewer rows than folds are divided as if they were of the largest class.
     """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to load
+
     classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
     group = None if rows.group is None else clustered.divisible(rows.group)
     n_folds = n_folds if group is None else min(n_folds, len(np.unique(group)))

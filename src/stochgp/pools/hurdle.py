@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 from sklearn.base import clone
 
-from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
 from stochgp.data.reading import Encoder
@@ -92,7 +91,7 @@ class Hurdle:
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         return np.zeros((len(X), len(X)))
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "Hurdle":
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "Hurdle":
         return dataclasses.replace(self, n_samples=n_samples)
 
     def observed(self, functions: "Hurdle", X: Inputs, *, key: PRNGKeyArray) -> Draws:

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import logsumexp
 
-from stochgp.budget import Budget
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
@@ -118,14 +117,11 @@ class Pool:
                 total += both * (of_pair + C if j == k else of_pair)
         return total
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "PooledDraws":
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "PooledDraws":
         """Functions drawn from the pool, in the user's units."""
         u = np.random.default_rng(seed_of(split(key, 1)[0])).uniform(size=n_samples)
         keys = (jax.random.fold_in(key, k) for k in range(len(self.members)))
-        drawn = (
-            m.sample_functions(n_samples, key=own, budget=budget)
-            for m, own in zip(self.members, keys, strict=True)
-        )
+        drawn = (m.sample_functions(n_samples, key=own) for m, own in zip(self.members, keys, strict=True))
         return PooledDraws(tuple(drawn), jnp.asarray(u, jnp.float32), self.pooling)
 
     def observed(self, functions: "PooledDraws", X: Inputs, *, key: PRNGKeyArray) -> Draws:

@@ -64,6 +64,10 @@ class AbstractPosterior(eqx.Module):
     `block_rows` is None if they take any number of rows.
     """
 
+    __getattribute__ = (
+        object.__getattribute__
+    )  # methods are plain ones: Equinox would make a pytree of each that is called
+
     block_rows: eqx.AbstractClassVar[int | None]
     # Whether `errors_of_left_out` leaves out the other rows of a group too.
     leaves_groups_out: ClassVar[bool] = False

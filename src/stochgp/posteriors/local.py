@@ -13,10 +13,11 @@ from stochgp.data.rows import Data
 from stochgp.data.standardise import MOST_ROWS
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import noise_of_rows, with_level
+from stochgp.likelihoods.noise import ConstantNoise, noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
+from stochgp.numerics.linalg import rounding_error
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
 from stochgp.parameters import cast, value_of
@@ -55,8 +56,13 @@ class NearRows:
         with jax.enable_x64(True):
             self.gp: KernelGP = on_host(cast(gp, np.float64))
         self.X, self.y, self.weight, self.slack = X, y, weight, SLACK if quick else None
-        terms = dense.terms_of(self.gp.kernel)
-        self._term = terms[0] if terms is not None and len(terms) == 1 else None
+        self._terms, self._noise = dense.terms_of(self.gp.kernel), float(self.gp.noise.level)
+        self._term = self._terms[0] if self._terms is not None and len(self._terms) == 1 else None
+
+    @functools.cached_property
+    def _scaled(self) -> list[Float[np.ndarray, "N A"]]:
+        """The training rows in units of each term's lengthscales."""
+        return [term.scaled(np.asarray(self.X, np.float64)) for term in self._terms or ()]
 
     @functools.cached_property
     def tree(self) -> Neighbours:
@@ -87,17 +93,58 @@ class NearRows:
         """`moments` at rows Z given these rows; −1 is none."""
         parts = parts_of(near)
         starts = np.cumsum([0, *map(len, parts)])
+        by_factor = self._terms is not None and isinstance(self.gp.noise, ConstantNoise)
+        by_factor = by_factor and not (near == NONE).any()
 
         def one(number: int) -> Moments:
-            S = parts[number]
-            count = np.where(S == NONE, 0.0, self.weight[S])
-            rows = Data(self.X[S].astype(np.float64), self.y[S].astype(np.float64), count)
-            return conditional_moments(self.gp, rows, Z[starts[number] : starts[number + 1]])
+            S, x = parts[number], Z[starts[number] : starts[number + 1]]
+            found = self._by_factor(S, x) if by_factor else np.full((3, len(S)), np.nan)
+            if (left := np.isnan(found[1])).any():
+                count = np.where(S[left] == NONE, 0.0, self.weight[S[left]])
+                X, y = (part[S[left]].astype(np.float64) for part in (self.X, self.y))
+                found[:, left] = conditional_moments(self.gp, Data(X, y, count), x[left])
+            return found[0], found[1], found[2]
 
         with jax.enable_x64(True):
             found = in_threads(one, range(len(parts))) or [(np.zeros(0),) * 3]
         mean, variance, prior = (np.concatenate(part) for part in zip(*found, strict=True))
         return mean, variance, prior
+
+    def _by_factor(self, near: Int[np.ndarray, "B k"], x: Float[np.ndarray, "B D"]) -> np.ndarray:
+        """`conditional_moments` [3, B] by one Cholesky factor of each neighbourhood, whose last two rows are x and the targets: L_yx L_xx is −mean, L_xx² is V.
+
+        NaN where a variance is perhaps below its rounding error: ‖h‖² is at most k(x, x)/σ², σ² the least noise.
+        """
+        (B, n), found = near.shape, np.full((3, len(near)), np.nan)
+        below = np.tril_indices(n + 1)
+        K = np.zeros((B, len(below[0])))
+        for term, rows in zip(self._terms or (), self._scaled, strict=True):
+            z = np.zeros((B, n + 1, rows.shape[1]))  # from x on
+            np.subtract(rows[near], term.scaled(np.asarray(x, np.float64))[:, None], out=z[:, :-1])
+            products = z @ z.swapaxes(1, 2)
+            norms = products.diagonal(axis1=1, axis2=2)
+            s = products[:, *below]
+            s *= -2
+            s += norms[:, below[0]]
+            s += norms[:, below[1]]
+            K += term.variance * dense.profile(term, np.maximum(s, 0, out=s))[0]
+        joint, own, prior = np.zeros((B, n + 2, n + 2)), np.arange(n + 1), K[:, -1]
+        y, noise = self.y[near], np.pad(1 / self.weight[near], ((0, 0), (0, 1)), constant_values=1.0)
+        joint[:, *below] = K
+        joint[:, own, own] += self._noise * noise
+        least = self._noise / max(1.0, float(self.weight.max()))
+        joint[:, -1, :-2], joint[:, -1, -1] = (
+            y,
+            1 + 2 * np.sum(np.square(y), axis=1) / least,
+        )  # more than yᵀA⁻¹y
+        try:
+            L = np.linalg.cholesky(joint)
+        except np.linalg.LinAlgError:
+            return found
+        found[:] = -L[:, -1, -2] * L[:, -2, -2], np.square(L[:, -2, -2]) - self._noise, prior
+        found[1, found[1] <= rounding_error(prior, prior / least, np.float64)] = np.nan
+        found[1] = np.minimum(found[1], prior)
+        return found
 
     def noise_of_one(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """σ²s of one observation at each of these training rows."""
@@ -109,7 +156,8 @@ class NearRows:
         (N, D), kernel = self.X.shape, self.gp.kernel
         there = value_of(kernel).has_places and "tree" in vars(self)
         search = local_search_bytes(kernel, 0 if there else N, D, min(n_points, MOST_ROWS), n)
-        return 64 * n_points + search + 8 * ARRAYS * cores() * max(PAIRS, (n + 1) ** 2)
+        each = (n + 1) ** 2
+        return 64 * n_points + search + 8 * ARRAYS * min(n_points * each, cores() * max(PAIRS, each))
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
         """Where rows are compared, or the rows if the kernel says where."""

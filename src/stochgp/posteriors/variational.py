@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import by_blocks
@@ -81,16 +82,16 @@ class VariationalPosterior(AbstractPosterior):
         gp = cast(gp, jnp.float64)
         return cls(value_of(gp.kernel), process_of(gp), n_inputs, dtype)
 
-    @eqx.filter_jit
+    @quick_jit
     def mean(self, X: Rows) -> PerRow:
         return self.process.mean(_wide(X))[:, 0]
 
-    @eqx.filter_jit
+    @quick_jit
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         mean, variance = self.process.moments(_wide(X))
         return mean[:, 0], variance[:, 0]
 
-    @eqx.filter_jit
+    @quick_jit
     def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
         return self.process.moments(_wide(X))
@@ -123,7 +124,7 @@ class VariationalPosterior(AbstractPosterior):
         )
         return y - mean, variance
 
-    @eqx.filter_jit
+    @quick_jit
     def _left_out(self, X: Rows, y: PerRow, precision: PerRow) -> tuple[PerRow, PerRow]:
         process: Any = self.process
         return process.left_out(*map(_wide, (X, y, precision)))
@@ -151,13 +152,13 @@ class VariationalPosterior(AbstractPosterior):
         work = COMPILER_BYTES + 8 * BLOCK * 4 * M if request.n_rows or request.n_samples else 0
         return int(work + rows + (functions if request.n_samples else 0))
 
-    @eqx.filter_jit
+    @quick_jit
     def _covariance(self, X: Rows) -> tuple[Array, Array]:
         K, W, V = self.process.covariance_parts(_wide(X))
         return K - matmul(W.T, W), einsum("mi,mj->ij", V[0], V[0])
 
 
-@eqx.filter_jit
+@quick_jit
 def _diagonal(kernel: Any, X: Rows) -> Array:
     return value_of(kernel).diag(jnp.asarray(X))
 
