@@ -21,7 +21,7 @@ from jax._src.core import trace_state_clean
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
-QUICK = {"xla_backend_optimization_level": 1}
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 LARGEST = 1_000_000_000  # bytes; from a larger folder the least recently read half is removed
 
 _log = logging.getLogger("stochgp")
@@ -164,13 +164,27 @@ def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
 
     Within another program it is a part of that one.
     """
-    program = eqx.filter_jit(function, compiler_options=QUICK)  # pyright: ignore[reportCallIssue]
+
+    @functools.cache
+    def program() -> Callable[..., R]:
+        return eqx.filter_jit(function, **_quick_options())  # pyright: ignore[reportCallIssue]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> R:
-        return (program if trace_state_clean() else function)(*args, **kwargs)
+        return (program() if trace_state_clean() else function)(*args, **kwargs)
 
     return call
+
+
+@functools.cache
+def _quick_options() -> dict[str, Any]:
+    """`QUICK` as an argument of `jax.jit`; none if this version of XLA does not know these options."""
+    options: Any = {"compiler_options": QUICK}
+    try:
+        jax.jit(lambda: 0, **options).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options
 
 
 def cores() -> int:
