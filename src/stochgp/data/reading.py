@@ -104,6 +104,12 @@ def read_training_rows(
     return rows.merged(packed), encoder
 
 
+def _has_rows(X: Any, n: int) -> bool:
+    """Whether X has n rows; False of sparse matrices and of what has no length, which are refused when they are read."""
+    is_sized = hasattr(X, "__len__") and not hasattr(X, "toarray") and getattr(X, "shape", None) != ()
+    return is_sized and len(X) == n
+
+
 def _known(
     X: Any,
     y: Float[np.ndarray, " N"],
@@ -121,7 +127,8 @@ def _known(
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
     unknown = np.isnan(y)
-    empty = np.zeros(len(y), bool) if X is None or refuses else rows_without_values(X)
+    can_be_empty = not refuses and _has_rows(X, len(y))
+    empty = rows_without_values(X) if can_be_empty else np.zeros(len(y), bool)
     kept = np.ones(len(y), bool) if weight is None else weight > 0
     drop = unknown | empty | codes
     if not drop.any():

@@ -38,7 +38,7 @@ class Data:
         return len(self.y)
 
     @property
-    def weights(self) -> Real[np.ndarray, " N"]:
+    def weights(self) -> Real[Any, " N"]:
         """ρ of every row."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
