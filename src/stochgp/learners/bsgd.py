@@ -47,7 +47,7 @@ class BSGD(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
-        As of `AbstractLearner`; B is 16 in sgGP's paper, epochs None = as many as suit the evaluator: 4,096 steps by loss. `PowerLaw(α₁, 1.0)` with
+        As of `AbstractBatchLearner`; B is 16 in sgGP's paper, epochs None = as many as suit the evaluator: 4,096 steps by loss. `PowerLaw(α₁, 1.0)` with
         `optax.sgd` is the α₁/k of sgGP's paper.
     sampling : AbstractSampling or None
         Which rows make a batch; None = `Uniform()` for feature GPs and for kernels without places by which nearest rows are found, else

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
@@ -87,17 +86,12 @@ class AbstractConditionals(AbstractLearner):
     joint: eqx.AbstractClassVar[bool]
     n_scored: eqx.AbstractVar[int]
 
-    batch_size: ClassVar[None] = None
-    learning_rate: ClassVar[None] = None
-    optimizer: ClassVar[None] = None
-    decay: ClassVar[Schedule] = constant
     epochs: int | None = None
     n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
     warm_rows: int | None = WARM_ROWS
     searches: int = SEARCHES
-    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common("warm_rows")
@@ -303,8 +297,6 @@ class LeaveOneOut(AbstractConditionals):
         Rows whose exact likelihood gives the start of the steps; None = the parameters given.
     searches : int
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
-    evaluator : AbstractEvaluator or None
-        As of `AbstractLearner`.
     """
 
     joint: ClassVar[bool] = False
@@ -327,7 +319,7 @@ class Vecchia(AbstractConditionals):
 
     Parameters
     ----------
-    epochs, n_neighbours, n_centres, spread, warm_rows, searches, evaluator
+    epochs, n_neighbours, n_centres, spread, warm_rows, searches
         As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 

@@ -239,7 +239,7 @@ class SVDGP(AbstractGrowing):
     Parameters
     ----------
     batch_size, epochs, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; epochs None = as many as make 2,048 steps.
+        As of `AbstractBatchLearner`; epochs None = as many as make 2,048 steps.
     learning_rate : float, rule of the step, or None
         γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
     growth : int

@@ -50,7 +50,7 @@ class SCGD(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
+        As of `AbstractBatchLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
     anchored : bool
