@@ -181,6 +181,7 @@ class AbstractBatchLearner(AbstractLearner):
         Which rows make a batch; None = as `sampling_for` chooses.
     """
 
+    steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
     n_streams: ClassVar[int] = 1
     fills: ClassVar[bool] = False
     batch_size: int = 256
@@ -195,14 +196,9 @@ class AbstractBatchLearner(AbstractLearner):
     def step(self, state: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
         """(State after one step on `batch`, numbers by name, "loss" among them). Pure; fit for jit and scan."""
 
-    @property
-    def default_steps(self) -> int:
-        """Steps of a run whose `epochs` are None, if evaluations are by loss."""
-        return 0
-
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         width = self.n_streams * row_bytes(n_inputs)
-        return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.default_steps)
+        return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.steps)
 
     def sampling_for(self, gp: Any) -> AbstractSampling:
         """The sampling of this model's batches."""

@@ -17,7 +17,7 @@ from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.linalg import apply_inverse, inverse_factor
+from stochgp.numerics.linalg import inverse_factor
 from stochgp.numerics.precision import matmul
 
 
@@ -119,7 +119,7 @@ class SCGD(AbstractBatchLearner):
 
         weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
-        smoothed = apply_inverse(factor, Phi)  # rows φᵀM [B, M]
+        smoothed = matmul(matmul(Phi, factor.T), factor)  # rows φᵀM [B, M]
         by_Phi = 2 * weighted * (jnp.outer(residual, w) / s2 + smoothed)
         squares = jnp.sum(weighted[:, 0] * residual**2)
         trace = jnp.sum(factor**2)

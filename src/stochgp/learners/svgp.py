@@ -162,10 +162,6 @@ class SVGP(AbstractBatchLearner):
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
-    @property
-    def default_steps(self) -> int:
-        return self.steps
-
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
