@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -27,7 +26,7 @@ from stochgp.families.common import (
     warn_of_data,
 )
 from stochgp.families.default_learners import named_learner
-from stochgp.learners import AbstractLearner, Problem, constant
+from stochgp.learners import AbstractLearner, Problem
 from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
@@ -54,13 +53,6 @@ class ConstantState(eqx.Module):
 
 class Moments(AbstractLearner):
     """σ² = the mean square of the targets around their mean, in one step."""
-
-    batch_size: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    optimizer: Any = optax.sgd
-    decay: Any = constant
-    evaluator: Any = None
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Any) -> StepPlan:
         return StepPlan(n_rows, 1, 2, 1)

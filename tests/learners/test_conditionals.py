@@ -396,7 +396,7 @@ def test_impossible_settings_are_refused_by_name(kind, setting, value):
 
 @sweep
 def test_a_model_without_a_kernel_is_refused(kind):
-    gp, learner = make_gp(), kind(evaluator=ByLoss())
+    gp, learner = make_gp(), kind()
     X = np.random.default_rng(0).normal(size=(20, 2))
     for ask in (
         lambda: learner.need_bytes(gp, 20, 2),

@@ -37,11 +37,6 @@ def test_the_gradient_is_the_exact_one(n, M):
     assert_close(found.nlml, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
 
 
-def test_batches_are_refused():
-    with pytest.raises(ValueError, match="batch_size"):
-        FullBatch(batch_size=32)
-
-
 # Who reaches the optimum
 
 

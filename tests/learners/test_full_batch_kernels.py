@@ -229,10 +229,10 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("subset_rows", 0), ("warm_rows", 1.5), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16"), ("batch_size", 8)],
+    [("subset_rows", 0), ("warm_rows", 1.5), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16")],
 )  # fmt: skip
 def test_impossible_settings_are_refused(field, value):
-    with pytest.raises((ValueError, TypeError), match=field):
+    with pytest.raises(ValueError, match=field):
         FullBatch(**{field: value})
 
 

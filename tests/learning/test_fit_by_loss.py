@@ -204,13 +204,7 @@ class Scripted(AbstractLearner):
 
     losses: tuple[float, ...]
     errors: tuple[float, ...] = ()
-    batch_size: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    optimizer: object = optax.sgd
-    decay: object = None
     finish: float = -np.inf
-    evaluator: object = None
 
     def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, len(self.losses), 1)

@@ -6,13 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import stochgp
 from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.stationary import AbstractStationary
-from stochgp.learners import AbstractLearner, constant
+from stochgp.learners import AbstractLearner
 from stochgp.learners.step_plan import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
@@ -129,13 +128,6 @@ class Held(eqx.Module):
 @stochgp.register("differences")
 class Differences(AbstractLearner):
     """σ² is half of the mean squared difference of neighbours along the first input; the kernel stays as it is."""
-
-    batch_size: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    optimizer: Any = optax.sgd
-    decay: Any = constant
-    evaluator: Any = None
 
     def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, 1, 1)

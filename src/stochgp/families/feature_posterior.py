@@ -22,7 +22,7 @@ from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence, Evidence
 from stochgp.learners.step_plan import FEW_ROWS
-from stochgp.learning.fit import DONE, evaluator_of, fit, unless_ended
+from stochgp.learning.fit import DONE, fit, unless_ended
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
@@ -178,7 +178,7 @@ def refit_on_all_rows(
 
     Features of all rows come near to interpolating, so both variances are those of `first`, chosen by rows that it had not seen.
     """
-    evaluator = evaluator_of(learner, first.gp)
+    evaluator = learner.evaluator_for(first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS
     refits = isinstance(evaluator, ByEvidence) and evaluator.refit and learner.batch_size is not None
     if not (few and refits and first.result in DONE):
@@ -208,7 +208,7 @@ def _without_held_out_rows(
 ) -> AbstractLearner:
     """The learner with as many steps as `first` took, at its rate, that holds no rows out."""
     B = first.plan.batch_size
-    evaluator = dataclasses.replace(evaluator_of(learner, gp), validation_fraction=0.0)
+    evaluator = dataclasses.replace(learner.evaluator_for(gp), validation_fraction=0.0)
     options: dict[str, Any] = {"batch_size": B, "epochs": max(1, round(first.n_iter / max(1, n_rows // B)))}
     if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)

@@ -30,7 +30,7 @@ from stochgp.families.variational import (
     named_kernel,
     variational_posterior,
 )
-from stochgp.learners.decoupled import STEPS, AbstractGrowing
+from stochgp.learners.decoupled import AbstractGrowing
 from stochgp.learning import Stream, begin_stream, continue_run, feed
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
@@ -192,7 +192,7 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
 
 def _passes(n_steps: int) -> int:
     """On the next batch of a stream that has taken so many steps."""
-    return EARLY_STEPS if n_steps < STEPS else LATER_STEPS
+    return EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS
 
 
 def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:

@@ -15,8 +15,8 @@ from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, va
 class AbstractKernel(eqx.Module):
     """k(x, z): a symmetric, positive semi-definite function of two rows of D inputs.
 
-    Written three times: for one pair, for a block of pairs (by matrix products where possible) and for the
-    diagonal; a test holds the three equal. Values have the dtype of the rows; parameters are read in it. Where a
+    Written twice: for a block of pairs (by matrix products where possible) and for the diagonal; a test holds
+    the two equal. Values have the dtype of the rows; parameters are read in it. Where a
     parameter is wanted, a number or an array is a `Positive` one, which trains. `kernel + kernel` and
     `kernel * kernel` are kernels.
 
@@ -25,9 +25,9 @@ class AbstractKernel(eqx.Module):
         k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij   for any one point c.
     """
 
-    @abc.abstractmethod
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
         """k(x, z)."""
+        return self.matrix(x[None], z[None])[0, 0]
 
     @abc.abstractmethod
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
@@ -106,9 +106,6 @@ class AbstractPair(AbstractKernel):
     @abc.abstractmethod
     def combine(self, left: Array, right: Array) -> Array:
         """Of the values of both."""
-
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return self.combine(value_of(self.left)(x, z), value_of(self.right)(x, z))
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
         return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from stochgp.compiled import in_threads
 from stochgp.kernels.base import AbstractKernel, Sum
-from stochgp.kernels.stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52
+from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.warped import Warped
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import filled_up, unpacked_alike
@@ -35,34 +35,25 @@ Matrix = Float[np.ndarray, "N D"]
 Slopes = np.ndarray | None
 Panel = tuple[slice, slice, np.ndarray]
 Strip = Callable[[], Iterator[Panel]]
+Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # of `PROFILES`
 
 
 class Term(NamedTuple):
-    """variance · f(‖(x − z) W/ℓ‖²), f the profile of an RBF or Matérn kernel; W = None is the identity."""
+    """variance · f(‖(x − z) W/ℓ‖²), f the profile of an RBF or Matérn kernel; W = None is the identity. The numbers of the kernel are read once."""
 
-    kernel: AbstractStationary
+    profile: Profile
     W: Float[np.ndarray, "D A"] | None
-    trains: bool
-    lengthscale: Float[np.ndarray, "*A"]  # the numbers of the kernel, read once
+    columns: list[int] | slice  # of xW
+    lengthscale: Float[np.ndarray, "*A"]
     variance: float
-
-    @property
-    def slopes(self) -> tuple[Slopes, Slopes]:
-        """(∂ log ℓ, ∂ log variance) by the unconstrained parameters; None for what does not train."""
-        if not self.trains:
-            return None, None
-        by_length, by_variance = slope_of(self.kernel.lengthscale), slope_of(self.kernel.variance)
-        return (
-            None if by_length is None else by_length / self.lengthscale,
-            None if by_variance is None else by_variance / self.variance,
-        )
+    slopes: tuple[
+        Slopes, Slopes
+    ]  # ∂ log ℓ and ∂ log variance by the unconstrained parameters; None for what does not train
 
     def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
         """Rows in units of the lengthscales."""
-        dims = self.kernel.active_dims
-        if self.W is not None:
-            X = X @ self.W.astype(X.dtype)
-        return (X if dims is None else X[..., list(dims)]) / self.lengthscale.astype(X.dtype)
+        X = X if self.W is None else X @ self.W.astype(X.dtype)
+        return X[..., self.columns] / self.lengthscale.astype(X.dtype)
 
     def packed(self, by_length: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
         """Derivatives by what trains, [..., P], from those by the logarithms of the lengthscales [..., A] and of the variance [..., 1]."""
@@ -85,13 +76,15 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
             return None
         W = np.asarray(network.weight, np.float64)
         return [term._replace(W=W if term.W is None else W @ term.W) for term in inner]
-    if type(kernel) not in PROFILES or not all(map(_is_known, (kernel.lengthscale, kernel.variance))):
+    if type(kernel) not in PROFILES or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
-    return [Term(kernel, None, trains, np.asarray(kernel.lengthscale, np.float64), float(kernel.variance))]
-
-
-def _is_known(parameter: Any) -> bool:
-    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parameter))
+    lengthscale, variance = np.asarray(kernel.lengthscale, np.float64), float(kernel.variance)
+    slopes = [slope_of(part) if trains else None for part in (kernel.lengthscale, kernel.variance)]
+    relative = [
+        None if by is None else by / value for by, value in zip(slopes, (lengthscale, variance), strict=True)
+    ]
+    columns = slice(None) if kernel.active_dims is None else list(kernel.active_dims)
+    return [Term(PROFILES[type(kernel)], None, columns, lengthscale, variance, (relative[0], relative[1]))]
 
 
 def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -127,13 +120,8 @@ def _matern52(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
     return s, a * (-5 / 6) if slope else s
 
 
-# (f, f') of s, whose memory they may use; f alone unless slopes are wanted. At distance 0 the kink of Matérn 1/2 has the slope 0.
+# (f, f') of s, in its dtype and memory; the second is to be used only with `slope`. At distance 0 the kink of Matérn 1/2 has the slope 0.
 PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _matern52}
-
-
-def profile(term: Term, s: np.ndarray, slope: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(f(s), f'(s)) in the dtype of s, in its memory; the second is to be used only with `slope`."""
-    return PROFILES[type(term.kernel)](s, slope)
 
 
 def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
@@ -179,7 +167,7 @@ def _fill(
 
         def write(strip: Strip, number: int = number, term: Term = term) -> None:
             for i, j, s in strip():
-                f = profile(term, s)[0]
+                f = term.profile(s, False)[0]
                 f *= f.dtype.type(term.variance)
                 if number:
                     f += K[i, j]
@@ -211,7 +199,7 @@ def times(
         ) -> None:
             for j in range(0, len(right), width):
                 s = left[i : i + ROWS] @ right[j : j + width].T
-                f = profile(term, np.maximum(s, 0, out=s).astype(dtype, copy=False))[0]
+                f = term.profile(np.maximum(s, 0, out=s).astype(dtype, copy=False), False)[0]
                 f = f.astype(np.float64, copy=False)
                 total[i : i + ROWS] += term.variance * np.einsum("ij,j->i", f, v[j : j + width])
 
@@ -269,7 +257,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
     def sums(strip: Strip) -> tuple[float, np.ndarray]:
         total, by_length = 0.0, np.zeros(Z.shape[1])
         for i, j, s in strip():
-            f, slope = profile(term, s, slope=True)
+            f, slope = term.profile(s, True)
             g = 2 * G[i, j]
             if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
                 rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
@@ -295,7 +283,7 @@ def slopes_of_term(
     found = np.zeros(U.shape, X.dtype)
     for strip in _strips(term, X, Z, centre, X.dtype):
         for i, j, s in strip():
-            slope = profile(term, s, slope=True)[1] * alpha[None, j]
+            slope = term.profile(s, True)[1] * alpha[None, j]
             found[i] += U[i] * slope.sum(axis=1)[:, None] - slope @ V[j]
     return 2 * term.variance * found
 
@@ -347,19 +335,13 @@ def _each(work: Callable[[Strip], Any], strips: list[Strip]) -> list[Any]:
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:
     """The mean of k(x, x)."""
-    terms = terms_of(kernel)
-    return float(_mean_variance(kernel, X)) if terms is None else sum(term.variance for term in terms)
+    return float(np.mean(diagonal(kernel, X)))
 
 
 def _tiles(X: Matrix) -> Any:
     """(first row, rows filled up to TILE by repeating the last one) of each tile."""
     for start in range(0, len(X), TILE):
         yield start, filled_up(X[start : start + TILE], TILE)
-
-
-@eqx.filter_jit
-def _mean_variance(kernel: Any, X: Any) -> Array:
-    return jnp.mean(value_of(kernel).diag(jnp.asarray(X)))
 
 
 @eqx.filter_jit

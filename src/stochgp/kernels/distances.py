@@ -1,4 +1,4 @@
-"""Squared Euclidean distances, for one pair and for a block."""
+"""Squared Euclidean distances of all pairs of two sets of rows."""
 
 from typing import NamedTuple
 
@@ -22,11 +22,6 @@ def points(coordinates: Float[Array, "N A"], n_apart: int = 0) -> Points:
     apart = tuple(coordinates[:, q] for q in range(min(n_apart, coordinates.shape[1])))
     rest = coordinates[:, n_apart:]
     return Points(rest, jnp.sum(jnp.square(rest), axis=1), apart)
-
-
-def squared_distance(x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-    """‖x − z‖²."""
-    return jnp.sum(jnp.square(x - z))
 
 
 def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:

@@ -25,11 +25,6 @@ class Linear(AbstractKernel):
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.variance, x.dtype) * jnp.sum(
-            select(x, self.active_dims) * select(z, self.active_dims)
-        )
-
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Float[Array, "N A"]:
         """√variance · x, not centred: the kernel knows the origin."""
         return jnp.sqrt(value_of(self.variance, X.dtype)) * select(X, self.active_dims)
@@ -57,9 +52,6 @@ class Constant(AbstractKernel):
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.variance, x.dtype)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Float[Array, "N 0"]:
         return X[:, :0]

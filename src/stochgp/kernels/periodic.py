@@ -13,7 +13,7 @@ from stochgp.kernels.base import (
     per_input,
     select,
 )
-from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distances
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 
@@ -47,17 +47,12 @@ class Periodic(AbstractKernel):
         angle = 2 * jnp.pi * (x / per_input("period", self.period, x))
         return jnp.concatenate([jnp.cos(angle) / lengthscale, jnp.sin(angle) / lengthscale], axis=-1)
 
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.variance, x.dtype) * jnp.exp(
-            -squared_distance(self.circles(x), self.circles(z)) / 2
-        )
-
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
         return points(self.circles(X) - jax.lax.stop_gradient(self.circles(centre))[None, :])
 
     def between(self, rows: Points, columns: Points) -> Float[Array, "N P"]:
         variance = value_of(self.variance, rows.norms.dtype)
-        return variance * _profile(squared_distances(rows, columns))
+        return variance * jnp.exp(-squared_distances(rows, columns) / 2)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.circles(X[:1])  # refuses what `matrix` refuses
@@ -66,8 +61,3 @@ class Periodic(AbstractKernel):
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """u(x): k falls with the distance on the circles."""
         return (self.circles(X),)
-
-
-def _profile(s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The RBF kernel's."""
-    return jnp.exp(-s / 2)

@@ -23,7 +23,7 @@ from stochgp.kernels.base import (
     per_input,
     select,
 )
-from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distances
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
@@ -64,11 +64,6 @@ class AbstractStationary(AbstractKernel):
         """The active inputs divided by the lengthscale."""
         x = select(x, self.active_dims)
         return x / per_input("lengthscale", self.lengthscale, x)
-
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        return value_of(self.variance, x.dtype) * self.profile(
-            squared_distance(self.scaled(x), self.scaled(z))
-        )
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
         """The scaled coordinates, those of the shortest lengthscales apart: their large norms would cost float32 its accuracy."""

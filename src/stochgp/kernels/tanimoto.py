@@ -44,17 +44,6 @@ class Tanimoto(AbstractKernel):
     packed: bool = eqx.field(static=True, default=False)
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        x, z = select(x, self.active_dims), select(z, self.active_dims)
-        if self.packed:
-            a, b = words_of(x[:-1])[None], words_of(z[:-1])[None]
-            smaller, larger = (n_bits_of(words)[0].astype(x.dtype) for words in (a & b, a | b))
-            x, z = jax.lax.stop_gradient((x[-1], z[-1]))
-            smaller, larger = smaller + jnp.minimum(x, z), larger + jnp.maximum(x, z)
-        else:
-            smaller, larger = jnp.sum(jnp.minimum(x, z)), jnp.sum(jnp.maximum(x, z))
-        return value_of(self.variance, x.dtype) * _share(smaller, larger)
-
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Counted:
         """The rows as they are: the kernel knows the origin."""
         rows = select(X, self.active_dims)

@@ -37,10 +37,6 @@ class Warped(AbstractKernel):
         with full_precision():
             return jax.vmap(self.network)(X)
 
-    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        with full_precision():
-            return value_of(self.kernel)(self.network(x), self.network(z))
-
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
         """The inner kernel's, of the network's output around g(centre)."""
         warped_centre = jax.lax.stop_gradient(self.rows(centre[None, :])[0])

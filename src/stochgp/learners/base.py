@@ -28,7 +28,7 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
 from stochgp.learners.step_plan import StepPlan, size_of_few
@@ -66,31 +66,16 @@ class AbstractLearner(eqx.Module):
     resumes to the same bits. All methods are called on the host, where x64 is enabled, and may jit inside. A learner of mini-batches is an
     `AbstractBatchLearner`, with a pure `step(state, batch, *, key)`.
 
-    Attributes
-    ----------
-    batch_size : int or None
-        B; all rows if there are fewer. None = all rows at every step.
-    epochs : int or None
-        Passes over the data (of a learner that takes all rows: steps); None = chosen by `plan`.
-    learning_rate : float, rule of the step, or None
-        None: chosen by short trials of a mini-batch learner if the evaluator has rates to try; else the learner's own.
-    optimizer : function or None
-        Any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
-    decay : function
-        Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
-    evaluator : AbstractEvaluator or None
-        How the states of a run are evaluated; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
+    `batch_size` and `learning_rate` are None unless a leaf has such fields. `evaluator` says how the states of a run are evaluated; None = what suits
+    the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     gradients: ClassVar[str] = "unknown"  # "exact", "unbiased", "estimated" or "biased": those that θ follows
     shares_steps: ClassVar[bool] = False  # whether devices can share the rows of a batch
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
-    batch_size: eqx.AbstractVar[int | None]
-    epochs: eqx.AbstractVar[int | None]
-    learning_rate: eqx.AbstractVar[float | Schedule | None]
-    optimizer: eqx.AbstractVar[Optimizer | None]
-    decay: eqx.AbstractVar[Schedule]
-    evaluator: eqx.AbstractVar[AbstractEvaluator | None]
+    batch_size = cast(Any, None)  # not annotated: a leaf may have such a field, in any place
+    learning_rate = cast(Any, None)
+    evaluator = cast(Any, None)
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
@@ -130,33 +115,11 @@ class AbstractLearner(eqx.Module):
         return state.gp
 
     def slower(self, state: Any, factor: float) -> Any:
-        """The state with its learning rate multiplied by `factor`."""
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
-
-    def decaying(self, state: Any, n_steps: int | None) -> Any:
-        """The state with a learning rate that decays over the next `n_steps` steps; None = a constant one."""
-        return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
-
-    def begin_descent(self, theta: Any, problem: Problem, default: float | None = None) -> Descent:
-        """Step 0 of the optimiser at the learner's rate, that of the trials, or `default`."""
-        rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
-        return begin(theta, cast(Optimizer, self.optimizer), rate, problem.plan.total_steps)
-
-    def descend(self, theta: Any, gradient: Any, descent: Descent) -> tuple[Any, Descent]:
-        """θ and the optimiser's state after a step."""
-        size = self.step_size(descent)
-        return move(theta, gradient, descent, cast(Optimizer, self.optimizer), size)
-
-    def step_size(self, descent: Descent) -> Array:
-        """The size of the next step."""
-        return step_size(descent, self.learning_rate, self.decay)
+        """The state with its learning rate, if it has one, multiplied by `factor`."""
+        return state
 
     def finished(self, entry: Numbers) -> bool:
         """Return True if the run has converged according to the last entry of the history."""
-        return False
-
-    def exhausted(self, entry: Numbers) -> bool:
-        """Return True if all steps were taken according to the last entry, though fewer than planned."""
         return False
 
     def to_go_on(self, state: Any) -> Any:
@@ -171,10 +134,22 @@ class AbstractLearner(eqx.Module):
         """`gradients`, according to the last entry of the history."""
         return self.gradients
 
+    def evaluator_for(self, gp: AbstractGP) -> AbstractEvaluator:
+        """The learner's own, or the one that suits the model: by evidence if that takes M × M numbers, else by loss.
+
+        Raises ValueError for evidence of a model that has no moments.
+        """
+        if self.evaluator is None:
+            return ByEvidence() if gp.has_moments else ByLoss()
+        if isinstance(self.evaluator, ByEvidence) and not gp.has_moments:
+            name, model = type(self).__name__, type(gp).__name__
+            raise ValueError(f"{name} is to be evaluated by evidence, which {model} has no moments for")
+        return self.evaluator
+
     def check_common(self, *counts: str) -> None:
         """Raises ValueError, naming the field, for impossible settings; `counts` are further fields that are whole numbers from 1 on, or None."""
         for name in ("batch_size", "epochs", *counts):
-            value = getattr(self, name)
+            value = getattr(self, name, None)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         rate = self.learning_rate
@@ -193,12 +168,23 @@ class AbstractBatchLearner(AbstractLearner):
 
     Parameters
     ----------
-    batch_size, epochs, learning_rate, optimizer, decay, evaluator
+    batch_size : int
+        B; all rows if there are fewer.
+    epochs : int or None
+        Passes over the data; None = chosen by `plan`.
+    learning_rate : float, rule of the step, or None
+        None: chosen by short trials if the evaluator has rates to try; else the learner's own.
+    optimizer : function
+        Any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
+    decay : function
+        Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
+    evaluator : AbstractEvaluator or None
         As of `AbstractLearner`.
     sampling : AbstractSampling or None
         Which rows make a batch; None = as `sampling_for` chooses.
     """
 
+    steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
     n_streams: ClassVar[int] = 1
     fills: ClassVar[bool] = False
     batch_size: int = 256
@@ -213,18 +199,33 @@ class AbstractBatchLearner(AbstractLearner):
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
         """(State after one step on `batch`, numbers by name, "loss" among them). Pure; fit for jit and scan."""
 
-    @property
-    def default_steps(self) -> int:
-        """Steps of a run whose `epochs` are None, if evaluations are by loss."""
-        return 0
-
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         width = self.n_streams * row_bytes(n_inputs)
-        return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.default_steps)
+        return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.steps)
 
     def sampling_for(self, gp: Any) -> AbstractSampling:
         """The sampling of this model's batches."""
         return self.sampling
+
+    def slower(self, state: Any, factor: float) -> Any:
+        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+
+    def decaying(self, state: Any, n_steps: int | None) -> Any:
+        """The state with a learning rate that decays over the next `n_steps` steps; None = a constant one."""
+        return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
+
+    def begin_descent(self, theta: Any, problem: Problem, default: float | None = None) -> Descent:
+        """Step 0 of the optimiser at the learner's rate, that of the trials, or `default`."""
+        rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
+        return begin(theta, self.optimizer, rate, problem.plan.total_steps)
+
+    def descend(self, theta: Any, gradient: Any, descent: Descent) -> tuple[Any, Descent]:
+        """θ and the optimiser's state after a step."""
+        return move(theta, gradient, descent, self.optimizer, self.step_size(descent))
+
+    def step_size(self, descent: Descent) -> Array:
+        """The size of the next step."""
+        return step_size(descent, self.learning_rate, self.decay)
 
     def compiled(self) -> Any:
         """The learner as a key of compiled steps: fields that no step reads are at their defaults. A numeric rate is in the state."""

@@ -19,7 +19,6 @@ from stochgp.numerics.precision import matmul
 from stochgp.parameters import partition, value_of
 
 RATE = 0.01
-STEPS = 4096
 
 
 class BSGDState(eqx.Module):
@@ -47,7 +46,7 @@ class BSGD(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
-        As of `AbstractLearner`; B is 16 in sgGP's paper, epochs None = as many as suit the evaluator: 4,096 steps by loss. `PowerLaw(α₁, 1.0)` with
+        As of `AbstractBatchLearner`; B is 16 in sgGP's paper, epochs None = as many as suit the evaluator: 4,096 steps by loss. `PowerLaw(α₁, 1.0)` with
         `optax.sgd` is the α₁/k of sgGP's paper.
     sampling : AbstractSampling or None
         Which rows make a batch; None = `Uniform()` for feature GPs and for kernels without places by which nearest rows are found, else
@@ -56,6 +55,7 @@ class BSGD(AbstractBatchLearner):
         τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3.
     """
 
+    steps: ClassVar[int] = 4096
     gradients: ClassVar[str] = "biased"  # rows of different batches count as unrelated
     batch_size: int = 128
     sampling: AbstractSampling | None = None
@@ -68,10 +68,6 @@ class BSGD(AbstractBatchLearner):
                 f"signal_scale is {self.signal_scale} for batches of {self.batch_size}; it must be positive and finite, the batch above 1"
             )
 
-    @property
-    def default_steps(self) -> int:
-        return STEPS
-
     def sampling_for(self, gp: AbstractGP) -> AbstractSampling:
         """The sampling given, or the one that suits the model."""
         if self.sampling is not None:
@@ -82,7 +78,7 @@ class BSGD(AbstractBatchLearner):
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """Neighbours, batches, and matrices of a batch."""
         B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
-        n_steps = STEPS if self.epochs is None else self.epochs * per_epoch
+        n_steps = self.steps if self.epochs is None else self.epochs * per_epoch
         drawn = self.sampling_for(gp).need_bytes(n_rows, n_inputs, B, n_steps)
         return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
@@ -55,8 +54,10 @@ class Prepared(NamedTuple):
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]  # around which the prior is
     warm: Float[np.ndarray, " P"]  # where the steps begin
-    n_data: float  # that the mean over the scored rows is worth beside a prior
-    n_scored: int  # rows that a neighbourhood scores, the last ones
+    n_data: float  # that the mean over the scored rows is worth beside a prior: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N
+    pull: float  # of the prior, 1/(s² n_data)
+    n_scored: int  # rows that a neighbourhood scores, the last ones: one if groups have several rows, which are left out together
+    size: int  # of a neighbourhood
 
 
 class ConditionalState(eqx.Module):
@@ -87,17 +88,12 @@ class AbstractConditionals(AbstractLearner):
     joint: eqx.AbstractClassVar[bool]
     n_scored: eqx.AbstractVar[int]
 
-    batch_size: ClassVar[None] = None
-    learning_rate: ClassVar[None] = None
-    optimizer: ClassVar[None] = None
-    decay: ClassVar[Schedule] = constant
     epochs: int | None = None
     n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
     warm_rows: int | None = WARM_ROWS
     searches: int = SEARCHES
-    evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common("warm_rows")
@@ -109,9 +105,6 @@ class AbstractConditionals(AbstractLearner):
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
         """k rows beside each centre, by the metric of `gp`, the nearest first; −1 for none."""
-
-    def _size_of(self, prepared: Prepared) -> int:
-        return min(self.n_neighbours + prepared.n_scored, len(prepared.order))
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """An evaluation after each step."""
@@ -126,10 +119,6 @@ class AbstractConditionals(AbstractLearner):
     def refitting(self) -> Self:
         """The same for a start where a trial ended: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=MAX_REFITTING, warm_rows=None)
-
-    def n_scored_of(self, source: MemorySource) -> int:
-        """One if groups have several rows: those of a group are left out together."""
-        return 1 if source.in_groups else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
@@ -152,7 +141,7 @@ class AbstractConditionals(AbstractLearner):
             raise ValueError(f"{type(self).__name__} learns at most {MAX_PARAMETERS} parameters: {how}")
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
-        n_scored = self.n_scored_of(source)
+        n_scored = 1 if source.in_groups else min(self.n_scored, source.size)
         centres = drawn[: max(1, plan.batch_size // n_scored)]  # all rows at most
         X, group = host_inputs(source), source.group
         if self.joint:
@@ -163,13 +152,15 @@ class AbstractConditionals(AbstractLearner):
         if self.warm_rows is not None:
             few = source.on_host(np.sort(order[: self.warm_rows]))
             warm = optimum_of_few(gp, few, self.spread, (*seed, 1))
-        return Prepared(order, group, centres, X, start, warm, n_data, n_scored)
+        pull = 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
+        size = min(self.n_neighbours + n_scored, len(order))
+        return Prepared(order, group, centres, X, start, warm, n_data, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         prepared = problem.prepared
         is_first = np.array_equal(packed(partition(gp)[0]), prepared.start)  # else a run before led here
         gp = _moved(gp, prepared.warm) if is_first else gp
-        near = np.full((len(prepared.centres), self._size_of(prepared)), NONE, np.int32)
+        near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
         at = densities.unknown(len(prepared.start))
         return ConditionalState(gp, near, at, damping, harder, changed, kept, np.int64(0))
@@ -190,9 +181,10 @@ class AbstractConditionals(AbstractLearner):
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""
-        near = self._scored(state)
-        known = np.isfinite(state.at.loss)
-        at = state.at if known else self._curvature(state.gp, problem, near)
+        # All neighbourhoods after the last search, a quarter of them before it.
+        is_last = state.n_searches >= self.searches
+        near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
+        at = state.at if np.isfinite(state.at.loss) else self._curvature(state.gp, problem, near)
         x = packed(partition(state.gp)[0])
         H = at.hessian + state.damping * np.diag(np.diagonal(at.hessian) + TINY)
         move = np.clip(-shortest_solution(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
@@ -206,7 +198,7 @@ class AbstractConditionals(AbstractLearner):
         harder = np.float64(2 if better else 2 * state.harder)
         gp, at = (gp, new) if better else (state.gp, at)
         fields: dict[str, Any] = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
-        return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem, better)
+        return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem.prepared, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
         """θ − H⁻¹∇L if little is left to gain and the last step gained its promise, else θ.
@@ -228,14 +220,10 @@ class AbstractConditionals(AbstractLearner):
         settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
         return settled and entry["searches"] >= self.searches
 
-    def _scored(self, state: ConditionalState) -> Int32[np.ndarray, "B m"]:
-        """All neighbourhoods after the last search, a quarter of them before it."""
-        return state.near if state.n_searches >= self.searches else state.near[: -(-len(state.near) // 4)]
-
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far: the nearest last, and then the centre."""
         prepared = problem.prepared
-        near = self.neighbours(state.gp, prepared, self._size_of(prepared) - 1)
+        near = self.neighbours(state.gp, prepared, prepared.size - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
         fields: dict[str, Any] = {
             "near": near,
@@ -250,21 +238,17 @@ class AbstractConditionals(AbstractLearner):
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
-        pull, away = self._pull(problem), packed(partition(gp)[0]) - prepared.start
+        pull, away = prepared.pull, packed(partition(gp)[0]) - prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),
             gradient=found.gradient + pull * away,
             hessian=found.hessian + pull * np.eye(len(away)),
         )
 
-    def _pull(self, problem: Problem) -> float:
-        """1/(s² n), n the data that the mean over the centres is worth: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N."""
-        return 0.0 if self.spread is None else 1 / (self.spread**2 * problem.prepared.n_data)
-
-    def _numbers_of(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
+    def _numbers_of(self, at: Curvature, prepared: Prepared, better: bool) -> Numbers:
         """Of a step, for the history."""
-        C, g = len(problem.prepared.centres), at.gradient
-        prior = self._pull(problem) * (C / problem.prepared.n_data)
+        C, g = len(prepared.centres), at.gradient
+        prior = prepared.pull * (C / prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
         distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
         return {
@@ -303,8 +287,6 @@ class LeaveOneOut(AbstractConditionals):
         Rows whose exact likelihood gives the start of the steps; None = the parameters given.
     searches : int
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
-    evaluator : AbstractEvaluator or None
-        As of `AbstractLearner`.
     """
 
     joint: ClassVar[bool] = False
@@ -327,7 +309,7 @@ class Vecchia(AbstractConditionals):
 
     Parameters
     ----------
-    epochs, n_neighbours, n_centres, spread, warm_rows, searches, evaluator
+    epochs, n_neighbours, n_centres, spread, warm_rows, searches
         As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 

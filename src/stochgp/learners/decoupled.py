@@ -23,7 +23,6 @@ from stochgp.parameters import cast, trainable_mask, value_of
 from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE, carried, check_mirror_rate, gram, mirror_covariance
 
-STEPS = 2048
 RATE = 0.01
 TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's lowest, 0.001, are too few
 
@@ -43,6 +42,7 @@ class AbstractGrowing(AbstractBatchLearner):
     Every step takes a batch, makes functions of its first `growth` rows as long as there is room, and moves the model.
     """
 
+    steps: ClassVar[int] = 2048
     gradients: ClassVar[str] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
     batch_size: int = 1024
@@ -57,10 +57,6 @@ class AbstractGrowing(AbstractBatchLearner):
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """(What the optimiser moves, the rest)."""
 
-    @property
-    def default_steps(self) -> int:
-        return STEPS
-
     def __check_init__(self) -> None:
         self.check_common()
         if self.growth < 1:
@@ -74,7 +70,7 @@ class AbstractGrowing(AbstractBatchLearner):
         """Batches; a tile of the mean's functions and all of the covariance's by the rows of a batch, with their derivatives; the optimiser."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
         kernels = 4 * 8 * B * min(M, TILE) + 8 * 6 * P * (B + P)
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
@@ -239,7 +235,7 @@ class SVDGP(AbstractGrowing):
     Parameters
     ----------
     batch_size, epochs, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; epochs None = as many as make 2,048 steps.
+        As of `AbstractBatchLearner`; epochs None = as many as make 2,048 steps.
     learning_rate : float, rule of the step, or None
         γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
     growth : int

@@ -28,16 +28,15 @@ class AbstractEvaluator(eqx.Module):
     """Evaluates the states of a run; `fit` knows nothing else of the model.
 
     An evaluation is a pytree, so that checkpoints can hold it, with `gp`, `criterion` (nats per datum, lower is better; not finite if the run
-    has diverged) and `error`, the criterion's standard error, 0 if it is no estimate. `returns_best` says if a run returns the evaluation of the
-    lowest criterion or its last good one, `evaluations_are_free` if an evaluation does no work that grows with the rows.
+    has diverged), `error`, the criterion's standard error, 0 if it is no estimate, and `numbers()` for the history. If `is_exact`, evaluations are
+    passes over all rows, and a run returns the one of the lowest criterion; else they cost nothing, and it returns its last good one.
     """
 
-    returns_best: eqx.AbstractClassVar[bool]
-    evaluations_are_free: eqx.AbstractClassVar[bool]
+    is_exact: eqx.AbstractClassVar[bool]
 
-    @abc.abstractmethod
     def divide(self, source: MemorySource, seed: Seed) -> Division:
         """Hold rows out, if the evaluator needs any."""
+        return Division(source, None)
 
     @abc.abstractmethod
     def plan_steps(
@@ -45,21 +44,13 @@ class AbstractEvaluator(eqx.Module):
     ) -> StepPlan:
         """Steps and evaluations of a learner of mini-batches: as often as the cost of an evaluation allows."""
 
-    @abc.abstractmethod
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The memory that its evaluations take."""
-
-    @abc.abstractmethod
-    def initial(self, gp: AbstractGP, division: Division) -> Any:
-        """The evaluation of θ₀, before any step."""
+        return 0
 
     @abc.abstractmethod
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Any:
-        """The evaluation of a state whose model is `gp`; `numbers` are those of the steps that led to it."""
-
-    @abc.abstractmethod
-    def entry(self, evaluation: Any) -> Numbers:
-        """The numbers of an evaluation for the history."""
+        """The evaluation of a state whose model is `gp`; `numbers` are those of the steps that led to it, none at θ₀."""
 
     @abc.abstractmethod
     def rates(self, n_rows: int) -> tuple[float, ...]:
@@ -86,6 +77,10 @@ class LossEvaluation(NamedTuple):
         leaves = [leaf for leaf in jax.tree.leaves(self.gp) if eqx.is_inexact_array(leaf)]
         return self.loss if all(np.all(np.isfinite(np.asarray(leaf))) for leaf in leaves) else np.nan
 
+    def numbers(self) -> Numbers:
+        gp: Any = self.gp
+        return {"noise_variance": float(gp.noise_variance)} if hasattr(gp, "noise") else {}
+
 
 class ByLoss(AbstractEvaluator):
     """Evaluations by the learner's own mean loss: no work that grows with the rows. A run returns its last good state.
@@ -99,30 +94,16 @@ class ByLoss(AbstractEvaluator):
         Learning rates that are tried for a learner without one, by the mean loss of the same batches; () = the learner's own.
     """
 
-    returns_best: ClassVar[bool] = False
-    evaluations_are_free: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = False
     trial_rates: tuple[float, ...] = ()
-
-    def divide(self, source: MemorySource, seed: Seed) -> Division:
-        return Division(source, None)
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
         return steps_by_stretches(n_rows, bytes_per_row, batch_size, epochs, default_steps)
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        return 0
-
-    def initial(self, gp: AbstractGP, division: Division) -> LossEvaluation:
-        return LossEvaluation(gp, np.nan)
-
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
-        return LossEvaluation(gp, float(numbers["loss"]), float(numbers.get("loss_error", 0.0)))
-
-    def entry(self, evaluation: LossEvaluation) -> Numbers:
-        gp: Any = evaluation.gp
-        return {"noise_variance": float(gp.noise_variance)} if hasattr(gp, "noise") else {}
+        return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
         return self.trial_rates

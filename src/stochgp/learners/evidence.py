@@ -49,6 +49,11 @@ class EvidenceEvaluation(NamedTuple):
     def criterion(self) -> float:
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
+    def numbers(self) -> Numbers:
+        found = {"nlml": self.nlml, **self.chosen._asdict()}
+        more = {"held_out_nlpd": self.nlpd, "criterion": self.score}
+        return found | {name: value for name, value in more.items() if value is not None}
+
 
 class Evidence(NamedTuple):
     """The exact evidence of all rows at the model that a run returns.
@@ -86,8 +91,7 @@ class ByEvidence(AbstractEvaluator):
         many as features, train, `robust_nlpd`, the "criterion" of the history.
     """
 
-    returns_best: ClassVar[bool] = True
-    evaluations_are_free: ClassVar[bool] = False
+    is_exact: ClassVar[bool] = True
     refit: bool = True
     validation_fraction: float = 0.1
 
@@ -121,9 +125,6 @@ class ByEvidence(AbstractEvaluator):
         of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
         return 8 * 8 * M**2 + chunks + of_held_out * step_plan.held_out_rows(n_rows, self.validation_fraction)
 
-    def initial(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        return self.evaluate(gp, {}, division)
-
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
 
@@ -153,11 +154,6 @@ class ByEvidence(AbstractEvaluator):
         nlpd = held_out.nlpd_of_spectrum(s, left, *chosen)[0]
         score = loss(*chosen)[0] if few else None
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
-
-    def entry(self, evaluation: EvidenceEvaluation) -> Numbers:
-        found = {"nlml": evaluation.nlml, **evaluation.chosen._asdict()}
-        more = {"held_out_nlpd": evaluation.nlpd, "criterion": evaluation.score}
-        return found | {name: value for name, value in more.items() if value is not None}
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
         """Few held-out rows cannot tell rates apart."""

@@ -18,7 +18,6 @@ from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Optimizer, Schedule, constant
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
@@ -54,14 +53,11 @@ class AbstractQuasiNewton(AbstractLearner):
     """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
 
     gradients: ClassVar[str] = "exact"
+    epochs: eqx.AbstractVar[int | None]
     tolerance: eqx.AbstractVar[float]
 
     def __check_init__(self) -> None:
         self.check_common()
-        name = type(self).__name__
-        for field in ("batch_size", "optimizer"):
-            if (value := getattr(self, field)) is not None:
-                raise ValueError(f"{field} is {value}; {name} takes all rows by L-BFGS: leave it None")
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
 
@@ -106,10 +102,6 @@ class AbstractQuasiNewton(AbstractLearner):
     def model(self, state: QuasiState) -> AbstractGP:
         theta, rest = self.partition(state.gp)
         return eqx.combine(unpacked_alike(state.at.x, theta), rest)
-
-    def slower(self, state: QuasiState, factor: float) -> QuasiState:
-        """It has no rate; L-BFGS never climbs."""
-        return state
 
     def finished(self, entry: Numbers) -> bool:
         return entry["unsettled"] == 0
@@ -167,8 +159,6 @@ class FullBatch(AbstractQuasiNewton):
 
     Parameters
     ----------
-    batch_size, learning_rate, optimizer, decay
-        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for a batch size or an optimizer.
     epochs : int or None
         Steps at most; None = 100.
     subset_rows : int or None
@@ -189,11 +179,7 @@ class FullBatch(AbstractQuasiNewton):
         As of `AbstractLearner`.
     """
 
-    batch_size: int | None = None
     epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer | None = None
-    decay: Schedule = constant
     subset_rows: int | None = None
     spread: float | None = None
     warm_rows: int | None = None
@@ -214,7 +200,7 @@ class FullBatch(AbstractQuasiNewton):
         """A step is an epoch; evaluations about every second."""
         size = self.seen_rows(n_rows)
         steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS
-        if evaluator.evaluations_are_free:
+        if not evaluator.is_exact:
             between = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)

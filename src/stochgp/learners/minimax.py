@@ -60,7 +60,7 @@ class Minimax(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), the optimizer of the descent and of the ascent.
+        As of `AbstractBatchLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), the optimizer of the descent and of the ascent.
     ascent_rate : float, rule of the step, or None
         b, in this scaling; None = the same as a.
     penalty : float or None

@@ -17,7 +17,7 @@ from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.linalg import apply_inverse, inverse_factor
+from stochgp.numerics.linalg import inverse_factor
 from stochgp.numerics.precision import matmul
 
 
@@ -50,7 +50,7 @@ class SCGD(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
+        As of `AbstractBatchLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
     anchored : bool
@@ -117,7 +117,7 @@ class SCGD(AbstractBatchLearner):
 
         weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
-        smoothed = apply_inverse(factor, Phi)  # rows φᵀM [B, M]
+        smoothed = matmul(matmul(Phi, factor.T), factor)  # rows φᵀM [B, M]
         by_Phi = 2 * weighted * (jnp.outer(residual, w) / s2 + smoothed)
         squares = jnp.sum(weighted[:, 0] * residual**2)
         trace = jnp.sum(factor**2)

@@ -16,7 +16,7 @@ from stochgp.deadline import COMPILING, Pace
 from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, PowerLaw, Schedule, at_step, constant
+from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Seed
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
 from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
@@ -45,28 +45,15 @@ class SGPR(AbstractQuasiNewton):
 
     Parameters
     ----------
-    batch_size, learning_rate, optimizer, decay
-        Not used: every step takes all rows by L-BFGS, which has no rate. ValueError for another batch size, rate or optimizer.
     epochs : int or None
         Steps at most; None = 200.
     tolerance : float
         The run ends if the loss, in nats per datum, changes by less than this in 5 steps, or if rounding allows no more.
-    evaluator : AbstractEvaluator or None
-        How states are evaluated; None = `ByLoss()`.
     """
 
     first_seconds: ClassVar[float] = COMPILING
-    batch_size: int | None = None
     epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer | None = None
-    decay: Schedule = constant
-    evaluator: AbstractEvaluator | None = None
     tolerance: float = 1e-4
-
-    def __check_init__(self) -> None:
-        if self.learning_rate is not None:
-            raise ValueError(f"learning_rate is {self.learning_rate}; L-BFGS has no rate: leave it None")
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         """A step is an epoch."""
@@ -152,7 +139,7 @@ class SVGP(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
+        As of `AbstractBatchLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
     natural_rate : float, rule of the step, or None
         γ, above 0 and at most 1; None = the optimiser moves m and R, as it must if S is diagonal. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
     steps : int
@@ -176,10 +163,6 @@ class SVGP(AbstractBatchLearner):
             raise ValueError(f"natural_rate is {gamma}; it must be above 0 and at most 1, or None")
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
-
-    @property
-    def default_steps(self) -> int:
-        return self.steps
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""

@@ -10,7 +10,6 @@ from stochgp.budget import Budget
 from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace
 from stochgp.learners.base import AbstractLearner
-from stochgp.learning.fit import evaluator_of
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.objectives.moments import add_up, chunk_rows
 
@@ -37,7 +36,7 @@ def place(
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     need += learner.need_bytes(gp, n_rows, n_inputs)
-    need += evaluator_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
+    need += learner.evaluator_for(gp).need_bytes(gp, n_rows, n_inputs)
     if mesh is not None and isinstance(gp, FeatureGP):  # own sums of each device, and its rows, in one memory
         M = gp.n_features
         need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))

@@ -1,70 +1,39 @@
-"""A run of a learner: its log, its steps between evaluations, its cycles, and trials of learning rates."""
+"""A run of a learner: its progress and its clock, stretches of steps, cycles, recovery, and trials of learning rates."""
 
-import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline
+from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError
-from stochgp.devices import agreed
+from stochgp.devices import agreed, from_first, is_writer
 from stochgp.learners.base import SQUARES, AbstractLearner, Problem
-from stochgp.learners.evaluators import AbstractEvaluator, Division, Numbers, Seed
+from stochgp.learners.evaluators import Numbers, Seed
 from stochgp.learners.step_plan import LONGER, trial_steps
 from stochgp.models import AbstractGP
-from stochgp.results import RESULTS
+from stochgp.numerics.arrays import on_host
+from stochgp.numerics.seeds import key_of, seed_of, split
+from stochgp.results import RESULTS, FitResult
+from stochgp.storage import checkpoint as checkpoints
 
 Report = Callable[[dict[str, float]], object]
+
+SLOWER = 0.3
+MAX_RECOVERIES = 6
+DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
+SURE = 3.0  # standard errors of a criterion that is the mean of noisy losses, which one row can dominate
 FIRST_PIECE = 0.3  # seconds that the first part of a stretch takes at least, since it has to be compiled
 GAIN = 0.01  # nats per datum by which a cycle must be better than the one before, for another to follow
 SHARE_FOR_TRIALS = 0.3  # of the time limit
 
 logger = logging.getLogger("stochgp.learners")
-
-
-class Log:
-    """The history of a run and its clock. Seconds include earlier parts of a resumed run; the deadline is that of this call.
-
-    `evaluations` is the pace of evaluations, for which the stretch before them leaves time, `pieces` that of the compiled parts of a stretch.
-    """
-
-    def __init__(self, report: Report | None):
-        self.history: list[dict[str, float]] = []
-        self.report, self.stopped = report, False
-        self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
-        self.evaluations, self.pieces = Pace(), Pace()
-        self.pieces.expected = FIRST_PIECE
-
-    def add(self, entry: dict[str, float], **more: float) -> None:
-        """A report that returns True stops the run."""
-        self.history.append({**entry, "seconds": self.seconds(), **more})
-        logger.debug("%s", self.history[-1])
-        if self.report is not None and self.report(self.history[-1]) is True:
-            self.stopped = True
-
-    def resume(self, facts: dict[str, Any]) -> None:
-        self.history.extend(facts["history"])
-        self.earlier = facts["seconds"]
-        logger.info("a run resumes after %d evaluations and %.1f s", len(self.history), self.earlier)
-
-    def facts(self) -> dict[str, Any]:
-        return {"history": self.history, "seconds": self.seconds()}
-
-    def seconds(self) -> float:
-        return self.earlier + time.perf_counter() - self.begun
-
-    def result(self) -> RESULTS | None:
-        """How the run ends now, if it is over."""
-        return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
-
-    def is_over(self, fraction: float = 1.0) -> bool:
-        """Return True if another piece and its evaluation would end after this fraction of the time that the run was given."""
-        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
-        return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
 
 class Progress(NamedTuple):
@@ -86,51 +55,192 @@ class Progress(NamedTuple):
     cut: bool = False  # whether time cut the last stretch short
 
 
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """What does not change during a run."""
+class Run:
+    """One call of `fit`: its rows, its progress, its history and its clock.
 
-    learner: AbstractLearner
-    evaluator: AbstractEvaluator
-    gp: AbstractGP
-    problem: Problem
-    division: Division
-    init_key: PRNGKeyArray
-    seed: Seed
-    max_steps: int | None = None
+    Seconds include earlier parts of a resumed run; the deadline is that of this call. `evaluations` is the pace of evaluations, for which
+    the stretch before them leaves time, `pieces` that of the compiled parts of a stretch. Without time to prepare, the run takes no step.
+    """
+
+    def __init__(
+        self,
+        learner: AbstractLearner,
+        gp: AbstractGP,
+        source: MemorySource,
+        key: PRNGKeyArray,
+        max_steps: int | None,
+        report: Report | None,
+    ):
+        prepare, init, step, divide = split(key, 4)
+        self.learner: Any = learner
+        self.gp, self.evaluator = gp, learner.evaluator_for(gp)
+        self.init_key, self.seed, self.max_steps, self.report = key_of(init), seed_of(step), max_steps, report
+        self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
+        self.evaluations, self.pieces = Pace(), Pace()
+        self.history: list[dict[str, float]] = []
+        self.stopped = False
+        self.division = self.evaluator.divide(source, seed_of(divide))
+        rows = self.division.train
+        plan, prepared = learner.plan(rows.size, source.n_inputs, self.evaluator), None
+        try:
+            if max_steps != 0:
+                prepared = learner.prepare(gp, rows, plan, seed_of(prepare))
+        except TimeIsUpError:
+            self.max_steps = 0
+        self.problem = Problem(rows, plan, prepared)
+
+    def result(self, checkpoint: str | os.PathLike | None) -> FitResult:
+        """The run from the evaluation of θ₀, or from the checkpoint, to its end."""
+        first = self.evaluated(self.gp, {})
+        self.at, ended = Progress(None, None, first, first.criterion, 0, 0), RESULTS.interrupted
+        if self.max_steps == 0:
+            self.add(self.entry(first, 0))
+            return self._finish(RESULTS.time_limit)
+        expected = FIRST_PIECE, self.evaluations.seconds, self.learner.first_seconds
+        self.pieces.expected = max(expected)  # all of these compile
+        # A state has the shape of a checkpoint's whatever its rate.
+        any_rate = next(iter(self.evaluator.rates(self.problem.source.size)), None)
+        self.at = self.begin(first, self.problem._replace(rate=any_rate))
+        mark = "" if checkpoint is None else self._mark()
+        facts = None if checkpoint is None else self._read(checkpoint, mark)
+        notes = {} if checkpoint is None or not is_writer() else checkpoints.notes(checkpoint)
+        try:
+            self._start(first) if facts is None else self._resume(facts)
+            ended = self._ended()  # a resumed run may be over
+            while ended is None:
+                self._advance()
+                if (
+                    checkpoint is not None and is_writer() and not self.at.cut
+                ):  # else an unbroken run would not have continued from here
+                    facts = {"history": self.history, "seconds": self.seconds()}
+                    checkpoints.write(checkpoint, self.at, facts, mark, notes)
+                ended = self._ended()
+        except KeyboardInterrupt:
+            ended = RESULTS.interrupted
+        except TimeIsUpError:
+            ended = RESULTS.time_limit
+        return self._finish(ended)
+
+    def add(self, entry: Numbers, **more: float) -> None:
+        """An entry of the history. A report that returns True stops the run."""
+        self.history.append({**entry, "seconds": self.seconds(), **more})
+        logger.debug("%s", self.history[-1])
+        if self.report is not None and self.report(self.history[-1]) is True:
+            self.stopped = True
+
+    def entry(self, evaluation: Any, step: int) -> Numbers:
+        """That of an evaluation."""
+        return {"step": step, "epoch": step / self.problem.plan.steps_per_epoch, **evaluation.numbers()}
+
+    def seconds(self) -> float:
+        return self.earlier + time.perf_counter() - self.begun
+
+    def is_over(self, fraction: float = 1.0) -> bool:
+        """Return True if another piece and its evaluation would end after this fraction of the time that the run was given."""
+        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
+        return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
     @property
     def in_cycles(self) -> bool:
         """Whether the run continues for as long as it gains: if its plan has cycles, and no rule of the step sets the rate."""
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
-    def at_rate(self, rate: float | None, total_steps: int | None = None) -> "Loop":
-        """The run at this rate; in one cycle of `total_steps`, if given."""
-        plan = self.problem.plan
-        plan = plan if total_steps is None else plan._replace(total_steps=total_steps, first_cycle=0)
-        return dataclasses.replace(self, problem=self.problem._replace(rate=rate, plan=plan))
+    def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:
+        """The evaluation of a model, whose time is measured."""
+        with self.evaluations.piece():
+            return self.evaluator.evaluate(gp, numbers, self.division)
 
-    def begin(self, evaluation: Any) -> Progress:
+    def begin(self, evaluation: Any, problem: Problem) -> Progress:
         """Step 0, with its evaluation."""
-        plan, until = self.problem.plan, self.problem.plan.total_steps
-        state = self.learner.init(self.gp, self.problem, key=self.init_key)
+        until = problem.plan.total_steps
+        state = self.learner.init(self.gp, problem, key=self.init_key)
         state = self.learner.after_evaluation(state, evaluation)
         lowest = evaluation.criterion if np.isfinite(evaluation.criterion) else np.inf
-        if self.in_cycles:
-            state, until = self.learner.decaying(state, plan.first_cycle), plan.first_cycle
+        if problem.plan.first_cycle and self.in_cycles:
+            until = problem.plan.first_cycle
+            state = self.learner.decaying(state, until)
         return Progress(state, state, evaluation, lowest, 0, until)
 
-    def take(
-        self, at: Progress, log: Log, most: int | None, is_over: Callable[[], bool]
-    ) -> tuple[Any, int, Numbers, Any]:
-        """(State after a stretch, steps taken, means of their numbers, the evaluation)."""
-        args = (self.learner, at.state, self.problem, at.step, self.seed)
-        state, taken, numbers = take_stretch(*args, pieces=log.pieces, most=most, is_over=is_over)
-        with log.evaluations.piece():
-            evaluation = self.evaluator.evaluate(self.learner.model(state), numbers, self.division)
-        return state, taken, numbers, evaluation
+    def _start(self, first: Any) -> None:
+        """Step 0 at the learning rate of the trials; in cycles the best trial is the first one."""
+        rate, end = self._choose_rate(first)
+        self.problem = self.problem._replace(rate=rate)
+        self.at = self.begin(first, self.problem)
+        known = self.learner.learning_rate if rate is None else rate
+        self.add(self.entry(first, 0), **({} if known is None or callable(known) else {"rate": float(known)}))
+        if end is not None:
+            self.at = self._next_cycle(end)
+            self.add(self.entry(self.at.kept, self.at.step))
 
-    def next_cycle(self, at: Progress) -> Progress:
+    def _read(self, checkpoint: str | os.PathLike, mark: str) -> dict[str, Any] | None:
+        """The facts of a checkpoint, which process 0 reads, if there is one, with its progress as `at`.
+
+        Raises CheckpointError, in every process, for that of another run.
+        """
+        found, error = None, None
+        try:
+            found = checkpoints.read(checkpoint, self.at, mark) if is_writer() else None
+        except checkpoints.CheckpointError as refused:
+            error = str(refused)
+        error, facts = from_first((error, None if found is None else found[1]))
+        if error is not None:
+            raise checkpoints.CheckpointError(error)
+        if facts is not None:
+            self.at = agreed(self.at if found is None else found[0])
+        return facts
+
+    def _resume(self, facts: dict[str, Any]) -> None:
+        self.history.extend(facts["history"])
+        self.earlier = facts["seconds"]
+        logger.info("a run resumes after %d evaluations and %.1f s", len(self.history), self.earlier)
+
+    def _mark(self) -> str:
+        """The fingerprint of a run; a thousand rows stand for the data."""
+        source = self.problem.source
+        some = np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64)
+        group = () if source.group is None else (source.group[some],)
+        parts = (self.learner, self.evaluator, self.gp, self.problem.plan, self.seed, source.size)
+        return checkpoints.fingerprint(*parts, source.take(some), *group)
+
+    def _stretch(
+        self, at: Progress, problem: Problem, most: int, share: float = 1.0
+    ) -> tuple[Progress, Any, Numbers]:
+        """(The progress after at most `most` steps, its evaluation, the means of the steps' numbers)."""
+        wanted = min(problem.plan.steps_per_evaluation, at.until - at.step)
+        args, is_over = (self.learner, at.state, problem, at.step, self.seed), lambda: self.is_over(share)
+        found = take_stretch(*args, pieces=self.pieces, most=min(wanted, most), is_over=is_over)
+        state, taken, numbers = found
+        evaluation = self.evaluated(self.learner.model(state), numbers)
+        return at._replace(state=state, step=at.step + taken, cut=taken < wanted), evaluation, numbers
+
+    def _kept(self, at: Progress, evaluation: Any) -> Progress:
+        """The progress with an evaluation that is not lost."""
+        at = at._replace(state=self.learner.after_evaluation(at.state, evaluation))
+        if evaluation.criterion <= at.lowest:
+            at = at._replace(best_state=at.state, lowest=evaluation.criterion)
+        worse = self.evaluator.is_exact and evaluation.criterion > at.kept.criterion
+        return at if worse else at._replace(kept=evaluation)
+
+    def _advance(self) -> None:
+        """One stretch and one evaluation; after divergence, the best state at a smaller rate."""
+        most = self.problem.plan.total_steps if self.max_steps is None else self.max_steps - self.at.step
+        at, evaluation, numbers = self._stretch(self.at, self.problem, most)
+        lost = not np.isfinite(evaluation.criterion)
+        lost = lost or evaluation.criterion - SURE * evaluation.error > at.lowest + DIVERGED_BY
+        self.add(self.entry(evaluation, at.step), recovered=float(lost), **numbers)
+        self.at = self._back(at) if lost else self._next_cycle(self._kept(at, evaluation))
+
+    def _back(self, at: Progress) -> Progress:
+        """At the best evaluation, at a smaller rate."""
+        slower, kept = self.learner.slower(at.best_state, SLOWER), at.kept
+        if at.step < at.until and self.in_cycles:
+            slower = self.learner.decaying(slower, at.until - at.step)
+        if not self.evaluator.is_exact:
+            loss = at.lowest if np.isfinite(at.lowest) else np.nan
+            kept = self.evaluator.evaluate(self.learner.model(slower), {"loss": loss}, self.division)
+        return at._replace(state=slower, best_state=slower, kept=kept)
+
+    def _next_cycle(self, at: Progress) -> Progress:
         """The start of another cycle, if one has ended, gained something and another fits; else `at`."""
         if not self.in_cycles or at.step < at.until or at.cut:
             return at
@@ -142,10 +252,80 @@ class Loop:
         state = self.learner.decaying(at.best_state, until - at.step)
         return at._replace(state=state, best_state=state, first=at.step, until=until, before=at.lowest)
 
-    def entry(self, evaluation: Any, step: int) -> Numbers:
-        """The entry of an evaluation in the history."""
-        epoch = step / self.problem.plan.steps_per_epoch
-        return {"step": step, "epoch": epoch, **self.evaluator.entry(evaluation)}
+    def _ended(self) -> RESULTS | None:
+        """How the run has ended; None if it continues."""
+        lost = [entry.get("recovered", 0.0) > 0 for entry in self.history]
+        step, done = self.at.step, self.at.step >= self.at.until
+        if sum(lost) > MAX_RECOVERIES or (done and lost[-1]):
+            return RESULTS.diverged
+        if step > 0 and not lost[-1] and self.learner.finished(self.history[-1]):
+            return RESULTS.successful
+        if done:
+            settled = self.at.stalled if self.in_cycles else self.evaluator.settled(self.history)
+            return RESULTS.successful if settled else RESULTS.not_settled
+        if self.max_steps is not None and step >= self.max_steps:
+            return RESULTS.time_limit
+        return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
+
+    def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
+        """(The learning rate, the progress after its trial if that is the first cycle), each None if there is none.
+
+        Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run in cycles; a run of a given number of
+        steps begins again. A trial that diverges is worse than any other. Without time for trials, the middle rate.
+        """
+        rates, plan = self.evaluator.rates(self.problem.source.size), self.problem.plan
+        if self.learner.learning_rate is not None or self.learner.batch_size is None or not rates:
+            return None, None
+        if len(rates) == 1:
+            return rates[0], None
+        ends, n_steps = dict[int, Progress](), plan.first_cycle or trial_steps(plan)
+
+        def criterion(i: int) -> float | None:
+            found = None if self.is_over(SHARE_FOR_TRIALS) else self._try_rate(rates[i], n_steps, first)
+            if found is None:
+                return None
+            value, ends[i] = found
+            self.add({"trial_rate": rates[i], "trial_steps": n_steps, "criterion": value})
+            return value if np.isfinite(value) else np.inf
+
+        best = bracketed(len(rates), len(rates) // 2, criterion)
+        end = ends.get(best)
+        return rates[best], end if end is not None and np.isfinite(end.lowest) and self.in_cycles else None
+
+    def _try_rate(self, rate: float, n_steps: int, first: Any) -> tuple[float, Progress] | None:
+        """(The criterion after so many steps in one cycle, the progress then); None if time is over before."""
+        plan = self.problem.plan._replace(total_steps=n_steps, first_cycle=0)
+        problem = self.problem._replace(rate=rate, plan=plan)
+        at, criterion = self.begin(first, problem), np.nan
+        while at.step < n_steps:
+            at, evaluation, _ = self._stretch(at, problem, n_steps, SHARE_FOR_TRIALS)
+            criterion = evaluation.criterion
+            if not np.isfinite(criterion):
+                break
+            at = self._kept(at, evaluation)
+            if at.cut or (at.step < n_steps and self.is_over(SHARE_FOR_TRIALS)):
+                return None
+        return criterion, at
+
+    def _finish(self, ended: RESULTS) -> FitResult:
+        gp, evidence = self.evaluator.finalize(self.at.kept, self.division)
+        held_out, state = self.division.held_out, self.at.state
+        # Streams need the state of the model that is returned.
+        if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
+            state = None
+        return FitResult(
+            gp,
+            self.at.kept.criterion,
+            evidence,
+            self.at.step,
+            ended is RESULTS.successful,
+            ended,
+            self.history,
+            self.seconds(),
+            self.problem.plan,
+            0 if held_out is None else held_out.size,
+            None if state is None else self.learner.to_go_on(state),
+        )
 
 
 def take_stretch(
@@ -184,37 +364,6 @@ def take_stretch(
     return state, taken, means
 
 
-def choose_rate(loop: Loop, first: Any, log: Log) -> tuple[float | None, Progress | None]:
-    """(The learning rate, the progress after its trial), each None if there is none.
-
-    Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run in cycles; a run of a given number of
-    steps begins again. A trial that diverges is worse than any other. Without time for trials, the middle rate.
-    """
-    rates, learner = loop.evaluator.rates(loop.division.train.size), loop.learner
-    if learner.learning_rate is not None or learner.batch_size is None or not rates:
-        return None, None
-    if len(rates) == 1:
-        return rates[0], None
-    plan, ends = loop.problem.plan, dict[int, Progress]()
-    n_steps = plan.first_cycle or trial_steps(plan)
-
-    def criterion(i: int) -> float | None:
-        if log.is_over(SHARE_FOR_TRIALS):
-            return None
-        found = _try_rate(loop.at_rate(rates[i], n_steps), first, log)
-        if found is None:
-            return None
-        value, ends[i] = found
-        log.add({"trial_rate": rates[i], "trial_steps": n_steps, "criterion": value})
-        return value if np.isfinite(value) else np.inf
-
-    best = bracketed(len(rates), len(rates) // 2, criterion)
-    end = ends.get(best)
-    if end is None or not np.isfinite(end.lowest) or not loop.in_cycles:
-        return rates[best], None
-    return rates[best], loop.at_rate(rates[best]).next_cycle(end)
-
-
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """The index, of n in order, of the lowest criterion: upwards from `begin` while it falls; downwards if the first step up is no better.
 
@@ -234,22 +383,3 @@ def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> i
         if best != begin:
             break
     return best
-
-
-def _try_rate(loop: Loop, first: Any, log: Log) -> tuple[float, Progress] | None:
-    """(The criterion after all steps of `loop`, the progress then), by the steps and evaluations of a run; None if time is over before."""
-    at, total, criterion = loop.begin(first), loop.problem.plan.total_steps, np.nan
-    is_over = lambda: log.is_over(SHARE_FOR_TRIALS)
-    while at.step < total:
-        wanted = min(loop.problem.plan.steps_per_evaluation, total - at.step)
-        state, taken, _, evaluation = loop.take(at, log, None, is_over)
-        step, criterion = at.step + taken, evaluation.criterion
-        if not np.isfinite(criterion):
-            break
-        state = loop.learner.after_evaluation(state, evaluation)
-        at = at._replace(state=state, step=step, until=total)
-        if criterion <= at.lowest:
-            at = at._replace(best_state=state, kept=evaluation, lowest=criterion)
-        if taken < wanted or (step < total and is_over()):
-            return None
-    return criterion, at

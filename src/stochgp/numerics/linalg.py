@@ -215,11 +215,6 @@ def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return 0.5 * (A + A.T)
 
 
-def apply_inverse(factor: Float[Array, "M M"], Phi: Float[Array, "B M"]) -> Float[Array, "B M"]:
-    """Rows φᵀA⁻¹ for the inverse factor L⁻¹ of A."""
-    return matmul(matmul(Phi, factor.T), factor)
-
-
 def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`. No derivative goes through it: `whiten` has that of L⁻¹K."""
     L, jitter = safe_cholesky(jax.lax.stop_gradient(A))

@@ -86,14 +86,14 @@ def covariances(
     gp: Any, X: Rows3, count: Rows2, dtype: Any, parts: list["Part"] | None = None
 ) -> Float[np.ndarray, "B m m"]:
     """k(X, X) + diag(σ²s/ρ) of each set of rows, in `dtype`."""
-    terms = _host_terms(gp)
+    terms = dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
     if terms is None:
         return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
     A: Any = None
     centred = X - X[:, -1:]
     for term in terms:
         Z = term.scaled(centred).astype(dtype)
-        K, slope = dense.profile(term, dense.squares(Z), slope=parts is not None)
+        K, slope = term.profile(dense.squares(Z), parts is not None)
         K *= K.dtype.type(term.variance)
         if parts is not None:
             parts.append((term, Z, K, slope))
@@ -299,11 +299,6 @@ def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
     if isinstance(gp.noise, ConstantNoise):
         return float(gp.noise.level) / count
     return np.concatenate(_padded(_noise_variances, (gp,), X, count))
-
-
-def _host_terms(gp: Any) -> list[dense.Term] | None:
-    """The terms of the kernel if NumPy evaluates all of the model; else None."""
-    return dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
 
 
 def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:

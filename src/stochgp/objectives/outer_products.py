@@ -22,19 +22,14 @@ def outer_products(
     with the units of the inputs. Its eigenvectors are directions along which slopes are uncorrelated, its eigenvalues how steep the function is along them
     (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError for kernels that are not one RBF or Matérn term.
     """
-    terms = dense.terms_of(gp.kernel)
-    if terms is None or len(terms) != 1:
-        raise ValueError(
-            f"outer products are of an RBF or Matérn kernel, not of a {type(gp.kernel).__name__}"
-        )
-    (term,) = terms
+    term = _term_of(gp)
 
     def sums(part: Int[np.ndarray, "B m"]) -> tuple[Float[np.ndarray, "A A"], float]:
         rows = neighbourhoods(source, part)
         A, y = systems(gp, rows, dtype_of(wide))
         alpha = np.linalg.solve(A, y[:, :, None])[:, :, 0]
         Z = term.scaled(rows.X - rows.X[:, -1:]).astype(A.dtype)
-        weights = dense.profile(term, dense.squares(Z), slope=True)[1][:, -n_sloping:] * alpha[:, None, :]
+        weights = term.profile(dense.squares(Z), True)[1][:, -n_sloping:] * alpha[:, None, :]
         g = 2 * term.variance * (Z[:, -n_sloping:] * weights.sum(axis=2, keepdims=True) - weights @ Z)
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())

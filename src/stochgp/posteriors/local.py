@@ -127,7 +127,7 @@ class NearRows:
             s *= -2
             s += norms[:, below[0]]
             s += norms[:, below[1]]
-            K += term.variance * dense.profile(term, np.maximum(s, 0, out=s))[0]
+            K += term.variance * term.profile(np.maximum(s, 0, out=s), False)[0]
         joint, own, prior = np.zeros((B, n + 2, n + 2)), np.arange(n + 1), K[:, -1]
         y, noise = self.y[near], np.pad(1 / self.weight[near], ((0, 0), (0, 1)), constant_values=1.0)
         joint[:, *below] = K
