@@ -10,7 +10,6 @@ from stochgp import kernels
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Rows
 from stochgp.data.target_rows import refuse_no_targets
@@ -20,14 +19,14 @@ from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, wa
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
 from stochgp.families.decoupled_mean import with_decoupled_mean
-from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.default_learners import sparse_learner
 from stochgp.families.likelihoods import started_sparse
 from stochgp.families.targets import standardised, target_transform
 from stochgp.families.variational import (
     LATE,
-    inputs_of,
     likelihood_of,
     named_kernel,
+    refuse_fingerprints,
     variational_posterior,
 )
 from stochgp.learners.decoupled import STEPS, AbstractGrowing
@@ -105,13 +104,14 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
     if estimator.calibration is not None:
         raise ValueError("a stream sets no rows aside for a calibration: leave it None, or use fit")
-    leaves, before = inputs_of(estimator) is not Inputs.NUMBERS, vars(estimator).get("_fitted")
+    refuse_fingerprints(estimator)
+    before = vars(estimator).get("_fitted")
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     with open_fit(estimator, None, None) as context:
         rows, encoder = _read(estimator, X, y, sample_weight, before)
         if before is None:
-            data = standardised(rows, estimator.mean, estimator, leaves, context)
+            data = standardised(rows, estimator.mean, estimator, False, context)
             data = dataclasses.replace(data, encoder=encoder)
             warn_of_data(estimator, data, learns=True)
             before = _begun(estimator, data, context)
@@ -135,8 +135,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         estimator.history_ = [
             {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
         ]
-        estimator.converged_ = False
-        estimator.target_name_ = getattr(estimator, "target_name_", None)
+        estimator.converged_, estimator.target_name_ = False, getattr(estimator, "target_name_", None)
 
 
 def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Rows, Any]:
@@ -209,7 +208,7 @@ def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
     """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
-    learner, why = sparse_learner_of(estimator)
+    learner, why = sparse_learner(estimator)
     if not isinstance(learner, AbstractGrowing):
         raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
     size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))

@@ -29,11 +29,11 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner
+from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner, options_of
 from stochgp.families.kernel_choice import (
     USUAL,
     best_kernel,
-    inputs_with_smiles,
+    inputs_of,
     kernel_called,
     near_in_time,
     short_days,
@@ -171,7 +171,7 @@ class KernelGPRegressor(FamilyRegressor):
             Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
         """
         with open_fit(self, checkpoint, callback, shares_learning=False) as context:
-            inputs = inputs_with_smiles(self.kernel, self.smiles, self.missing)
+            inputs = inputs_of(self.kernel, self.smiles, self.missing)
             data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
             learner = self._learner(data, context)
             warn_of_data(self, data, learns=learner is not None)
@@ -215,7 +215,7 @@ class KernelGPRegressor(FamilyRegressor):
         learner, why = kernel_learner(
             self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
             grouped=data.rows.group is not None,
-            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
+            **options_of(self),
         )  # fmt: skip
         context.record("learner", None if learner is None else type(learner).__name__, why)
         return learner
@@ -319,7 +319,7 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context:
     """The kernel given, or of that name with starting values, or the one that predicts left-out rows best; and the noise at its start."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     asked = Asked.of(estimator._likelihood, KERNEL)
-    noise = start_noise(asked, estimator.noise_variance, spread, estimator.dtype)
+    noise = start_noise(asked, KERNEL, spread, estimator.dtype, estimator.noise_variance)
     named = given if isinstance(given, str) else None
     days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
 
@@ -330,8 +330,7 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context:
         return start(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
 
     if named == "auto":
-        late = "there was no time to compare kernels" if deadline.left() < HURRIED else None
-        name, why = USUAL, late or too_few(data.n_rows, data.rows.group)
+        name, why = USUAL, context.refusal(too_few(data.n_rows, data.rows.group))
         if why is None:
             name, why = best_kernel(start_of, data.source(False), key=context.start_key)
         context.record("kernel", name, why)

@@ -111,8 +111,7 @@ def _global_posterior(
         if solution.result is RESULTS.time_limit:
             raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
     if is_learned:
-        grouped = data.rows.group is not None
-        posterior = integrated(posterior, gp, grouped, context.budget, record=context.record)
+        posterior = integrated(posterior, gp, data.rows.group is not None, context)
     context.record("prediction", "global", why)
     return posterior, solution
 

@@ -16,7 +16,7 @@ from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import agreed
-from stochgp.families.kernel_choice import USUAL, inputs_with_smiles
+from stochgp.families.kernel_choice import USUAL, inputs_of
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
 from stochgp.objectives import bound_of_all, lower_bound
@@ -61,13 +61,12 @@ def named_kernel(given: Any, usual: str, context: FitContext) -> Any:
     return usual
 
 
-def inputs_of(estimator: Any) -> Inputs:
-    """Numbers. Raises ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
-    if inputs_with_smiles(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
+def refuse_fingerprints(estimator: Any) -> None:
+    """Raise ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
+    if inputs_of(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
         raise ValueError(
             "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
         )
-    return Inputs.NUMBERS
 
 
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
