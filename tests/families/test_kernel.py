@@ -120,7 +120,7 @@ def test_weights_are_repetitions_and_order_does_not_matter():
 
 def test_single_precision_is_close_where_it_is_chosen(monkeypatch):
     monkeypatch.setattr(
-        "stochgp.solvers.sizes.SMALL", 10
+        "stochgp.solvers.cholesky.SMALL", 10
     )  # rows up to which direct solves are in double precision
     model = given(solver="cholesky").fit(X, y)
     assert model._fitted.dtype == "float32"

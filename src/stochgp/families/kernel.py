@@ -44,7 +44,7 @@ from stochgp.families.kernel_posterior import kernel_posterior, require_memory, 
 from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
-from stochgp.families.updating import updated
+from stochgp.families.solving import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
 from stochgp.learning.fit import DONE, continued
