@@ -94,8 +94,8 @@ class FitContext:
         if checkpoint is not None:
             check_can_write(checkpoint)
         begun = time.perf_counter()
-        limits = deadline.within(estimator.time_limit), together(mesh), kept_on_disk()
-        with restored_on_error(estimator), limits[1], limits[0], limits[2]:
+        limit = estimator.time_limit
+        with restored_on_error(estimator), together(mesh), deadline.within(limit), kept_on_disk():
             yield cls(estimator, checkpoint, callback, mesh)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
