@@ -37,7 +37,6 @@ from stochgp.families.feature_posterior import (
     BEYOND,
     Stream,
     added,
-    begun,
     beyond_limits,
     check_mergeable,
     learned_variances,
@@ -306,7 +305,7 @@ class FeatureGPRegressor(FamilyRegressor):
             moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
             context.record("features_beyond", *BEYOND)
-        self._stream = begun(gp, moments)
+        self._stream = Stream.of(gp, moments)
         context.record("n_features", gp.n_features, "the size of the feature map")
         context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
         return posterior
@@ -324,16 +323,15 @@ class FeatureGPRegressor(FamilyRegressor):
         held_out = getattr(learned.evidence, "held_out", None)
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
             return error_distribution(asked, posterior, learned.gp, data, context)
-        if held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT:
-            context.record("likelihood", GAUSSIAN, f"fewer than {MIN_HELD_OUT} held-out rows tell too little")
-            return None
-        if held_out is not None or asked.name == GAUSSIAN:
+        few = held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT
+        if asked.name == GAUSSIAN or (held_out is not None and not few):
             return error_distribution(asked, posterior, learned.gp, data, context, held_out)
         if asked.name == STUDENT:
             raise ValueError(
                 "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
             )
-        context.record("likelihood", GAUSSIAN, "no rows were held out")
+        why = f"fewer than {MIN_HELD_OUT} held-out rows tell too little" if few else "no rows were held out"
+        context.record("likelihood", GAUSSIAN, why)
         return None
 
 
