@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,16 +46,15 @@ def with_decoupled_mean(
     Rows of groups do not say how large the noise is: it stays.
     """
     base = typing.cast(InducingProcess, posterior.process)
-    made: str | tuple[float, Solved, float]
+    made: Any = None
     if points is None:
-        size, made = _size(gp, asked, data, context)
+        size, why = _size(gp, asked, data, context)
         points = _with_rows(np.asarray(base.points, np.float64), size, data)
     else:
-        points, made = np.asarray(points, np.float64), AS_LEARNED
+        points, why = np.asarray(points, np.float64), AS_LEARNED
         size = len(points)
         if _need_bytes(size) > context.budget.free():
-            size, made = 0, "there is no memory for the mean of the functions that were learned for it"
-    why = made
+            size, why = 0, "there is no memory for the mean of the functions that were learned for it"
     if size > 0:
         try:
             with jax.enable_x64(True):
@@ -63,7 +63,7 @@ def with_decoupled_mean(
         except TimeIsUpError:
             made = "there was no time for a pass over all rows"
     if size == 0 or isinstance(made, str):
-        context.record(NAME, 0, made)
+        context.record(NAME, 0, made or why)
         return posterior
     share, found, noise = made
     with jax.enable_x64(True):

@@ -102,7 +102,7 @@ def solved(
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(kernel, X, data.weight, noise, min(default_tile(), N))
     posterior: Any
-    if is_direct:
+    if isinstance(solver, AbstractDirectSolver):
         posterior, found = solved_directly(system, solver, data.y)
     else:
         posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)

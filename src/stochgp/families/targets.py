@@ -117,13 +117,14 @@ def _fitted_transform(
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
     chooses = isinstance(wanted, str)
-    if not chooses:
+    if isinstance(wanted, AbstractTransform):
         wanted.check(rows.y)
     if plain.leaves_inputs and not isinstance(wanted, Log):
         raise ValueError(
             "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
         )
-    T, why = wanted, f"{AS_ASKED}; it has no parameters to learn"
+    T: Any = wanted
+    why = f"{AS_ASKED}; it has no parameters to learn"
     if chooses and (refusal := context.refusal()):
         T, why = None, refusal
     elif not isinstance(wanted, Log):
