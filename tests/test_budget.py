@@ -90,8 +90,7 @@ def test_a_container_s_limit_counts(tmp_path, monkeypatch):
     for name, text in (("max", "5000000\n"), ("current", "4000000\n")):
         (tmp_path / f"memory.{name}").write_text(text)
     (tmp_path / "memory.stat").write_text("active_file 7\ninactive_file 300000\n")
-    group = (str(tmp_path / "memory.max"), str(tmp_path / "memory.current"), "inactive_file")
-    monkeypatch.setattr(budget, "_CONTROL_GROUPS", (group,))
+    monkeypatch.setattr(budget, "_CONTROL_GROUP", tmp_path)
     monkeypatch.setattr(budget, "_accelerator", lambda: None)
     assert budget.available() == 1_300_000
     (tmp_path / "memory.max").write_text("max\n")

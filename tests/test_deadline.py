@@ -10,6 +10,7 @@ import pytest
 from toy import KEY, make_gp
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
+from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF
@@ -254,3 +255,13 @@ def test_a_limit_that_is_not_reached_changes_nothing():
     np.testing.assert_array_equal(bits(free), bits(limited))
     assert limited.plan_["ended"]["choice"] == "planned"
     assert limited.converged_ == free.converged_
+
+
+def test_an_optional_step_has_one_reason_to_be_left_out():
+    """The reason given, then too little time, then too little memory."""
+    context = FitContext(KernelGPRegressor(memory_limit="100GB", random_state=0))
+    assert context.refusal() is None and context.refusal(None, 10**6) is None
+    with within(0.9 * OPTIONAL_SECONDS):
+        assert "no time" in str(context.refusal(None, 10**15))
+        assert context.refusal("few rows", 10**15) == "few rows"
+    assert "no memory: it needs 1000 TB" in str(context.refusal(None, 10**15))

@@ -3,8 +3,8 @@
 On a CPU memory is the process's resident memory; if JAX's default device is an accelerator, it is the bytes in use by JAX's allocator. 1 GB = 10⁹ bytes.
 """
 
+import contextlib
 import ctypes
-import functools
 import math
 import multiprocessing
 import re
@@ -25,11 +25,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 WORKER = "LokyProcess"  # of the names of joblib's processes
-_V2, _V1 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/memory"
-_CONTROL_GROUPS = (  # files of limit and use, and the name of the file cache, in versions 2 and 1 of control groups
-    (f"{_V2}.max", f"{_V2}.current", "inactive_file"),
-    (f"{_V1}.limit_in_bytes", f"{_V1}.usage_in_bytes", "total_inactive_file"),
-)
+_CONTROL_GROUP = Path("/sys/fs/cgroup")  # of a container
 
 
 class MemoryLimitError(ValueError):
@@ -86,7 +82,15 @@ def parse_bytes(size: Any) -> int | None:
         return None
     if isinstance(size, bool) or not isinstance(size, str | Real):
         raise TypeError(f'memory_limit must be a size such as "1GB", bytes or None, but got {size!r}')
-    value = _read_size(size) if isinstance(size, str) else float(size)
+    value, unit = size, ""
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        if match is None or match[2].upper() not in _UNITS:
+            raise ValueError(
+                f'memory_limit {size!r} is not a size: write a number and a unit, such as "1GB" or "512MiB"'
+            )
+        value, unit = match[1], match[2].upper()
+    value = float(value) * _UNITS[unit]
     if not (math.isfinite(value) and value >= 1):
         raise ValueError(f"memory_limit is {size!r}; it must be at least 1 byte, and finite")
     return round(value)
@@ -113,32 +117,33 @@ def available() -> int:
     stats = _accelerator()
     if stats is not None and "bytes_limit" in stats:
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
-    return min([int(psutil.virtual_memory().available), *_left_in_control_groups()])
+    free = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
+        limit, used = (int((_CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        cached = re.search(
+            r"^inactive_file (\d+)$", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE
+        )
+        free = min(free, max(limit - used + (int(cached[1]) if cached else 0), 0))
+    return free
 
 
 def release() -> None:
     """Return freed memory to the system: compiling leaves much of it in glibc, and pyarrow has its own pool."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
-    trim = getattr(_c_library(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def n_workers() -> int:
     """How many processes joblib started together with this one, itself included; 1 if it started none."""
     if not multiprocessing.current_process().name.startswith(WORKER):
         return 1
-    parent = psutil.Process().parent()
-    siblings = [] if parent is None else parent.children()
-    return max(1, sum(any(WORKER in part for part in _arguments(process)) for process in siblings))
-
-
-def _arguments(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has ended meanwhile
-        return []
+    parent, n = psutil.Process().parent(), 0
+    for process in [] if parent is None else parent.children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            n += any(WORKER in part for part in process.cmdline())
+    return max(1, n)
 
 
 def resident() -> int:
@@ -158,38 +163,6 @@ def peak_resident() -> int:
     import resource  # missing on Windows
 
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-@functools.cache
-def _c_library() -> Any:
-    """The C library of this process, or None (Windows)."""
-    try:
-        return ctypes.CDLL(None)
-    except (OSError, TypeError):
-        return None
-
-
-def _left_in_control_groups() -> list[int]:
-    """Bytes left by the limits of the process's control group, file cache included; [] without a limit."""
-    left = []
-    for limit, used, cache in _CONTROL_GROUPS:
-        try:
-            size, taken = (int(Path(path).read_text()) for path in (limit, used))
-            stat = Path(used).with_name("memory.stat").read_text()
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-        found = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
-        left.append(max(size - taken + (int(found[1]) if found else 0), 0))
-    return left
-
-
-def _read_size(text: str) -> float:
-    match = _SIZE.fullmatch(text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(
-            f'memory_limit {text!r} is not a size: write a number and a unit, such as "1GB" or "512MiB"'
-        )
-    return float(match[1]) * _UNITS[match[2].upper()]
 
 
 def _accelerator() -> dict[str, int] | None:

@@ -69,25 +69,17 @@ def prefer(
     if not np.isfinite(base).all():
         best = max(left, key=lambda name: float(np.average(left[name], weights=weight)), default=None)
         return Preference(best, {}, "the default has no finite scores")
-    gains = {name: _gain(rival - base, cell, weight) for name, rival in left.items()}
-    gained = [f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals]
+    gains, clear = dict[str, Gain](), dict[str, float]()
+    for name, rival in left.items():
+        gain = gains[name] = Gain(*paired(rival - base, cell, weight), len(base))
+        # A row at which the default fails altogether makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound of it.
+        bound = paired(np.minimum(rival - base, MOST_OF_ROW), cell, weight)
+        if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
+            clear[name] = gain.mean
+    gained = "; ".join(f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals)
     if few := too_few(len(base), cell, fewest):
-        return Preference(None, gains, "; ".join([few, *gained]))
-    # A row at which the default fails altogether makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound of it.
-    bounds = {
-        name: _gain(np.minimum(rival - base, MOST_OF_ROW), cell, weight) for name, rival in left.items()
-    }
-    is_clear = lambda gain: gain.mean > max(sure * gain.error, least)
-    clear = {name: gain for name, gain in gains.items() if is_clear(gain) or is_clear(bounds[name])}
-    return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(gained))
-
-
-def _gain(
-    difference: Float[np.ndarray, " R"],
-    cell: Int[np.ndarray, " R"],
-    weight: Float[np.ndarray, " R"] | None,
-) -> Gain:
-    return Gain(*paired(difference, cell, weight), len(difference))
+        return Preference(None, gains, f"{few}; {gained}" if gained else few)
+    return Preference(max(clear, key=clear.__getitem__, default=None), gains, gained)
 
 
 class Decision(NamedTuple):

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from stochgp import deadline
-from stochgp.budget import Budget
+from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.devices import is_writer, together
@@ -26,6 +26,7 @@ from stochgp.warning import progress_printer
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 PLANNED = "planned"
 ENDS = (RESULTS.interrupted, RESULTS.time_limit, RESULTS.stopped)  # the first of several is recorded
+OPTIONAL_SECONDS = 5.0  # left of a time limit, with which a comparison is begun
 T = TypeVar("T")
 
 
@@ -93,8 +94,8 @@ class FitContext:
         if checkpoint is not None:
             check_can_write(checkpoint)
         begun = time.perf_counter()
-        limits = deadline.within(estimator.time_limit), together(mesh), kept_on_disk()
-        with restored_on_error(estimator), limits[1], limits[0], limits[2]:
+        limit = estimator.time_limit
+        with restored_on_error(estimator), together(mesh), deadline.within(limit), kept_on_disk():
             yield cls(estimator, checkpoint, callback, mesh)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
@@ -120,6 +121,14 @@ class FitContext:
     def record(self, name: str, value: Any, why: str) -> None:
         """Add a decision to `plan_`."""
         self.plan_[name] = choice(value, why)
+
+    def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
+        """Why an optional step is left out: the `reason` given, too little time or too little memory; None if it can be taken."""
+        if reason is None and deadline.left() < OPTIONAL_SECONDS:
+            reason = f"there was no time: it is tried with {OPTIONAL_SECONDS:g} s left"
+        if reason is None and need_bytes > self.budget.free():
+            reason = f"there was no memory: it needs {format_bytes(need_bytes)}"
+        return reason
 
     def checkpoint_of(self, part: str) -> str | None:
         """The checkpoint of a part of the call, beside that of the call."""

@@ -25,26 +25,12 @@ class TimeIsUpError(Exception):
 
 @contextlib.contextmanager
 def agreeing(agree: Agree) -> Iterator[None]:
-    """A context whose measured seconds are replaced by `agree(seconds)`, the same in each of several processes."""
+    """A context whose clock is replaced by `agree(seconds)`, the same in each of several processes."""
     token = _AGREE.set(agree)
     try:
         yield
     finally:
         _AGREE.reset(token)
-
-
-@contextlib.contextmanager
-def within(seconds: float | None) -> Iterator[None]:
-    """A context with the deadline in so many seconds (None = no limit of its own), or the surrounding deadline if that is earlier."""
-    with _set(min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds)):
-        yield
-
-
-@contextlib.contextmanager
-def granted(seconds: float) -> Iterator[None]:
-    """A context with at least so many seconds, also after the deadline, for necessary work."""
-    with _set(max(_DEADLINE.get(), _now() + seconds)):
-        yield
 
 
 @contextlib.contextmanager
@@ -54,6 +40,16 @@ def _set(deadline: float) -> Iterator[None]:
         yield
     finally:
         _DEADLINE.reset(token)
+
+
+def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
+    """A context with the deadline in so many seconds (None = no limit of its own), or the surrounding deadline if that is earlier."""
+    return _set(min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
+
+
+def granted(seconds: float) -> contextlib.AbstractContextManager[None]:
+    """A context with at least so many seconds, also after the deadline, for necessary work."""
+    return _set(max(_DEADLINE.get(), _now() + seconds))
 
 
 def left() -> float:
@@ -68,12 +64,8 @@ def require(seconds: float = 0.0) -> None:
 
 
 def _now() -> float:
-    return _agreed(time.perf_counter())
-
-
-def _agreed(seconds: float) -> float:
     agree = _AGREE.get()
-    return seconds if agree is None else agree(seconds)
+    return time.perf_counter() if agree is None else agree(time.perf_counter())
 
 
 class Pace:
@@ -89,9 +81,9 @@ class Pace:
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
         """A context around a piece, whose time is measured."""
-        begun = time.perf_counter()
+        begun = _now()
         yield
-        self.seconds = self.expected = _agreed(time.perf_counter() - begun)
+        self.seconds = self.expected = _now() - begun
         if self._is_first:
             self.expected = min(max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING), self._most)
         self._is_first = False

@@ -12,7 +12,7 @@ from stochgp import (
     SparseGPRegressor,
 )
 from stochgp.families import feature, growing, kernel
-from stochgp.families.updating import updated
+from stochgp.families.solving import updated
 from stochgp.results import RESULTS
 
 GENERATOR = np.random.default_rng(0)

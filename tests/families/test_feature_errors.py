@@ -91,7 +91,7 @@ def test_a_student_t_needs_rows_that_are_held_out():
 
 
 def test_other_values_are_refused():
-    for name in ("row-noise", "poisson"):
+    for name in ("negative-binomial", "poisson"):
         with pytest.raises(ValueError, match=f"likelihood '{name}' is of SparseGPRegressor"):
             fitted(likelihood=name)
     with pytest.raises(TypeError, match="classes are for SparseGPClassifier"):

@@ -1,6 +1,7 @@
 """kernel="auto"."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.families import kernel_choice
 from stochgp.numerics.clustered import paired
 from stochgp.parameters import positive, value_of
+from stochgp.results import RESULTS
 
 
 def walk(n):
@@ -87,7 +89,9 @@ def compared(monkeypatch, gains, group=None, weight=None, usual=0.0):
     source = MemorySource(np.arange(len(gains), dtype=float)[:, None], 0 * gains, weight, group=group)
     scores = {kernel_choice.USUAL: lambda rows: usual - gains[rows], "matern12": lambda rows: 0 * gains[rows]}
     monkeypatch.setattr(kernel_choice, "CANDIDATES", tuple(scores))
-    monkeypatch.setattr(kernel_choice, "_scores", lambda name, _, X, rows, key: scores[name](rows))
+    trial = lambda learner, gp, source, key: SimpleNamespace(gp=gp, result=RESULTS.successful)
+    monkeypatch.setattr(kernel_choice, "fit", trial)
+    monkeypatch.setattr(kernel_choice.JudgingRows, "scores", lambda self, name: scores[name](self.rows))
     return kernel_choice.best_kernel(lambda name: name, source, key=jax.random.key(0))
 
 

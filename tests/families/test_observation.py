@@ -20,7 +20,6 @@ RATE = np.exp(1.5 + F)
 SHAPE = 2.0
 TARGETS = {
     "student-t": 5 + 3 * (F + 0.2 * _generator.standard_t(3, N)),
-    "row-noise": 5 + 3 * (F + np.exp(X[:, 1] - 2) * _generator.normal(size=N)),
     "poisson": _generator.poisson(RATE).astype(float),
     "negative-binomial": _generator.poisson(RATE * _generator.gamma(SHAPE, 1 / SHAPE, N)).astype(float),
 }
@@ -68,10 +67,9 @@ def test_functions_have_the_mean_and_deviation_of_predict(name, fitted):
     assert_allclose(draws.std(axis=1), std, rtol=4.5 * float(np.sqrt((kurtosis.max() + 2) / (4 * S))))
 
 
-@pytest.mark.parametrize("name", ["student-t", "row-noise"])
-def test_units_are_those_of_the_targets(name, fitted):
+def test_units_are_those_of_the_targets(fitted):
     """Targets 1,000 times as large: the same fit, in other units."""
-    mine, y = fitted[name], TARGETS[name][HALF]
+    mine, y = fitted["student-t"], TARGETS["student-t"][HALF]
     other = SparseGPRegressor(**mine.get_params()).fit(X[HALF], 1000 * y)
     found, wanted = (model.predict_interval(NEW) for model in (other, mine))
     assert_allclose(found, 1000 * wanted, rtol=1e-3)
@@ -139,7 +137,7 @@ REFUSED = {
         "SGPR takes Gaussian noise, but the likelihood is StudentT",
     ),
     "svdgp": ({"likelihood": "student-t", "approximation": "svdgp"}, "SVDGP takes Gaussian noise"),
-    "ivsgpr": ({"likelihood": "row-noise", "approximation": "ivsgpr"}, "IVSGPR takes Gaussian noise"),
+    "ivsgpr": ({"likelihood": "student-t", "approximation": "ivsgpr"}, "IVSGPR takes Gaussian noise"),
     "learner": ({"likelihood": "student-t", "learner": stochgp.learners.SGPR()}, "SGPR takes Gaussian noise"),
     "name": ({"likelihood": "student"}, "did you mean 'student-t'"),
     "classes": ({"likelihood": likelihoods.Softmax(3)}, "classes are for SparseGPClassifier"),

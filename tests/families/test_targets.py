@@ -385,14 +385,6 @@ def test_a_mean_is_one_of_the_targets_as_given():
         KernelGPRegressor(**GIVEN, target="positive", mean=-1.0).fit(X, Y)
 
 
-def test_names_that_only_regressors_know_are_refused_by_the_likelihood_itself():
-    y = jnp.ones(2)
-    with pytest.raises(ValueError, match="only a fitted regressor has the transform"):
-        likelihoods.Warped("gaussian", "auto").log_density(y, y[:, None], y[:, None])
-    with pytest.raises(ValueError, match="unknown likelihood 'row-noise'"):
-        likelihoods.Warped("row-noise", "log").log_density(y, y[:, None], y[:, None])
-
-
 def test_one_program_serves_every_transform(monkeypatch):
     """That of the density and its derivatives, most of the time of a comparison; the derivatives are those of differences."""
     generator = np.random.default_rng(0)

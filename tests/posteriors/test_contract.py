@@ -88,7 +88,10 @@ def mixed():
 def sampled(n_held=HELD):
     held, keys = system(), jax.random.split(KEY)
     prior = prior_functions(held.kernel, D, HELD, key=keys[0], dtype=jnp.dtype(jnp.float64))
-    b = jnp.concatenate([y[:, None], sample_targets(held.operator, prior, held.X, key=keys[1])], axis=1)
+    b = jnp.concatenate(
+        [y[:, None], sample_targets(held.operator, prior, held.X, NoiseDraws((len(held.X),), (keys[1],)))],
+        axis=1,
+    )
     found = solve(held.operator, b, CG(), key=KEY, tolerance=1e-7).value
     explained = float(y @ np.asarray(found)[:, 0])
     samples = (prior, found[:, 1:]) if n_held else (None, None)

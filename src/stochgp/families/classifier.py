@@ -23,12 +23,12 @@ from stochgp.estimators.diagnostics import Scores
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
-from stochgp.families.default_learners import classifier_learner
+from stochgp.families.default_learners import CLASSIFIER, named_learner, options_of
 from stochgp.families.variational import (
     bound_of,
-    inputs_of,
     kernel_of,
     likelihood_of,
+    refuse_fingerprints,
     start,
     variational_posterior,
 )
@@ -101,9 +101,8 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         """
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
-            learner, why = classifier_learner(
-                self.learner, epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate
-            )
+            auto = CLASSIFIER, "mini-batches serve any likelihood"
+            learner, why = named_learner(self.learner, {"svgp": CLASSIFIER}, options_of(self), auto)
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             n = len(self.classes_)
@@ -132,32 +131,26 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     ) -> TrainingData:
         """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
-            return self._read_classes_of_files(
-                X, y, {"sample_weight": sample_weight, "groups": groups}, context
-            )
-        (classes, targets), inputs = read_labels(self, y), inputs_of(self)
+            refuse_fingerprints(self)
+            others, targets = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
+            data, found = read_files(self, X, y, others, context, keeps_all=False, rule=targets)
+            classes: Any = found.rule.levels
+            check_classification_targets(classes)
+            if len(np.unique(data.rows.y)) < 2:
+                raise ValueError(
+                    f"{y!r} has one class only, {classes.tolist()[int(data.rows.y[0])]!r}, in {data.n_rows} rows: at least two are needed"
+                )
+            self.classes_ = classes
+            return data
+        classes, targets = read_labels(self, y)
+        refuse_fingerprints(self)
         rows, encoder = read_training_rows(
-            self, X, targets, sample_weight, groups, context, inputs=inputs, new_rows=self.new_rows
+            self, X, targets, sample_weight, groups, context, new_rows=self.new_rows
         )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
         data = TrainingData.of(rows, bool(self.standardize), None, self.dtype, leaves_targets=True)
         return dataclasses.replace(data, encoder=encoder)
-
-    def _read_classes_of_files(
-        self, X: Any, target: Any, others: dict[str, Any], context: FitContext
-    ) -> TrainingData:
-        inputs_of(self)  # refuses kernels of fingerprints
-        targets = FileTargets("class")
-        data, found = read_files(self, X, target, others, context, keeps_all=False, rule=targets)
-        classes: Any = found.rule.levels
-        check_classification_targets(classes)
-        if len(np.unique(data.rows.y)) < 2:
-            raise ValueError(
-                f"{target!r} has one class only, {classes.tolist()[int(data.rows.y[0])]!r}, in {data.n_rows} rows: at least two are needed"
-            )
-        self.classes_ = classes
-        return data
 
 
 def _scores(fitted: Fitted, rows: Data) -> Scores:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from stochgp.variational import DecoupledMean, InducingProcess, NormalEquations
 from stochgp.variational.decoupled_mean import BLOCK, Solved
 
 NAME = "n_inducing_mean"
+AS_LEARNED = "the functions that were learned for it; the mean is the best one of all rows"
 SIZES = (4096, 2048, 1024)  # points, the first that time and memory allow
 MAX_PRODUCTS = 2e11  # rows times squared points: about 8 s, a sixth of what learning takes
 # Of the noise that was learned, which holds what few points could not explain: on kin40k a quarter of it made RMSE .131 for .143.
@@ -44,37 +46,34 @@ def with_decoupled_mean(
     Rows of groups do not say how large the noise is: it stays.
     """
     base = typing.cast(InducingProcess, posterior.process)
+    made: Any = None
     if points is None:
         size, why = _size(gp, asked, data, context)
         points = _with_rows(np.asarray(base.points, np.float64), size, data)
     else:
-        size, why = _size_of_learned(len(points), data, context)
-        points = np.asarray(points, np.float64)
-    if size == 0:
-        return _refused(posterior, why, context)
-    try:
-        with jax.enable_x64(True):
-            equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes().blocks(BLOCK)))
-            made = _solved(equations, posterior, gp, data)
-    except TimeIsUpError:
-        return _refused(posterior, "there was no time for a pass over all rows", context)
-    if isinstance(made, str):
-        return _refused(posterior, made, context)
+        points, why = np.asarray(points, np.float64), AS_LEARNED
+        size = len(points)
+        if _need_bytes(size) > context.budget.free():
+            size, why = 0, "there is no memory for the mean of the functions that were learned for it"
+    if size > 0:
+        try:
+            with jax.enable_x64(True):
+                passes = in_time(data.passes().blocks(BLOCK))
+                made = _solved(NormalEquations.of(posterior.kernel, points, passes), posterior, gp, data)
+        except TimeIsUpError:
+            made = "there was no time for a pass over all rows"
+    if size == 0 or isinstance(made, str):
+        context.record(NAME, 0, made or why)
+        return posterior
     share, found, noise = made
     with jax.enable_x64(True):
         process = DecoupledMean(base, jnp.asarray(points), jnp.asarray(found.weights), jnp.asarray(noise))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; no part of a file
     context.record(NAME, size, why)
-    context.report["mean_noise"] = (
-        share  # of the noise variance that was learned: the lowest error of left-out rows
-    )
+    # Of the noise variance that was learned: the lowest error of left-out rows.
+    context.report["mean_noise"] = share
     return wide
-
-
-def _refused(posterior: VariationalPosterior, why: str, context: FitContext) -> VariationalPosterior:
-    context.record(NAME, 0, why)
-    return posterior
 
 
 def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitContext) -> tuple[int, str]:
@@ -82,26 +81,17 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitConte
     M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
         return 0, AS_ASKED
-    of_noise = isinstance(gp.likelihood, Gaussian) and isinstance(gp.likelihood.noise, ConstantNoise)
-    if not of_noise:
+    if not (isinstance(gp.likelihood, Gaussian) and isinstance(gp.likelihood.noise, ConstantNoise)):
         return 0, "only constant Gaussian noise has a mean in closed form"
     if asked is not None:
         size = min(asked, N)
         context.budget.require(_need_bytes(size), f"a mean from {size} points")
         return (size, AS_ASKED) if size > M else (0, f"{size} points are no more than the inducing ones")
     for size in (min(size, N) for size in SIZES):
-        if size < min(2 * M, N) or size <= M:
-            break
-        if data.n_all * size**2 <= MAX_PRODUCTS and _need_bytes(size) < context.budget.free():
+        enough = size >= min(2 * M, N) and size > M
+        if enough and data.n_all * size**2 <= MAX_PRODUCTS and _need_bytes(size) < context.budget.free():
             return size, "as many as rows and memory allow: the inducing points and random rows"
     return 0, "no more points than the inducing ones: rows are few or very many, or memory is short"
-
-
-def _size_of_learned(n: int, data: TrainingData, context: FitContext) -> tuple[int, str]:
-    """(n, 0 for the functions of the covariance alone; why), of functions of the mean that were learned."""
-    if _need_bytes(n) > context.budget.free():
-        return 0, "there is no memory for the mean of the functions that were learned for it"
-    return n, "the functions that were learned for it; the mean is the best one of all rows"
 
 
 def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:

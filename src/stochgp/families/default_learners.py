@@ -68,14 +68,52 @@ COLLAPSED, MAX_COLLAPSED = SGPR(tolerance=1e-6), 1_000
 # A step is for every class. Held-out accuracy and log loss at the best temperature, without a prior and with it, means of two or three divisions: digits .971,
 # .076 and .976, .061; breast cancer .956, .076 and .971, .052; Chile .672, .837 and .671, .838; mortgages .906, .266 and .906, .265.
 CLASSIFIER = SVGP(steps=2048, spread=SPREAD)
-CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": CLASSIFIER}
 
 Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
 
 
-def feature_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
-    """The learner of a feature GP by its name, or the one given, with the options that are not None. Raises as `named_learner`."""
-    return named_learner(learner, FEATURE_LEARNERS, _given(options))
+def options_of(estimator: Any) -> dict[str, Any]:
+    """The settings of an estimator that are those of its learner."""
+    return {name: getattr(estimator, name) for name in ("epochs", "batch_size", "learning_rate")}
+
+
+def named_learner(
+    learner: Any, named: Mapping[str, Any], options: Mapping[str, Any], auto: Chosen | None = None
+) -> tuple[AbstractLearner, str]:
+    """The learner of that name, that of `auto` and its reason, or the learner given; with the options that are not None.
+
+    Raises ValueError for an unknown name, with the nearest one, for an option that the learner given sets too, and for a batch size
+    of a learner that uses all rows; TypeError for something else than a name or a learner.
+    """
+    if auto is not None:
+        named = {"auto": auto[0]} | dict(named)
+    options = {name: value for name, value in options.items() if value is not None}
+    if isinstance(learner, str):
+        found, why = lookup(learner, named, "learner"), AS_ASKED
+        if auto is not None and learner == "auto":
+            why = auto[1]
+        if "batch_size" in options and found.batch_size is None:
+            used = f"{type(found).__name__} uses all rows"
+            raise ValueError(f"batch_size is {options['batch_size']!r}, but {used}: leave it None")
+    elif isinstance(learner, AbstractLearner):
+        found, why = learner, AS_GIVEN
+        if twice := [name for name in options if getattr(learner, name) is not None]:
+            raise ValueError(
+                f"{twice[0]} is given twice, to the estimator and to its learner: leave one of them None"
+            )
+    else:
+        raise TypeError(
+            f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
+        )
+    return _with_options(found, options), why
+
+
+def _with_options(learner: AbstractLearner, options: Mapping[str, Any]) -> AbstractLearner:
+    """Raises ValueError for an option that the learner does not have."""
+    for name, value in options.items():
+        if name not in {field.name for field in dataclasses.fields(learner)}:
+            raise ValueError(f"{name} is {value!r}, but {type(learner).__name__} has none: leave it None")
+    return dataclasses.replace(learner, **options)
 
 
 def kernel_learner(
@@ -92,7 +130,7 @@ def kernel_learner(
     `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. `grouped`: whether rows
     have groups, which the likelihood of all rows takes no notice of. Raises as `named_learner`, and ValueError for an option that has no learner.
     """
-    options = _given(options)
+    options = {name: value for name, value in options.items() if value is not None}
     if learner is None:
         if options:
             raise ValueError(
@@ -100,106 +138,55 @@ def kernel_learner(
             )
         return None, "learner=None: the hyperparameters given are kept"
     if deep and learner in ("auto", "bsgd"):
-        return _of_deep_kernels(n_rows, options)
+        found = dataclasses.replace(DEEP, **options)
+        if found.epochs is None:
+            per_epoch = found.plan(n_rows, 1, ByLoss()).steps_per_epoch
+            found = dataclasses.replace(found, epochs=max(1, DEEP_STEPS // per_epoch))
+        what = f"the kernel on it then learns from the exact likelihood of up to {SUBSET_ROWS} rows"
+        return found, f"a network learns from mini-batches; {what}"
     if isinstance(learner, str) and learner == "auto":
-        return _automatic(n_rows, options, hurried, grouped)
+        found, why = _automatic(n_rows, "batch_size" in options, hurried, grouped)
+        return _with_options(found, options), why
     return named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
 
 
-def sparse_learner_of(estimator: Any, n_rows: int, is_gaussian: bool) -> tuple[AbstractLearner, str]:
-    """The learner of a sparse GP for the settings of an estimator: "auto", a name, or the one given, with the options that are not None.
-
-    "auto" and "svgp" with few rows of Gaussian noise is SGPR, unless options of batches are given. Raises as `named_learner`.
-    """
-    options = {
-        "epochs": estimator.epochs,
-        "batch_size": estimator.batch_size,
-        "learning_rate": estimator.learning_rate,
-    }
-    learner, approximation = estimator.learner, estimator.approximation
-    if isinstance(learner, str) and learner == "auto":
-        if approximation == "svgp" and is_gaussian and n_rows <= MAX_COLLAPSED and not _given(options):
-            return (
-                COLLAPSED,
-                f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",
-            )
-        found, _ = named_learner(approximation, SPARSE_LEARNERS, _given(options))
-        return found, f"that of the approximation {approximation!r}"
-    return named_learner(learner, {"auto": None} | SPARSE_LEARNERS, _given(options))
-
-
-def classifier_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
-    """The learner of a classifier for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
-    if isinstance(learner, str) and learner == "auto":
-        found, _ = named_learner("svgp", CLASSIFIER_LEARNERS, _given(options))
-        return found, "mini-batches serve any likelihood"
-    return named_learner(learner, {"auto": None} | CLASSIFIER_LEARNERS, _given(options))
-
-
-def named_learner(
-    learner: Any, named: Mapping[str, Any], options: dict[str, Any]
-) -> tuple[AbstractLearner, str]:
-    """The learner of that name, or the learner given, with the options set.
-
-    Raises ValueError for an unknown name, with the nearest one, for an option that the learner given sets too, and for a batch size
-    of a learner that uses all rows; TypeError for something else than a name or a learner.
-    """
-    if isinstance(learner, str):
-        found, why = lookup(learner, named, "learner"), AS_ASKED
-        if "batch_size" in options and found.batch_size is None:
-            raise ValueError(
-                f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
-            )
-    elif isinstance(learner, AbstractLearner):
-        found, why = learner, AS_GIVEN
-        for name in options:
-            if getattr(learner, name) is not None:
-                raise ValueError(
-                    f"{name} is given twice, to the estimator and to its learner: leave one of them None"
-                )
-    else:
-        raise TypeError(
-            f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
-        )
-    return _with_options(found, options), why
-
-
-def _with_options(learner: AbstractLearner, options: dict[str, Any]) -> AbstractLearner:
-    """Raises ValueError for an option that the learner does not have."""
-    for name, value in options.items():
-        if name not in {field.name for field in dataclasses.fields(learner)}:
-            raise ValueError(f"{name} is {value!r}, but {type(learner).__name__} has none: leave it None")
-    return dataclasses.replace(learner, **options) if options else learner
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: bool) -> Chosen:
-    if "batch_size" in options:
-        return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
+def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tuple[AbstractLearner, str]:
+    """The learner of a kernel without a network. `batched`: whether a batch size was given."""
+    if batched:
+        return BSGD(), "a batch size was asked for"
     if grouped and not hurried:
-        found = ROW_BY_ROW
-        why = "new rows are of new groups: each row is predicted from the nearest of other groups"
-    elif n_rows <= FULL_BATCH_ROWS:
-        found = FULL_BATCH
+        return (
+            ROW_BY_ROW,
+            "new rows are of new groups: each row is predicted from the nearest of other groups",
+        )
+    if n_rows <= FULL_BATCH_ROWS:
         why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
-    elif hurried:
+        return FULL_BATCH, why
+    if hurried:
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
-        why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
-    else:
-        found = ROW_BY_ROW if n_rows <= MAX_ROW_BY_ROW else LeaveOneOut()
-        m = found.n_neighbours + found.n_scored - 1
-        why = f"more than {FULL_BATCH_ROWS:,} rows: the density of left-out rows, each predicted from {m} rows near to it"
-    return _with_options(found, options), why
+        return (
+            found,
+            f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows",
+        )
+    found = ROW_BY_ROW if n_rows <= MAX_ROW_BY_ROW else LeaveOneOut()
+    m = found.n_neighbours + found.n_scored - 1
+    return (
+        found,
+        f"more than {FULL_BATCH_ROWS:,} rows: the density of left-out rows, each predicted from {m} rows near to it",
+    )
 
 
-def _of_deep_kernels(n_rows: int, options: dict[str, Any]) -> Chosen:
-    """Mini-batches; `REFIT_OF_DEEP` follows them."""
-    found = dataclasses.replace(DEEP, **options)
-    if found.epochs is None:
-        per_epoch = found.plan(n_rows, 1, ByLoss()).steps_per_epoch
-        found = dataclasses.replace(found, epochs=max(1, DEEP_STEPS // per_epoch))
-    what = f"the kernel on it then learns from the exact likelihood of up to {SUBSET_ROWS} rows"
-    return found, f"a network learns from mini-batches; {what}"
+def sparse_learner(estimator: Any, n_rows: int, is_gaussian: bool) -> tuple[AbstractLearner, str]:
+    """The learner of a sparse GP for the settings of an estimator. Raises as `named_learner`.
+
+    "auto" and "svgp" with few rows of Gaussian noise is SGPR, unless options of mini-batches are given.
+    """
+    name, options = estimator.approximation, options_of(estimator)
+    auto: Chosen = SPARSE_LEARNERS[name], f"that of the approximation {name!r}"
+    is_plain = all(value is None for value in options.values())
+    if name == "svgp" and is_gaussian and n_rows <= MAX_COLLAPSED and is_plain:
+        auto = (
+            COLLAPSED,
+            f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",
+        )
+    return named_learner(estimator.learner, SPARSE_LEARNERS, options, auto)

@@ -32,12 +32,11 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import feature_learner
+from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner, options_of
 from stochgp.families.feature_posterior import (
     BEYOND,
     Stream,
     added,
-    begun,
     beyond_limits,
     check_mergeable,
     learned_variances,
@@ -45,9 +44,9 @@ from stochgp.families.feature_posterior import (
     refit_on_all_rows,
     taken_in,
 )
-from stochgp.families.kernel_choice import inputs_with_smiles, with_packing
+from stochgp.families.kernel_choice import inputs_of, with_packing
 from stochgp.families.left_out import error_distribution
-from stochgp.families.likelihoods import AUTO, FEATURE, Asked, starting_noise
+from stochgp.families.likelihoods import AUTO, FEATURE, Asked, start_noise
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
@@ -154,9 +153,7 @@ class FeatureGPRegressor(FamilyRegressor):
             data = read_regression_data(
                 self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
             )
-            learner, why = feature_learner(
-                self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
-            )
+            learner, why = named_learner(self.learner, FEATURE_LEARNERS, options_of(self))
             warn_of_data(self, data, learns=True)
             start = self._start(asked, data, context)
             if (
@@ -252,10 +249,10 @@ class FeatureGPRegressor(FamilyRegressor):
         kernel = getattr(self.features, "kernel", self.kernel)
         if isinstance(self.features, str) and self.features == "tanimoto" and kernel is None:
             kernel = "tanimoto"
-        return inputs_with_smiles(kernel, self.smiles, self.missing)
+        return inputs_of(kernel, self.smiles, self.missing)
 
     def _start(self, asked: Asked, data: TrainingData, context: FitContext) -> FeatureGP:
-        """Features for the rows, `starting_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
+        """Features for the rows, `start_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -276,8 +273,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
         spread = data.spread
-        noise = starting_noise(FEATURE, spread, self.dtype) if asked.noise is None else asked.noise
-        noise = cast(noise, self.dtype)
+        noise = cast(start_noise(asked, FEATURE, spread, self.dtype), self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance)
 
@@ -309,7 +305,7 @@ class FeatureGPRegressor(FamilyRegressor):
             moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
             context.record("features_beyond", *BEYOND)
-        self._stream = begun(gp, moments)
+        self._stream = Stream.of(gp, moments)
         context.record("n_features", gp.n_features, "the size of the feature map")
         context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
         return posterior
@@ -327,16 +323,15 @@ class FeatureGPRegressor(FamilyRegressor):
         held_out = getattr(learned.evidence, "held_out", None)
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
             return error_distribution(asked, posterior, learned.gp, data, context)
-        if held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT:
-            context.record("likelihood", GAUSSIAN, f"fewer than {MIN_HELD_OUT} held-out rows tell too little")
-            return None
-        if held_out is not None or asked.name == GAUSSIAN:
+        few = held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT
+        if asked.name == GAUSSIAN or (held_out is not None and not few):
             return error_distribution(asked, posterior, learned.gp, data, context, held_out)
         if asked.name == STUDENT:
             raise ValueError(
                 "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
             )
-        context.record("likelihood", GAUSSIAN, "no rows were held out")
+        why = f"fewer than {MIN_HELD_OUT} held-out rows tell too little" if few else "no rows were held out"
+        context.record("likelihood", GAUSSIAN, why)
         return None
 
 

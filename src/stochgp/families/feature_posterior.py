@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.context import FitContext
-from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -35,15 +34,14 @@ from stochgp.results import RESULTS, FitResult
 
 
 class Stream(NamedTuple):
-    """What a fitted feature GP needs to take in more rows: the sums over all rows so far, and the output scale (a variance)."""
+    """What a fitted feature GP needs to take in more rows: the sums over all rows so far, on the host, and the output scale (a variance)."""
 
     moments: Moments
     variance: float
 
-
-def begun(gp: FeatureGP, moments: Moments) -> Stream:
-    """The stream of a model that was just fitted, on the host."""
-    return Stream(jax.tree.map(_wide, moments), float(gp.variance))
+    @classmethod
+    def of(cls, gp: FeatureGP, moments: Moments) -> "Stream":
+        return cls(jax.tree.map(_wide, moments), float(gp.variance))
 
 
 def moments_of(fitted: Fitted, new: Data) -> Moments:
@@ -72,11 +70,14 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 
 def check_mergeable(one: Fitted, other: Fitted) -> None:
     """Raises ValueError unless both models see rows in the same way: equal features, noise and standardisers."""
-    same = _same(one.inputs, other.inputs) and _same(one.targets, other.targets)
-    for part in ("transform", "mean_function"):
-        same = same and bool(eqx.tree_equal(*(getattr(each.observation, part) for each in (one, other))))
-    leaves = [jax.tree.leaves((_posterior(f).features, _posterior(f).noise)) for f in (one, other)]
-    if not (same and len(leaves[0]) == len(leaves[1]) and all(map(_alike, *leaves))):
+    parts = []
+    for fitted in (one, other):
+        posterior, observation = _posterior(fitted), fitted.observation
+        units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
+        parts.append(
+            (units, observation.transform, observation.mean_function, posterior.features, posterior.noise)
+        )
+    if not eqx.tree_equal(*parts):
         raise ValueError(
             "merge takes a model with the same features, variances and standardisers: load one fitted model twice, and let each take in rows of its own"
         )
@@ -88,14 +89,6 @@ def _posterior(fitted: Fitted) -> FeaturePosterior:
 
 def _wide(part: Any) -> np.ndarray:
     return np.asarray(part, np.float64)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    return np.array_equal(np.asarray(one), np.asarray(other))
-
-
-def _same(one: Standardiser, other: Standardiser) -> bool:
-    return _alike(one.mean, other.mean) and _alike(one.scale, other.scale)
 
 
 SLOPE_ROWS = 1_000  # at which slopes are taken
@@ -144,11 +137,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
     """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
     began = time.perf_counter()
-    Phi, y, rho = (
-        typing.cast(Linear, gp.features).on_host(data.X),
-        np.asarray(data.y, np.float64),
-        np.asarray(data.weight, np.float64),
-    )
+    Phi, (y, rho) = typing.cast(Linear, gp.features).on_host(data.X), map(_wide, (data.y, data.weight))
     s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
     precise = Phi * (rho / s)[:, None]
     sums: Any = precise.T @ Phi, precise.T @ y, (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
@@ -183,7 +172,12 @@ def refit_on_all_rows(
     refits = isinstance(evaluator, ByEvidence) and evaluator.refit and learner.batch_size is not None
     if not (few and refits and first.result in DONE):
         return first
-    again = _without_held_out_rows(first, gp, learner, source.size)
+    B, options = first.plan.batch_size, dict[str, Any]()
+    if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
+        options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
+    epochs = max(1, round(first.n_iter / max(1, source.size // B)))
+    held = dataclasses.replace(evaluator, validation_fraction=0.0)
+    again = dataclasses.replace(learner, batch_size=B, epochs=epochs, evaluator=held, **options)
     checkpoint = context.checkpoint_of("refit")
     second = fit(again, gp, source, key=context.learn_key, checkpoint=checkpoint)
     if second.result not in DONE or second.evidence is None:
@@ -201,15 +195,3 @@ def refit_on_all_rows(
         n_iter=first.n_iter + second.n_iter,
         seconds=first.seconds + second.seconds,
     )
-
-
-def _without_held_out_rows(
-    first: FitResult, gp: FeatureGP, learner: AbstractLearner, n_rows: int
-) -> AbstractLearner:
-    """The learner with as many steps as `first` took, at its rate, that holds no rows out."""
-    B = first.plan.batch_size
-    evaluator = dataclasses.replace(learner.evaluator_for(gp), validation_fraction=0.0)
-    options: dict[str, Any] = {"batch_size": B, "epochs": max(1, round(first.n_iter / max(1, n_rows // B)))}
-    if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
-        options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
-    return dataclasses.replace(learner, **options, evaluator=evaluator)

@@ -7,10 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import kernels
-from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Data
 from stochgp.data.target_rows import refuse_no_targets
@@ -20,14 +18,14 @@ from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, wa
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
 from stochgp.families.decoupled_mean import with_decoupled_mean
-from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.default_learners import sparse_learner
 from stochgp.families.likelihoods import started_sparse
 from stochgp.families.targets import standardised, target_transform
 from stochgp.families.variational import (
     LATE,
-    inputs_of,
     likelihood_of,
     named_kernel,
+    refuse_fingerprints,
     variational_posterior,
 )
 from stochgp.learners.decoupled import AbstractGrowing
@@ -65,7 +63,7 @@ def start(
     if estimator.approximation == "ivsgpr":
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
-        n_mean = room(_n_mean(estimator))
+        n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
         why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
         context.record("n_inducing_mean", n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
@@ -90,11 +88,6 @@ def growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> 
     return with_decoupled_mean(posterior, shared, None, data, context, _points(functions.mean_functions))
 
 
-def _n_mean(estimator: Any) -> int:
-    asked = estimator.n_inducing_mean
-    return int(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
-
-
 def _points(functions: InducingFunctions) -> Float[np.ndarray, "P D"]:
     return np.asarray(functions.points)[: int(functions.used)]
 
@@ -105,13 +98,19 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
     if estimator.calibration is not None:
         raise ValueError("a stream sets no rows aside for a calibration: leave it None, or use fit")
-    leaves, before = inputs_of(estimator) is not Inputs.NUMBERS, vars(estimator).get("_fitted")
+    refuse_fingerprints(estimator)
+    before = vars(estimator).get("_fitted")
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     with open_fit(estimator, None, None) as context:
-        rows, encoder = _read(estimator, X, y, sample_weight, before)
+        refuse_no_targets(estimator, y)
         if before is None:
-            data = standardised(rows, estimator.mean, estimator, leaves, context)
+            encoder, X = read_inputs_at_fit(estimator, X, context.budget, estimator.missing)
+        else:
+            X = estimator._read(X, learns=True)
+        rows = read_rows(X, y, sample_weight, may_weigh_nothing=True)  # neither sorted nor merged
+        if before is None:
+            data = standardised(rows, estimator.mean, estimator, False, context)
             data = dataclasses.replace(data, encoder=encoder)
             warn_of_data(estimator, data, learns=True)
             before = _begun(estimator, data, context)
@@ -121,32 +120,25 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
             context.plan_ = estimator.plan_.without("caution")
         found, losses = _fed(estimator, before, rows)
         said = _said(before, found, rows, bool(losses))
-        context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
-        context.record("ended", PLANNED, "a stream has no planned end")
         warned(said, context, stacklevel=5)
-        estimator._fitted, s = found, found.target_scale
-        estimator.plan_ = Decisions(context.plan_)
-        report = estimator.fit_report_ | context.report
-        estimator.fit_report_ = {name: value for name, value in report.items() if name != "elbo"}
-        estimator.noise_variance_ = found.observation.noise_variance * s**2
-        estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
-        estimator.n_iter_ = int(found.stream.n_steps)
-        first = estimator.n_iter_ - len(losses)
-        estimator.history_ = [
-            {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
-        ]
-        estimator.converged_ = False
-        estimator.target_name_ = getattr(estimator, "target_name_", None)
+        _store(estimator, before, found, losses, context)
 
 
-def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Data, Any]:
-    """(The rows in their order, what makes numbers of them); a stream is neither sorted nor merged."""
-    refuse_no_targets(estimator, y)
-    if before is not None:
-        encoder, X = before.encoder, estimator._read(X, learns=True)
-    else:
-        encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
-    return read_rows(X, y, sample_weight, may_weigh_nothing=True), encoder
+def _store(estimator: Any, before: Fitted, found: Fitted, losses: list[float], context: FitContext) -> None:
+    """Set the fitted attributes after a portion of a stream."""
+    context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
+    context.record("ended", PLANNED, "a stream has no planned end")
+    estimator._fitted, estimator.plan_, s = found, Decisions(context.plan_), found.target_scale
+    report = estimator.fit_report_ | context.report
+    estimator.fit_report_ = {name: value for name, value in report.items() if name != "elbo"}
+    estimator.noise_variance_ = found.observation.noise_variance * s**2
+    estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
+    estimator.n_iter_ = int(found.stream.n_steps)
+    first = estimator.n_iter_ - len(losses)
+    estimator.history_ = [
+        {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
+    ]
+    estimator.converged_, estimator.target_name_ = False, getattr(estimator, "target_name_", None)
 
 
 def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
@@ -180,7 +172,8 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
-    passes = estimator.epochs or (1 if "result" in estimator.fit_report_ else _passes)
+    of_stream = lambda n_steps: EARLY_STEPS if n_steps < STEPS else LATER_STEPS
+    passes = estimator.epochs or (1 if "result" in estimator.fit_report_ else of_stream)
     stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
     if not losses:
@@ -188,11 +181,6 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
     observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp), inflation=None)
     posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
     return dataclasses.replace(found, posterior=posterior, observation=observation), losses
-
-
-def _passes(n_steps: int) -> int:
-    """On the next batch of a stream that has taken so many steps."""
-    return EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS
 
 
 def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:
@@ -209,7 +197,7 @@ def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
     """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
-    learner, why = sparse_learner_of(estimator, 0, False)
+    learner, why = sparse_learner(estimator, 0, False)
     if not isinstance(learner, AbstractGrowing):
         raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
     size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))

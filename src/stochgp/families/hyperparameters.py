@@ -12,15 +12,13 @@ squared and in units of that variance, so all variances are multiplied by that, 
 """
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from stochgp import deadline
-from stochgp.budget import Budget
+from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.models import KernelGP
@@ -31,13 +29,8 @@ from stochgp.posteriors import ExactKernelPosterior
 from stochgp.posteriors.mixture import MixturePosterior, exact_at
 
 MOST_ROWS, FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 200, 3, 64, 32
-SECONDS = 3.0  # that are left at least, compilation included
-QUANTILE, LEAST_SHARE = (
-    0.9,
-    1e-3,
-)  # of weights: those above it are cut; shares of the mean below it are left out
+QUANTILE, LEAST_SHARE = 0.9, 1e-3  # of weights, cut above it; of the mean, left out below it
 STEP = 1e-5  # of finite differences of unconstrained parameters
-STEPS = 2
 
 
 class Theta(NamedTuple):
@@ -61,22 +54,33 @@ class Theta(NamedTuple):
         return value_of(kernel), float(level)
 
 
-def integrated(
-    posterior: Any,
-    gp: KernelGP,
-    grouped: bool,
-    budget: Budget,
-    n_draws: int | None = None,
-    record: Callable[[str, Any, str], None] = lambda name, value, why: None,
-) -> Any:
-    """The mixture of so many draws, None = 32, around the θ̂ of `gp`; or the posterior as it is. `record` takes the decision (`FitContext.record`)."""
-    theta = Theta.of(gp)
-    if refusal := _refusal(posterior, len(theta.x), grouped, budget):
-        record("hyperparameters", 1, f"the learned values: {refusal}")
+def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext) -> Any:
+    """The mixture around the θ̂ of `gp`, or the posterior as it is. The decision is recorded."""
+    reason, need = None, 0
+    if not isinstance(posterior, ExactKernelPosterior) or grouped:
+        reason = "others are drawn of an exact posterior, without groups"
+    else:
+        N, n, x = len(posterior.weights), float(posterior.system.weight.sum()), (theta := Theta.of(gp)).x
+        need = 8 * N**2 * (DRAWS + len(x))
+        if min(N, n) < FEWEST_ROWS or N > MOST_ROWS or not 0 < len(x) <= MOST_PARAMETERS:
+            reason = f"others are drawn of {FEWEST_ROWS} to {MOST_ROWS} rows and of up to {MOST_PARAMETERS} numbers"
+    if refusal := context.refusal(reason, need):
+        context.record("hyperparameters", 1, f"the learned values: {refusal}")
         return posterior
+    found = _mixture(posterior, gp, theta)
+    if found is posterior:
+        why = "the learned values: hardly any other has a factor, or the kernel has no variance"
+        context.record("hyperparameters", 1, why)
+    else:
+        why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
+        context.record("hyperparameters", len(found.parts), why)
+    return found
+
+
+def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, theta: Theta) -> Any:
+    """The mixture of the module's text; the posterior if hardly any θ_s has a factor."""
     n, x = float(posterior.system.weight.sum()), theta.x
-    n_draws = DRAWS if n_draws is None else n_draws
-    xi = np.random.default_rng(0).normal(size=(n_draws // 2, len(x)))
+    xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
     xi = np.concatenate([xi, -xi])
     values, vectors = np.linalg.eigh(information(posterior, theta) + np.eye(len(x)))
     away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
@@ -88,16 +92,11 @@ def integrated(
     loss = np.where(np.isfinite(loss), loss, np.inf)
     least = np.quantile(loss, 1 - QUANTILE, method="higher")
     if least == np.inf:
-        why = "the learned values: hardly any other has a factor, or the kernel has no variance"
-        record("hyperparameters", 1, why)
         return posterior
     share = np.exp(least - np.maximum(loss, least))
     kept = np.flatnonzero(share > LEAST_SHARE * share.mean())
     shares = share[kept] / share[kept].sum()
-    found = MixturePosterior(posterior, tuple(part for s in kept if (part := parts[s]) is not None), shares)
-    why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
-    record("hyperparameters", len(kept), why)
-    return found
+    return MixturePosterior(posterior, tuple(part for s in kept if (part := parts[s]) is not None), shares)
 
 
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
@@ -124,22 +123,6 @@ def information(posterior: ExactKernelPosterior, theta: Theta) -> Float[np.ndarr
         W[j] = half(half(D).T.copy()).ravel()
     repeated = float(np.sum(system.weight - 1))
     return (W @ W.T + repeated * np.outer(by_level, by_level)) / 2
-
-
-def _refusal(posterior: Any, n_parameters: int, grouped: bool, budget: Budget) -> str | None:
-    """Why others are not drawn; None where they are."""
-    if not isinstance(posterior, ExactKernelPosterior) or grouped:
-        return "others are drawn of an exact posterior, without groups"
-    N = len(posterior.weights)
-    if (
-        not FEWEST_ROWS <= N <= MOST_ROWS
-        or posterior.system.weight.sum() < FEWEST_ROWS
-        or not 0 < n_parameters <= MOST_PARAMETERS
-    ):
-        return f"others are drawn of {FEWEST_ROWS} to {MOST_ROWS} rows and of up to {MOST_PARAMETERS} numbers"
-    if deadline.left() < SECONDS or 8 * N**2 * (DRAWS + n_parameters) > budget.free():
-        return "there was no time or no memory to draw others"
-    return None
 
 
 def _scaled(

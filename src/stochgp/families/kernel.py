@@ -29,11 +29,11 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner
+from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner, options_of
 from stochgp.families.kernel_choice import (
     USUAL,
     best_kernel,
-    inputs_with_smiles,
+    inputs_of,
     kernel_called,
     near_in_time,
     short_days,
@@ -44,9 +44,8 @@ from stochgp.families.kernel_posterior import kernel_posterior, require_memory, 
 from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
-from stochgp.families.updating import updated
+from stochgp.families.solving import updated
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractLearner
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
 from stochgp.models import KernelGP
@@ -62,7 +61,7 @@ from stochgp.posteriors import (
     MixturePosterior,
 )
 from stochgp.posteriors.base import Request
-from stochgp.results import RESULTS, Estimate, Solution
+from stochgp.results import RESULTS, Estimate
 from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
@@ -171,9 +170,13 @@ class KernelGPRegressor(FamilyRegressor):
             Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
         """
         with open_fit(self, checkpoint, callback, shares_learning=False) as context:
-            inputs = inputs_with_smiles(self.kernel, self.smiles, self.missing)
+            inputs = inputs_of(self.kernel, self.smiles, self.missing)
             data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
-            learner = self._learner(data, context)
+            learner, why = kernel_learner(
+                self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
+                grouped=data.rows.group is not None, **options_of(self),
+            )  # fmt: skip
+            context.record("learner", None if learner is None else type(learner).__name__, why)
             warn_of_data(self, data, learns=learner is not None)
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data, context), None
@@ -183,16 +186,10 @@ class KernelGPRegressor(FamilyRegressor):
                 learned, source = learn(learner, gp, data, context, keep_seconds=kept, min_seconds=least)
                 report, is_named = reporter(data, context), isinstance(self.kernel, str)
                 if is_deep(gp.kernel) and self.learner in ("auto", "bsgd") and learned.result in DONE:
-                    checkpoint = context.checkpoint_of("refit")
                     learned = continued(
-                        learned,
-                        learned.gp,
-                        REFIT_OF_DEEP,
-                        source,
-                        key=context.learn_key,
-                        progress=report,
-                        checkpoint=checkpoint,
-                    )
+                        learned, learned.gp, REFIT_OF_DEEP, source, key=context.learn_key, progress=report,
+                        checkpoint=context.checkpoint_of("refit"),
+                    )  # fmt: skip
                 learned = rotate_inputs(
                     self.rotate_inputs, is_named, learned, learner, source, report, context
                 )
@@ -210,15 +207,6 @@ class KernelGPRegressor(FamilyRegressor):
             fitted = fitted_model(self, data, posterior, observation, context)
             store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
         return self
-
-    def _learner(self, data: TrainingData, context: FitContext) -> AbstractLearner | None:
-        learner, why = kernel_learner(
-            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
-            grouped=data.rows.group is not None,
-            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
-        )  # fmt: skip
-        context.record("learner", None if learner is None else type(learner).__name__, why)
-        return learner
 
     def _error_distribution(
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
@@ -253,25 +241,20 @@ class KernelGPRegressor(FamilyRegressor):
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
         with deadline.within(self.time_limit):
             fitted, solved = updated(self._fitted, rows, progress_printer(self.verbose), budget, key=key)
-        if (
-            solved is not None and solved.result is RESULTS.interrupted
-        ):  # the model stays that of the earlier rows
-            raise KeyboardInterrupt
+        if solved is not None and solved.result is RESULTS.interrupted:
+            raise KeyboardInterrupt  # the model stays that of the earlier rows
         self._fitted = fitted
         self.n_rows_ += len(rows)
         self.fit_report_ = self.fit_report_ | {"updates": n_updates}
-        if solved is not None:
-            self._report_solved(solved)
-        return self
-
-    def _report_solved(self, solved: Solution) -> None:
-        """Attributes that an update changes, in target units."""
+        if solved is None:
+            return self
         self.fit_report_ = self.fit_report_ | {"residual": float(solved.residual_norms[0])}
         self.converged_ = bool(solved.converged)
-        s, unit = self._fitted.target_scale, self._fitted.log_unit
+        s, unit = fitted.target_scale, fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, unit) for entry in solved.history]
         if isinstance(posterior := self._at_learned, ExactKernelPosterior):
             self.nlml_ = posterior.nlml() + unit
+        return self
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -319,23 +302,21 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context:
     """The kernel given, or of that name with starting values, or the one that predicts left-out rows best; and the noise at its start."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     asked = Asked.of(estimator._likelihood, KERNEL)
-    noise = start_noise(asked, estimator.noise_variance, spread, estimator.dtype)
+    noise = start_noise(asked, KERNEL, spread, estimator.dtype, estimator.noise_variance)
     named = given if isinstance(given, str) else None
     days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
 
-    def start(kernel: kernels.AbstractKernel) -> KernelGP:
+    def start(kernel: kernels.AbstractKernel | str) -> KernelGP:
+        if isinstance(kernel, str):
+            kernel = kernel_called(kernel, data.n_inputs, variance=spread, dtype=dtype)
         return cast(KernelGP(kernel=near_in_time(kernel, days), noise=noise), estimator.dtype)
 
-    def start_of(name: str) -> KernelGP:
-        return start(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
-
     if named == "auto":
-        late = "there was no time to compare kernels" if deadline.left() < HURRIED else None
-        name, why = USUAL, late or too_few(data.n_rows, data.rows.group)
+        name, why = USUAL, context.refusal(too_few(data.n_rows, data.rows.group))
         if why is None:
-            name, why = best_kernel(start_of, data.source(False), key=context.start_key)
+            name, why = best_kernel(start, data.source(False), key=context.start_key)
         context.record("kernel", name, why)
-        return start_of(name)
+        return start(name)
     kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
     if named == "tanimoto":
         kernel = with_level(kernel, spread, dtype)

@@ -7,21 +7,18 @@ from typing import Any
 import jax
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from stochgp import kernels
-from stochgp.choosing import prefer
 from stochgp.data import TableEncoder
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import FULL_BATCH_ROWS
-from stochgp.families.left_out import predicted_by_others, some_rows
+from stochgp.families.left_out import JudgingRows, some_rows
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
 from stochgp.learners import LeaveOneOut
-from stochgp.learners.sampling import host_inputs
 from stochgp.learning import fit
 from stochgp.models import KernelGP
-from stochgp.numerics.clustered import clusters
 from stochgp.parameters import positive, value_of
 from stochgp.results import RESULTS
 
@@ -69,24 +66,16 @@ def best_kernel(
 ) -> tuple[str, str]:
     """The name of the kernel, and the reason: Matérn 3/2, unless a rival is preferred to it.
 
-    Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate. Cells are 64 of near rows, or the groups.
+    Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate; not finite where the trial was lost.
     """
-    rows, X = some_rows(source.size, SCORED), host_inputs(source)
-    count = np.asarray(source.on_host(rows).weight, np.float64)
-    scores = {name: _scores(start(name), source, X, rows, key) for name in CANDIDATES}
-    cell = clusters(X[rows], None if source.group is None else source.group[rows])
-    found = prefer(scores.pop(USUAL), scores, cell, count)
-    return found.name or USUAL, f"by left-out rows, over {USUAL!r}: {found.why}"
-
-
-def _scores(
-    gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"], key: Any
-) -> Float[np.ndarray, " R"]:
-    """log p of each row given its neighbours; not finite where the trial was lost."""
-    found = fit(TRIAL, gp, source, key=key)
-    if found.result is RESULTS.interrupted:  # nothing is learned yet, so nothing is lost
-        raise KeyboardInterrupt
-    return -np.asarray(predicted_by_others(found.gp, source, X, rows).loss, np.float64)
+    judges, scores = JudgingRows.of(source, some_rows(source.size, SCORED)), {}
+    for name in CANDIDATES:
+        found = fit(TRIAL, start(name), source, key=key)
+        if found.result is RESULTS.interrupted:  # nothing is learned yet, so nothing is lost
+            raise KeyboardInterrupt
+        scores[name] = judges.scores(found.gp)
+    preferred = judges.preferred(scores.pop(USUAL), scores)
+    return preferred.name or USUAL, f"by left-out rows, over {USUAL!r}: {preferred.why}"
 
 
 def _with_length(kernel: Any, length: float, dtype: Any) -> Any:
@@ -94,26 +83,22 @@ def _with_length(kernel: Any, length: float, dtype: Any) -> Any:
     return type(kernel)(lengthscale, kernel.variance)
 
 
-def inputs_of(kernel: Any) -> Inputs:
-    """By the name or the kernel: fingerprints where nothing but Tanimoto kernels of all columns look at the inputs."""
+def inputs_of(kernel: Any, smiles: Any = None, missing: str = "auto") -> Inputs:
+    """By the name or the kernel: fingerprints where nothing but Tanimoto kernels of all columns look at the inputs.
+
+    Raises ValueError for molecules, named by `smiles`, without the Tanimoto kernel, and for `missing="skip"` without molecules.
+    """
+    if smiles is None and missing == "skip":
+        raise ValueError(
+            'missing="skip" leaves molecules out that cannot be read: name their column by `smiles`'
+        )
     if isinstance(kernel, str):
-        return Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
-    leaves = jax.tree.leaves(kernel, is_leaf=_is_tanimoto)
-    if not any(map(_is_tanimoto, leaves)):
-        return Inputs.NUMBERS
-    return Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
-
-
-def inputs_with_smiles(kernel: Any, smiles: Any, missing: str) -> Inputs:
-    """`inputs_of`. Raises ValueError for molecules without the Tanimoto kernel, and for `missing="skip"` without molecules."""
-    found = inputs_of(kernel)
-    if smiles is None:
-        if missing == "skip":
-            raise ValueError(
-                'missing="skip" leaves molecules out that cannot be read: name their column by `smiles`'
-            )
-        return found
-    if found is not Inputs.FINGERPRINTS:
+        found = Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
+    elif not any(map(_is_tanimoto, jax.tree.leaves(kernel, is_leaf=_is_tanimoto))):
+        found = Inputs.NUMBERS
+    else:
+        found = Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
+    if smiles is not None and found is not Inputs.FINGERPRINTS:
         raise ValueError(
             f"smiles={smiles!r} makes fingerprints of molecules, which the Tanimoto kernel takes, and nothing else: "
             'kernel="tanimoto", or features="tanimoto" (--set kernel=tanimoto)'

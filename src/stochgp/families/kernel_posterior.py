@@ -111,8 +111,7 @@ def _global_posterior(
         if solution.result is RESULTS.time_limit:
             raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
     if is_learned:
-        grouped = data.rows.group is not None
-        posterior = integrated(posterior, gp, grouped, context.budget, record=context.record)
+        posterior = integrated(posterior, gp, data.rows.group is not None, context)
     context.record("prediction", "global", why)
     return posterior, solution
 
@@ -167,10 +166,8 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     context.report["calibration_rows"] = rows  # left out to find the scale of the variances
     if lost:
         losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
-        why_number = (
-            f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {NEIGHBOURS}: {losses}"
-        )
-        context.record("neighbours", local.n_neighbours, why_number)
+        most = f"at most {LOST} nats per row left out, or {NEIGHBOURS}"
+        context.record("neighbours", local.n_neighbours, f"the fewest of {FEWER} that lose {most}: {losses}")
     if context.mesh is not None:
         shared = {"count": context.mesh.size, "solve": "one device"}
         context.record("devices", shared, "local prediction is computed on the host")

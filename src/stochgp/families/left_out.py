@@ -1,7 +1,8 @@
-"""Training rows predicted without themselves, from their neighbours."""
+"""Training rows predicted without themselves, from their neighbours, and the distribution of their errors."""
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int, Int32
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Preference, prefer, too_few
-from stochgp.context import FitContext
+from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
@@ -31,11 +32,12 @@ from stochgp.solvers.sizes import SMALL
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0
-OVERHEAD = 5.0  # seconds of compiling for another learner, or another kind of kernel
 SOME = 100  # rows that tell how small the noise is
 TYPICAL_ROWS = 1000
-TYPICAL_SECONDS = 5.0
 TYPICAL = 1.4826  # standard deviations of a Gaussian in its median absolute deviation
+AS_BEFORE = "as an earlier fit chose"
+ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
+BYTES_PER_NUMBER = 64  # of trees, for each input of each row
 
 
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
@@ -45,7 +47,7 @@ def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
 
 @dataclasses.dataclass(frozen=True)
 class JudgingRows:
-    """Training rows that say which of two models is the better: each is predicted from its neighbours."""
+    """Training rows that say which of several models is the best: each is predicted from its neighbours."""
 
     source: MemorySource
     X: Float[np.ndarray, "N D"]  # of all rows
@@ -63,9 +65,9 @@ class JudgingRows:
         """log p of each row given its neighbours."""
         return -np.asarray(predicted_by_others(gp, self.source, self.X, self.rows).loss, np.float64)
 
-    def preferred(self, old: Scores, new: Scores, name: str) -> Preference:
-        """Whether the log densities `new`, of the rival of that name, are to be preferred to `old`."""
-        return prefer(old, {name: new}, self.cells, self.weight)
+    def preferred(self, old: Scores, rivals: Mapping[str, Scores]) -> Preference:
+        """Whether the log densities of a rival are to be preferred to `old`."""
+        return prefer(old, rivals, self.cells, self.weight)
 
 
 def predicted_by_others(
@@ -93,7 +95,7 @@ def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
 
 def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
     """1,000 rows, each predicted from its neighbours; None if rows are few, or time or memory short."""
-    if data.n_rows <= SMALL or deadline.left() < 2 * TYPICAL_SECONDS:
+    if data.n_rows <= SMALL or deadline.left() < OPTIONAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
         return None
@@ -104,12 +106,6 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
 def typical_error(near: Conditional) -> float:
     """1.48 median |y_i − m_i|. With heavy tails it is far below the root-mean-square."""
     return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))
-
-
-AS_BEFORE = "as an earlier fit chose"
-ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
-MIN_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
-BYTES_PER_NUMBER = 64  # of trees, for each input of each row
 
 
 def error_distribution(
@@ -128,57 +124,42 @@ def error_distribution(
 
     Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
-    why, chooses = AS_BEFORE if asked.again else AS_ASKED, asked.name == AUTO
-    if asked.name == GAUSSIAN:
-        return _gaussian(why, context)
-    packed, need = is_packed(data.encoder), _need_bytes(gp, data, held_out)
-    if chooses and packed:
-        return _gaussian("of fingerprints no other is compared", context)
-    refusal = _refusal(data, held_out, need, context.budget) if chooses else None
-    if refusal is not None or data.n_rows < 2:
-        return _gaussian(refusal or "there are no others", context)
+    name, why = asked.name, AS_BEFORE if asked.again else AS_ASKED
+    chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
+    R, D = min(data.n_rows, ROWS) if held_out is None else len(held_out.z), data.n_inputs
+    searched = search_bytes(gp, data, R) if held_out is None and hasattr(gp, "kernel") else 8 * R * D
+    need = searched + BYTES_PER_NUMBER * R * D
+    if chooses:
+        few = None if held_out is not None else too_few(data.n_rows, data.rows.group)
+        refusal = context.refusal("of fingerprints no other is compared" if packed else few, need)
+    else:
+        refusal = "there are no others" if data.n_rows < 2 and name != GAUSSIAN else None
+    if refusal is not None or name == GAUSSIAN:
+        context.record("likelihood", GAUSSIAN, refusal or why)
+        return None
     context.budget.require(need, "the distribution of left-out errors")
+    dispersion = None
     try:
         with deadline.granted(-math.inf if chooses else math.inf):
             rows = _left_out(posterior, gp, data) if held_out is None else held_out
+            if chooses:
+                heavy = data.transform is None or data.transform.growth < MIN_DF
+                preference = choose(rows, SEED, heavy_tails=heavy)
+                name, why = preference.name or GAUSSIAN, f"by left-out rows: {preference.why}"
+            if name != GAUSSIAN:
+                scaled = asked.noise is None and not packed
+                dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=asked.df)
     except TimeIsUpError:
-        return _gaussian("the fit was ended before another was chosen", context)
-    heavy, name = asked.name != SCALED, asked.name
-    if chooses:
-        heavy = data.transform is None or data.transform.growth < MIN_DF
-        preference = choose(rows, SEED, heavy_tails=heavy)
-        name, why = preference.name or GAUSSIAN, f"by left-out rows: {preference.why}"
-    if name == GAUSSIAN:
-        return _gaussian(why, context)
-    scaled = asked.noise is None and not packed
-    dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=asked.df)
+        name, why = GAUSSIAN, "there was no time: the fit was ended before another was chosen"
     context.record("likelihood", name, why)
-    _report(dispersion, context)
+    if dispersion is not None:
+        context.report["error_scale"] = dispersion.factor  # of the variances of observations
+        context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
+    if dispersion is not None and dispersion.df is not None:
+        bound = AT_BOUND if dispersion.df < LEAST_DF else ""
+        why = f"degrees of freedom of the Student-t, by the left-out rows{bound}"
+        context.record("df", dispersion.df, why)
     return dispersion
-
-
-def _gaussian(why: str, context: FitContext) -> None:
-    context.record("likelihood", GAUSSIAN, why)
-
-
-def _refusal(data: TrainingData, held_out: LeftOut | None, need: int, budget: Budget) -> str | None:
-    """Why nothing is compared with constant Gaussian noise, where that is so."""
-    if held_out is None and (few := too_few(data.n_rows, data.rows.group)):
-        return few
-    if deadline.left() < MIN_SECONDS + SECONDS_PER_NUMBER * _n_rows(data, held_out) * data.n_inputs:
-        return "there was no time to choose another"
-    return "there was no memory to choose another" if need > budget.free() else None
-
-
-def _n_rows(data: TrainingData, held_out: LeftOut | None) -> int:
-    return min(data.n_rows, ROWS) if held_out is None else len(held_out.z)
-
-
-def _need_bytes(gp: Any, data: TrainingData, held_out: LeftOut | None) -> int:
-    """Of the rows in float64, the search of neighbours where there is a kernel, and trees."""
-    R, D = _n_rows(data, held_out), data.n_inputs
-    search = search_bytes(gp, data, R) if held_out is None and hasattr(gp, "kernel") else 8 * R * D
-    return search + BYTES_PER_NUMBER * R * D
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
@@ -203,14 +184,3 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     z = np.asarray(predicted_by_others(gp, source, X, rows).z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
     return LeftOut(np.asarray(X[rows], np.float64), z, group, weight)
-
-
-def _report(dispersion: Dispersion, context: FitContext) -> None:
-    """The factor of the variances of observations, the number of trees of its logarithm, and the degrees of freedom."""
-    context.report["error_scale"] = dispersion.factor
-    context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
-    if dispersion.df is not None:
-        bound = AT_BOUND if dispersion.df < LEAST_DF else ""
-        context.record(
-            "df", dispersion.df, f"degrees of freedom of the Student-t, by the left-out rows{bound}"
-        )

@@ -13,13 +13,11 @@ from stochgp.likelihoods import (
     AbstractNoise,
     Bernoulli,
     Gaussian,
-    LatentNoiseGaussian,
     NegativeBinomial,
     Poisson,
     Shifted,
     Softmax,
     StudentT,
-    Warped,
     constant_noise,
 )
 from stochgp.likelihoods.noise import NOISE_FLOOR
@@ -27,8 +25,8 @@ from stochgp.names import lookup, quoted
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import Frozen, frozen
 
-AUTO, ROW_NOISE = "auto", "row-noise"
-KERNEL, FEATURE, SPARSE = FAMILIES = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
+AUTO = "auto"
+KERNEL, FEATURE, SPARSE = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 START_NOISE = 0.1  # of the targets' mean square
 # Its bound from below, of the same: a kernel GP can interpolate, and is solved in float64 where rows are few.
 LEAST_NOISE = {KERNEL: 1e-10, FEATURE: NOISE_FLOOR, SPARSE: NOISE_FLOOR}
@@ -40,49 +38,55 @@ AT_BOUND = "; at its bound: standard deviations are governed by it, quantiles ar
 
 
 # Of classes, and what a regressor takes apart, or puts around others.
-NOT_SPARSE = (Bernoulli, Softmax, Shifted, Warped)
-
-
-class Named(NamedTuple):
-    """What a name stands for: a class, the families that take the name, and where it starts."""
-
-    kind: type[AbstractLikelihood] | None
-    families: tuple[str, ...]
-    start: Callable[[AbstractNoise], AbstractLikelihood] | None = None  # from constant noise
-
-
-LIKELIHOODS = {
-    AUTO: Named(None, FAMILIES, Gaussian),
-    GAUSSIAN: Named(Gaussian, FAMILIES, Gaussian),
-    STUDENT: Named(StudentT, FAMILIES, lambda noise: StudentT(START_DF, noise)),
-    ROW_NOISE: Named(LatentNoiseGaussian, (SPARSE,), lambda noise: LatentNoiseGaussian(noise.level)),
-    "poisson": Named(Poisson, (SPARSE,), lambda _: Poisson()),
-    "negative-binomial": Named(NegativeBinomial, (SPARSE,), lambda _: NegativeBinomial(START_SHAPE)),
+NOT_SPARSE = (Bernoulli, Softmax, Shifted)
+KINDS: dict[str, type[AbstractLikelihood]] = {
+    GAUSSIAN: Gaussian,
+    STUDENT: StudentT,
+    "poisson": Poisson,
+    "negative-binomial": NegativeBinomial,
+}
+NAMES = {KERNEL: (AUTO, GAUSSIAN, STUDENT), FEATURE: (AUTO, GAUSSIAN, STUDENT), SPARSE: (AUTO, *KINDS)}
+STARTS: dict[str, Callable[[AbstractNoise], AbstractLikelihood]] = {  # from constant noise
+    AUTO: Gaussian,
+    GAUSSIAN: Gaussian,
+    STUDENT: lambda noise: StudentT(START_DF, noise),
+    "poisson": lambda _: Poisson(),
+    "negative-binomial": lambda _: NegativeBinomial(START_SHAPE),
 }
 
 
 class Asked(NamedTuple):
     """`likelihood=` taken apart."""
 
-    name: str  # one of LIKELIHOODS, or that of the class of another value
+    name: str  # "auto", one of KINDS, or that of the class of another value
     value: AbstractLikelihood | None = None  # that was given, and is learned from there on
     df: float | None = None  # degrees of freedom that are not to be learned
     again: bool = False  # whether the name is what an earlier fit chose
 
     @classmethod
     def of(cls, value: Any, family: str) -> "Asked":
-        """Raises ValueError for a name and TypeError for a value that the family does not take; the line says which family does."""
-        value = _named(value, family) if isinstance(value, str) else value
+        """Raises ValueError for a name or a Student-t, and TypeError for a value, that the family does not take; the line says which family does."""
         if isinstance(value, str):
-            return cls(value)
-        if family == SPARSE and isinstance(value, AbstractLikelihood) and not isinstance(value, NOT_SPARSE):
-            return cls(_name_of(value), value)
-        if isinstance(value, Gaussian | StudentT):
-            return cls(_name_of(value), value, known_df(value))
+            if value in KINDS and value not in NAMES[family]:
+                raise ValueError(f"likelihood {value!r} is of {SPARSE}; {family} has {quoted(NAMES[family])}")
+            value = lookup(value, {name: name for name in NAMES[family]}, "likelihood")
+            if isinstance(value, str):
+                return cls(value)
+        is_known = isinstance(value, Gaussian | StudentT)
+        is_general = isinstance(value, AbstractLikelihood) and not isinstance(value, NOT_SPARSE)
+        if is_known or (is_general and family == SPARSE):
+            df = float(value.df) if isinstance(value, StudentT) and isinstance(value.df, Frozen) else None
+            if df is not None and df <= 2 and family != SPARSE:
+                raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
+            names = (name for name, kind in KINDS.items() if isinstance(value, kind))
+            return cls(next(names, type(value).__name__), value, df)
         values = "" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise) as "
+        others = f": {SPARSE} takes it" if is_general else ""
+        if isinstance(value, Bernoulli | Softmax):
+            others = ": classes are for SparseGPClassifier"
         raise TypeError(
-            f"likelihood must be one of {quoted(_names(family))}, {values}a value of stochgp.likelihoods, or a Warped of one, "
-            f"not {value!r}{_others(value)}"
+            f"likelihood must be one of {quoted(NAMES[family])}, {values}a value of stochgp.likelihoods, or a Warped of one, "
+            f"not {value!r}{others}"
         )
 
     def as_chosen(self, name: str | None) -> "Asked":
@@ -95,47 +99,15 @@ class Asked(NamedTuple):
         return getattr(self.value, "noise", None)
 
     @property
-    def is_of_counts(self) -> bool:
-        """Whether its targets are counts as they are."""
-        kind = LIKELIHOODS[self.name].kind if self.value is None else type(self.value)
-        return kind is not None and kind.is_of_counts
+    def kind(self) -> type[AbstractLikelihood]:
+        """The class; of "auto" that where it starts."""
+        return KINDS.get(self.name, Gaussian) if self.value is None else type(self.value)
 
 
-def _names(family: str) -> list[str]:
-    return [name for name, named in LIKELIHOODS.items() if family in named.families]
-
-
-def _named(name: str, family: str) -> Any:
-    """The name, or the value that a user has registered under it."""
-    families = LIKELIHOODS[name].families if name in LIKELIHOODS else (family,)
-    if family not in families:
-        raise ValueError(
-            f"likelihood {name!r} is of {' and '.join(families)}; {family} has {quoted(_names(family))}"
-        )
-    return lookup(name, {known: known for known in _names(family)}, "likelihood")
-
-
-def _name_of(value: AbstractLikelihood) -> str:
-    """In LIKELIHOODS; of another likelihood that of its class."""
-    names = (name for name, named in LIKELIHOODS.items() if named.kind and isinstance(value, named.kind))
-    return next(names, type(value).__name__)
-
-
-def _others(value: Any) -> str:
-    """Which family takes a likelihood that the one asked does not."""
-    if isinstance(value, Bernoulli | Softmax):
-        return ": classes are for SparseGPClassifier"
-    is_taken = isinstance(value, AbstractLikelihood) and not isinstance(value, NOT_SPARSE)
-    return f": {SPARSE} takes it" if is_taken else ""
-
-
-def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
-    """START_NOISE of the targets' mean square `spread`, to be learned."""
-    return constant_noise(START_NOISE * spread, lower=LEAST_NOISE[family] * spread, dtype=np.dtype(dtype))
-
-
-def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) -> AbstractNoise:
-    """The noise of a likelihood; or the variance given, which nothing trains; or `starting_noise`.
+def start_noise(
+    asked: Asked, family: str, spread: float, dtype: str, given: float | None = None
+) -> AbstractNoise:
+    """The noise of a likelihood; or the variance given, which nothing trains; or a tenth of the targets' mean square `spread`, to be learned.
 
     Raises ValueError for a variance that the dtype cannot hold, and where both are given.
     """
@@ -146,7 +118,7 @@ def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) ->
             )
         return asked.noise
     if given is None:
-        return starting_noise(KERNEL, spread, dtype)
+        return constant_noise(START_NOISE * spread, lower=LEAST_NOISE[family] * spread, dtype=np.dtype(dtype))
     kind = np.finfo(dtype)
     if float(kind.tiny) <= given <= float(kind.max):
         return constant_noise(frozen(np.asarray(given, dtype)))
@@ -162,27 +134,16 @@ def started_sparse(
     """
     asked = Asked.of(estimator._likelihood, SPARSE)
     if asked.name not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
-        kind: Any = LIKELIHOODS[asked.name].kind if asked.value is None else type(asked.value)
         raise ValueError(
-            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: approximation='svgp' takes any"
+            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {asked.kind.__name__}: approximation='svgp' takes any"
         )
-    spread, likelihood = 1.0 if asked.is_of_counts else data.spread, asked.value
+    is_of_counts, likelihood = asked.kind.is_of_counts, asked.value
+    spread = 1.0 if is_of_counts else data.spread
     if likelihood is None:
-        start: Any = LIKELIHOODS[asked.name].start
-        likelihood = start(starting_noise(SPARSE, spread, estimator.dtype))
-    if asked.is_of_counts:
+        likelihood = STARTS[asked.name](start_noise(asked, SPARSE, spread, estimator.dtype))
+    if is_of_counts:
         return Shifted(likelihood, _prior_log_rate(data, estimator)), COUNT_VARIANCE
     return likelihood, spread
-
-
-def known_df(likelihood: Any) -> float | None:
-    """The degrees of freedom that are not to be learned. Raises ValueError for those without a standard deviation."""
-    if not isinstance(likelihood, StudentT) or not isinstance(likelihood.df, Frozen):
-        return None
-    df = float(likelihood.df)
-    if df <= 2:
-        raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
-    return df
 
 
 def _prior_log_rate(data: TrainingData, estimator: Any) -> float:

@@ -6,12 +6,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp import deadline
-from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED
-from stochgp.context import FitContext
+from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
-from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, beside_others
+from stochgp.families.left_out import SOME, JudgingRows, beside_others
 from stochgp.kernels import dense
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
@@ -55,7 +54,7 @@ def rotate_inputs(
     the kernel is still the same, and learns on by leave-one-out on few rows. It is kept if the log density of rows given their neighbours improves
     (`prefer`), and another one follows. The learner itself follows once, from the last rotation. Ctrl-C ends the rounds, and `first` stays.
     """
-    if refusal := _refusal(setting, is_named, first, learner, source, context.budget):
+    if refusal := context.refusal(*_refusal(setting, is_named, first, learner, source)):
         context.record("rotation", 0, refusal)
         return first
     reasons = list[str]()
@@ -92,18 +91,19 @@ def _rotated_run(
     n_rounds, doubted = 0, False
     before = scores = judges.scores(gp)
     for number in range(1, MAX_ROUNDS + 1):
-        if deadline.left() < 2 * first.seconds + OVERHEAD:
+        if deadline.left() < max(2 * first.seconds, OPTIONAL_SECONDS):
             reasons.append("no time was left for another round")
             break
         M = _outer_products(gp, source, judges, sloping)
-        if _correlated(M) < MIN_CORRELATED:
+        off = 1 - np.sum(np.square(np.diagonal(M))) / max(np.sum(np.square(M)), np.finfo(float).tiny)
+        if off < MIN_CORRELATED:
             reasons.append("slopes along the directions are uncorrelated")
             break
         trial = _trial(_rotated(gp, M), number, learner, source, context)
         if trial.result not in DONE:
             return first._replace(result=unless_ended(first, trial)), 0
         gp, name = trial.gp, f"round {number}"
-        preferred = judges.preferred(scores, new := judges.scores(gp), name)
+        preferred = judges.preferred(scores, {name: (new := judges.scores(gp))})
         reasons.append(preferred.why)
         if preferred.name is not None:
             kept, scores, n_rounds, doubted = gp, new, number, False
@@ -116,38 +116,31 @@ def _rotated_run(
     last = _refitted(first, kept, learner, source, report, context)
     if last.result not in DONE:
         return first._replace(result=unless_ended(first, last)), 0
-    preferred = judges.preferred(before, judges.scores(last.gp), "all of it")
+    preferred = judges.preferred(before, {"all of it": judges.scores(last.gp)})
     reasons.append(preferred.why)
     return (first, 0) if preferred.name is None else (last, n_rounds)
 
 
 def _refusal(
-    setting: bool | str,
-    is_named: bool,
-    first: FitResult,
-    learner: AbstractLearner,
-    source: MemorySource,
-    budget: Budget,
-) -> str | None:
-    """The reason why no rotation is tried; None if one can be."""
-    stays = "lengthscales stay along the inputs: "
+    setting: bool | str, is_named: bool, first: FitResult, learner: AbstractLearner, source: MemorySource
+) -> tuple[str | None, int]:
+    """(The reason why no rotation is tried, None if one can be; the bytes of the rounds)."""
+    stays, reason = "lengthscales stay along the inputs: ", None
     if setting is False:
-        return AS_ASKED
-    if setting == AUTO and not is_named:
-        return f"{stays}the kernel was given; rotate_inputs=True tries a rotation"
-    if source.size < MIN_ROWS:
-        return f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
-    if not isinstance(learner, AbstractConditionals | FullBatch):
-        return f"{stays}{type(learner).__name__} does not learn a rotation"
-    if Metric.of(first.gp.kernel) is None or dense.terms_of(first.gp.kernel) is None:
-        return f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"
-    if first.result not in DONE:
-        return "the run was ended before a rotation could be tried"
+        reason = AS_ASKED
+    elif setting == AUTO and not is_named:
+        reason = f"{stays}the kernel was given; rotate_inputs=True tries a rotation"
+    elif source.size < MIN_ROWS:
+        reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
+    elif not isinstance(learner, AbstractConditionals | FullBatch):
+        reason = f"{stays}{type(learner).__name__} does not learn a rotation"
+    elif Metric.of(first.gp.kernel) is None or dense.terms_of(first.gp.kernel) is None:
+        reason = f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"
+    elif first.result not in DONE:
+        reason = "the run was ended before a rotation could be tried"
     m = min(NEIGHBOURS + 1, source.size)
     search = neighbours_bytes(first.gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
-    if search + 2 * 8 * 8 * PAIRS * (1 + source.n_inputs // m) > budget.free():
-        return f"{stays}there is no memory to try a rotation"
-    return None
+    return reason, search + 2 * 8 * 8 * PAIRS * (1 + source.n_inputs // m)
 
 
 def _outer_products(
@@ -190,14 +183,8 @@ def _refitted(
     )  # fmt: skip
 
 
-def _correlated(M: Float[np.ndarray, "A A"]) -> float:
-    """The share of ‖M‖² off the diagonal: 0 if the coordinates are eigenvectors already."""
-    return 1 - float(np.sum(np.square(np.diagonal(M))) / max(np.sum(np.square(M)), np.finfo(float).tiny))
-
-
 def _rotated(gp: KernelGP, M: Float[np.ndarray, "A A"]) -> KernelGP:
     """The same model, its lengthscales along the eigenvectors of M."""
     metric = Metric.of(gp.kernel)
-    if metric is None:
-        raise ValueError(f"a {type(gp.kernel).__name__} has no metric that could be rotated")
+    assert metric is not None
     return KernelGP(metric.turned(np.linalg.eigh(M)[1]), gp.noise)

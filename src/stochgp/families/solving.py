@@ -1,8 +1,10 @@
-"""From hyperparameters to the posterior of a kernel GP: a solver is chosen, and solves."""
+"""From hyperparameters to the posterior of a kernel GP: a solver is chosen, and solves; new rows are solved for from where the last solve ended."""
 
+import contextlib
 import dataclasses
 import logging
 import math
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +14,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
-from stochgp.budget import release
+from stochgp.budget import Budget, release
+from stochgp.compiled import kept_on_disk
 from stochgp.context import FitContext
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import on_one
+from stochgp.estimators.fitted import Fitted
 from stochgp.kernels.dense import mean_variance
+from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
@@ -26,15 +32,18 @@ from stochgp.operators import KernelOperator, default_tile
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
     AbstractKernelPosterior,
+    AbstractPosterior,
     ExactKernelPosterior,
     KernelSystem,
+    LocalPosterior,
+    MixturePosterior,
     SampledKernelPosterior,
 )
 from stochgp.posteriors.calibration import CALIBRATION_SECONDS, ROWS, calibrated, with_information
-from stochgp.posteriors.growing import sides
+from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
-from stochgp.priors import prior_functions
+from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
 from stochgp.solvers.choice import Choice, choose_solver, kept_rows, name_of
@@ -58,7 +67,7 @@ def choose(
     """The solver of the system at these hyperparameters. Raises MemoryLimitError, with both numbers, if none fits."""
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
     if len(X) > SMALL:  # fewer rows are solved for in float64 whatever the noise
-        noise = np.mean(noise_of_rows(_noise(gp), X, data.weight))
+        noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.weight))
         noise_ratio = float(noise / mean_variance(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
     release()
     budget = context.budget.keeping(TERM_BYTES * (n_terms(kernel) - 1))
@@ -79,70 +88,44 @@ def solved(
 ) -> tuple[AbstractKernelPosterior, Solution]:
     """The posterior at the hyperparameters of `gp`, and how its system was solved.
 
-    If these were learned, but not by the likelihood of all rows, variances are scaled by left-out rows.
-
-    `typical_error` is that of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
+    If these were learned, but not by the likelihood of all rows, variances are scaled by rows predicted without themselves and their groups, as far as time and
+    memory allow. `typical_error` is that of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
 
     Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
     solver, dtype, need, why = choice
-    is_direct = isinstance(solver, AbstractDirectSolver)
-    if is_direct and len(data.y) > SMALL and deadline.left() < math.inf:
-        deadline.require(factorisation_seconds(len(data.y)))
+    is_direct, mesh, N = isinstance(solver, AbstractDirectSolver), context.mesh, len(data.y)
+    if is_direct and N > SMALL and deadline.left() < math.inf:
+        deadline.require(factorisation_seconds(N))
     logger.info("solving by %s: %s", type(solver).__name__, why)
     kernel, X = cast((value_of(gp.kernel), on_device(data.X)), dtype)
-    system = KernelSystem(kernel, X, data.weight, _noise(gp), min(default_tile(), len(X)))
-    if is_direct:
+    noise = with_level(gp.noise, float(gp.noise_variance))
+    system = KernelSystem(kernel, X, data.weight, noise, min(default_tile(), N))
+    posterior: Any
+    if isinstance(solver, AbstractDirectSolver):
         posterior, found = solved_directly(system, solver, data.y)
     else:
         posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
     context.record("solver", name_of(solver), why)
-    _record_mesh(solver, context)
-    _record_variance(posterior, context)
-    if is_learned and (data.n_rows > SMALL or data.rows.group is not None):
-        posterior = _calibrated(posterior, data, context)
-    # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
-    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
-    return posterior, found
-
-
-def _noise(gp: KernelGP) -> Any:
-    return with_level(gp.noise, float(gp.noise_variance))
-
-
-def _record_mesh(solver: AbstractSolver, context: FitContext) -> None:
-    """Record whether a mesh shares the solve."""
-    if context.mesh is None:
-        return
-    solve, why = "one device", "one device"
-    if context.mesh.size > 1 and isinstance(solver, AbstractDirectSolver):
-        why = f"{solver.name} factorises on one device"
-    elif context.mesh.size > 1:
-        solve, why = "shared", "the devices share products with K"
-    context.record("devices", {"count": context.mesh.size, "solve": solve}, why)
-
-
-def _record_variance(posterior: AbstractKernelPosterior, context: FitContext) -> None:
+    if mesh is not None:
+        shared = "one device" if is_direct or mesh.size == 1 else "shared"
+        reason = "the devices share products with K" if shared == "shared" else "one device"
+        if is_direct and mesh.size > 1:
+            reason = f"{solver.name} factorises on one device"
+        context.record("devices", {"count": mesh.size, "solve": shared}, reason)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
         context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")
     else:
-        why = f"more than {EXACT_ROWS} rows, or no factor: given {NEAR} rows, whose information counts {posterior.information:.3g}-fold"
-        context.record("variance", "near rows", why)
-
-
-def _calibrated(posterior: Any, data: TrainingData, context: FitContext) -> Any:
-    """The posterior, its variances scaled by rows predicted without themselves and their groups, as far as time and memory allow."""
-    group, N, D = data.rows.group, data.n_rows, data.n_inputs
-    need = local_search_bytes(posterior.system.kernel, N, D, ROWS, NEIGHBOURS)
-    if need > context.budget.free():
-        return posterior
-    try:
-        with deadline.granted(CALIBRATION_SECONDS):
-            posterior, scale = calibrated(posterior, group)
-    except TimeIsUpError:
-        return posterior
-    context.report["variance_scale"] = scale
-    return posterior
+        of_near = f"given {NEAR} rows, whose information counts {posterior.information:.3g}-fold"
+        context.record("variance", "near rows", f"more than {EXACT_ROWS} rows, or no factor: {of_near}")
+    searched = local_search_bytes(kernel, N, data.n_inputs, ROWS, NEIGHBOURS)
+    calibrates = is_learned and (N > SMALL or data.rows.group is not None)
+    if calibrates and searched <= context.budget.free():
+        with contextlib.suppress(TimeIsUpError), deadline.granted(CALIBRATION_SECONDS):
+            posterior, context.report["variance_scale"] = calibrated(posterior, data.rows.group)
+    # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
+    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
+    return posterior, found
 
 
 def _solved(
@@ -153,7 +136,7 @@ def _solved(
     need: int,
     typical_error: float | None,
     context: FitContext,
-) -> tuple[AbstractKernelPosterior, Solution]:
+) -> tuple[SampledKernelPosterior, Solution]:
     """By an iterative solver, which needs so many bytes; rows of K are kept in what it leaves."""
     X = system.X
     prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
@@ -174,22 +157,26 @@ def _solved(
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)
-    weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
-    posterior = with_information(
-        SampledKernelPosterior(
-            system=system,
-            weights=weights,
-            explained=explained_by(y, weights),
-            prior=prior,
-            sample_weights=samples,
-            solver=solver,
-            tolerance=float(tolerance[0]),
-            y=y,
-            draws=None if prior is None else draws,
-            left=found.residual,
-        )
-    )
-    return posterior, found
+    return with_information(sampled_posterior(system, solver, y, found, tolerance, prior, draws)), found
+
+
+def sampled_posterior(
+    system: KernelSystem,
+    solver: AbstractSolver,
+    y: Float[np.ndarray, " N"],
+    found: Solution,
+    tolerance: Float[np.ndarray, " S"],
+    prior: PriorFunctions | None,
+    draws: NoiseDraws,
+    information: float = 1.0,
+) -> SampledKernelPosterior:
+    """The posterior from the solutions for the mean and for the functions of `prior`."""
+    weights = found.value[:, :1]
+    return SampledKernelPosterior(
+        system=system, weights=weights, explained=float(y @ np.asarray(weights, np.float64)[:, 0]), prior=prior,
+        sample_weights=None if prior is None else found.value[:, 1:], solver=solver, tolerance=float(tolerance[0]),
+        y=y, draws=None if prior is None else draws, left=found.residual, information=information,
+    )  # fmt: skip
 
 
 def solved_directly(
@@ -207,18 +194,12 @@ def solved_directly(
     else:
         factor = solver.factorise(system.operator) if factor is None else factor
         found = solver.solve(system.operator, b, tolerance, factor)
-    posterior = ExactKernelPosterior(
-        system=system, weights=found.value, explained=explained_by(y, found.value), solver=solver, y=y
-    )
+    explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
+    posterior = ExactKernelPosterior(system, found.value, explained, solver, y)
     vars(posterior)["factor"] = factor  # what its property would compute again
     if information is None:
         return with_information(posterior), found
     return posterior.changed(information=information), found
-
-
-def explained_by(y: Float[np.ndarray, " N"], weights: Any) -> float:
-    """yᵀα."""
-    return float(y @ np.asarray(weights, np.float64)[:, 0])
 
 
 def tolerances(
@@ -261,7 +242,11 @@ def run_solver(
     enough: Float[np.ndarray, " S"] | None = None,
 ) -> Solution:
     """`solve` with progress, and a warning where it does not reach the tolerance, nor, as far as the precision allows, `enough`."""
-    progress = lambda entry: show(_progress_text(entry))
+
+    def progress(entry: dict[str, float]) -> None:
+        residual = f"{entry['residual']:.4f} ({'measured' if entry.get('measured') else 'estimated'})"
+        show(f"epoch {entry['epoch']:.0f}: relative residual {residual}, {entry['seconds']:.0f} s")
+
     found = solve(operator, b, solver, key=key, start=start, progress=progress, tolerance=tolerance)
     if (
         found.result is RESULTS.precision_reached
@@ -279,6 +264,102 @@ def run_solver(
     return found
 
 
-def _progress_text(entry: dict[str, float]) -> str:
-    kind = "measured" if entry.get("measured") else "estimated"
-    return f"epoch {entry['epoch']:.0f}: relative residual {entry['residual']:.4f} ({kind}), {entry['seconds']:.0f} s"
+MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alone
+
+
+def updated(
+    fitted: Fitted, rows: Data, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
+) -> tuple[Fitted, Solution | None]:
+    """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
+
+    Raises ValueError where it would exceed the budget, and for a posterior without its targets.
+    """
+    dtype = np.dtype(fitted.dtype)
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
+    new = Data(X, y, rows.weights)
+    with jax.enable_x64(True), kept_on_disk():
+        posterior, solved = _grown(fitted.posterior, new, show, budget, key)
+    found = fitted.with_inputs(rows.X)
+    if isinstance(fitted.posterior, MixturePosterior):
+        found = with_posterior(found, typing.cast(MixturePosterior, posterior))
+    found = dataclasses.replace(found, posterior=posterior)
+    return found.with_targets(rows.y, rows.weights), solved
+
+
+def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPosterior) -> Fitted:
+    """With another posterior, and its noise."""
+    observation = dataclasses.replace(fitted.observation, likelihood=Gaussian(posterior.noise))
+    return dataclasses.replace(fitted, posterior=posterior, observation=observation)
+
+
+def _grown(
+    posterior: AbstractPosterior, new: Data, show: Callable[[str], None], budget: Budget, key: PRNGKeyArray
+) -> tuple[AbstractPosterior, Solution | None]:
+    match posterior:
+        case LocalPosterior():
+            return _grown_locally(posterior, new, budget), None
+        case ExactKernelPosterior():
+            return _grown_exactly(posterior, new, budget)
+        case MixturePosterior():
+            base, solved = _grown_exactly(posterior.base, new, budget)
+            return base if len(base.weights) > MIXTURE_ROWS else posterior.at(base), solved
+        case SampledKernelPosterior():
+            return _grown_by_solving(posterior, new, show, budget, key)
+    raise TypeError(f"{type(posterior).__name__} takes in no new rows")
+
+
+def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:
+    """The scale of the variances stays that of the fit."""
+    N, D = len(posterior.X) + len(new.X), new.X.shape[1]
+    need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
+    budget.require(need, f"local prediction from {N} rows")
+    parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
+    X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
+    return dataclasses.replace(posterior, X=X, y=y, weight=weight)
+
+
+def _grown_exactly(
+    posterior: ExactKernelPosterior, new: Data, budget: Budget
+) -> tuple[ExactKernelPosterior, Solution]:
+    """By the factor of before with new rows, where there is one and room for two; else by a new one."""
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    factor: Factor | None = vars(posterior).get("factor")
+    budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
+    grown = None if factor is None or system.is_small else extended(factor, system, len(posterior.system.X))
+    information = None if posterior.is_exact else posterior.information
+    return solved_directly(system, solver, y, grown, information)
+
+
+def _grown_by_solving(
+    posterior: SampledKernelPosterior,
+    new: Data,
+    show: Callable[[str], None],
+    budget: Budget,
+    key: PRNGKeyArray,
+) -> tuple[SampledKernelPosterior, Solution]:
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    n_columns = 1 + posterior.n_samples
+    need = system.peak_bytes(solver, n_columns)
+    budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
+    noise_key, start_key, run_key = jax.random.split(key, 3)
+    draws = grown_draws(posterior, len(new), key=noise_key)
+    operator = system.operator
+    b = sides(operator, system.X, y, posterior.prior, draws)
+    tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)
+    tolerance[0] = min(tolerance[0], posterior.tolerance)
+    held = np.asarray(posterior.weights)
+    if posterior.sample_weights is not None:
+        held = np.concatenate([held, np.asarray(posterior.sample_weights)], axis=1)
+    options: dict[str, Any] = {"tolerance": tolerance, "key": start_key, "most_bytes": need}
+    start = warm_start(operator, b, held, posterior.left, **options)
+    found = run_solver(solver, operator, b, tolerance, show, run_key, start)
+    parts = system, solver, y, found, tolerance, posterior.prior, draws, posterior.information
+    return sampled_posterior(*parts), found
+
+
+def _targets(posterior: AbstractKernelPosterior, new: Data) -> Float[np.ndarray, " N"]:
+    if posterior.y is None:
+        raise ValueError(
+            "the model was saved without its targets, by an older version: fit it again for update"
+        )
+    return np.concatenate([posterior.y, new.y])

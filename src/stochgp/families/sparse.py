@@ -24,15 +24,15 @@ from stochgp.families.common import (
     warn_of_data,
 )
 from stochgp.families.decoupled_mean import with_decoupled_mean
-from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.default_learners import sparse_learner
 from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
 from stochgp.families.variational import (
     LATE,
     bound_of,
-    inputs_of,
     kernel_of,
     likelihood_of,
+    refuse_fingerprints,
     start,
     variational_posterior,
 )
@@ -72,7 +72,7 @@ class SparseGPRegressor(FamilyRegressor):
         inducing points (docs/methods/sparse.md). Functions of the mean of "svdgp"; None = 8 for each of the covariance.
     likelihood
         "auto" (constant Gaussian noise, unless rows predicted without themselves say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
-        "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
+        "student-t"; for counts "poisson" and "negative-binomial"; or a value of
         `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
         transformed, and everything is said in their units.
     learner
@@ -133,11 +133,11 @@ class SparseGPRegressor(FamilyRegressor):
             As of `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
         """
         with open_fit(self, checkpoint, callback) as context:
-            asked, inputs = Asked.of(self._likelihood, SPARSE), inputs_of(self)
+            asked = Asked.of(self._likelihood, SPARSE)
+            refuse_fingerprints(self)
             data = read_regression_data(
-                self, X, y, sample_weight, groups, context,
-                inputs=inputs, keeps_all=False, counts=asked.is_of_counts,
-            )  # fmt: skip
+                self, X, y, sample_weight, groups, context, keeps_all=False, counts=asked.kind.is_of_counts
+            )
             learner = self._learner(asked, data, context)
             warn_of_data(self, data, learns=True)
             gp = self._start(learner, data, context)
@@ -200,7 +200,7 @@ class SparseGPRegressor(FamilyRegressor):
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
-        learner, why = sparse_learner_of(self, data.n_all, asked.name in (AUTO, GAUSSIAN))
+        learner, why = sparse_learner(self, data.n_all, asked.name in (AUTO, GAUSSIAN))
         context.record("learner", type(learner).__name__, why)
         return learner
 

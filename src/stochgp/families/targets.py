@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.files import FileSource
@@ -21,7 +20,6 @@ from stochgp.transforms import AbstractTransform, Log
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
 POSITIVE_CANDIDATES = ("log", "box-cox")  # further ones, if all targets are positive
-MIN_SECONDS = 6.0  # of their comparison, compilation included
 
 
 def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
@@ -115,32 +113,24 @@ def _fitted_transform(
     wanted: AbstractTransform | str, rows: Data, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
     """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
-    if isinstance(wanted, Log):
+    chooses = isinstance(wanted, str)
+    if isinstance(wanted, AbstractTransform):
         wanted.check(rows.y)
-        return _recorded(wanted, f"{AS_ASKED}; it has no parameters to learn", context)
-    if plain.leaves_inputs:
+    if plain.leaves_inputs and not isinstance(wanted, Log):
         raise ValueError(
             "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
         )
-    if isinstance(wanted, str):
-        if deadline.left() < MIN_SECONDS:
-            return _recorded(None, "there was no time to compare transforms", context)
+    T: Any = wanted
+    why = f"{AS_ASKED}; it has no parameters to learn"
+    if chooses and (refusal := context.refusal()):
+        T, why = None, refusal
+    elif not isinstance(wanted, Log):
         names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
-        tried = {name: TRANSFORMS[name] for name in names}
-    else:
-        wanted.check(rows.y)
-        tried = {type(wanted).__name__: wanted}
-    X = plain.X.astype(np.float64)
-    T, found = fit_transforms(
-        tried, X, rows.y, seed=context.sample_seed, group=rows.group, weight=rows.weight
-    )
-    if not isinstance(wanted, str):
+        tried = {name: TRANSFORMS[name] for name in names} if chooses else {type(wanted).__name__: wanted}
+        options: dict[str, Any] = {"seed": context.sample_seed, "group": rows.group, "weight": rows.weight}
+        T, found = fit_transforms(tried, plain.X.astype(np.float64), rows.y, **options)
         why = f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
-        return _recorded(T, why, context)
-    why = f"by rows that none was fitted to: {found.why}"
-    return _recorded(None if found.name is None else T, why, context)
-
-
-def _recorded(T: AbstractTransform | None, why: str, context: FitContext) -> AbstractTransform | None:
+        if chooses:
+            T, why = (None if found.name is None else T), f"by rows that none was fitted to: {found.why}"
     context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
     return T

@@ -15,7 +15,7 @@ from stochgp.data.memory import Source
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import agreed
-from stochgp.families.kernel_choice import USUAL, inputs_with_smiles
+from stochgp.families.kernel_choice import USUAL, inputs_of
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
 from stochgp.objectives import bound_of_all, lower_bound
@@ -60,13 +60,12 @@ def named_kernel(given: Any, usual: str, context: FitContext) -> Any:
     return usual
 
 
-def inputs_of(estimator: Any) -> Inputs:
-    """Numbers. Raises ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
-    if inputs_with_smiles(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
+def refuse_fingerprints(estimator: Any) -> None:
+    """Raise ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
+    if inputs_of(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
         raise ValueError(
             "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
         )
-    return Inputs.NUMBERS
 
 
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
@@ -74,32 +73,32 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
 
     Without time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
     """
+    is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
     try:
         deadline.require(COMPILING_PASS)
-        gp, bound, how = _closed(gp, data.passes(context.mesh))
+        gp, bound = _closed(gp, data.passes(context.mesh))
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
-        if data.everything is not None:
+        if is_sample:
             why = f"of {data.n_all}: q(u) is that of a uniform sample"
             context.record("closing_rows", data.n_rows, why)
         context.end(RESULTS.time_limit, "q(u) stays as it was learned")
         return VariationalPosterior.of(gp, data.n_inputs)
-    context.record("q", *how)
-    if data.everything is not None:
-        of_all = isinstance(gp.likelihood, Gaussian)
-        context.record("closing_rows", data.n_all if of_all else data.n_rows, learned_from(data, of_all))
+    if is_gaussian:
+        n = gp.approximation.n_inducing
+        why = f"of all rows in closed form, for the {n} inducing points that were learned"
+        context.record("q", "optimal", why)
+        known = f"all rows, in one pass; hyperparameters and inducing points were learned from a uniform sample of {data.n_rows}"
+    else:
+        context.record("q", "learned", "only Gaussian noise has an optimum in closed form")
+        known = f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
+    if is_sample:
+        context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, known)
     # Nats per row in target units, of all rows, in float64; the standard error is that of expectations, by independent scrambles of their points.
     context.report["elbo"] = bound.value - float(np.log(data.scale)) + data.log_slope
     if bound.stderr > 0:
         context.report["elbo_stderr"] = bound.stderr
     return VariationalPosterior.of(gp, data.n_inputs)
-
-
-def learned_from(data: TrainingData, of_all: bool) -> str:
-    """Why q(f) knows so many rows of files of which a sample was learned from: the optimal q(u) is `of_all`."""
-    if of_all:
-        return f"all rows, in one pass; hyperparameters and inducing points were learned from a uniform sample of {data.n_rows}"
-    return f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
 
 
 def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
@@ -123,24 +122,16 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate, tuple[str, str]]:
-    """(The model with the best q(u) that a pass finds, its bound per row, how)."""
+def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate]:
+    """(The model with the best q(u) that a pass finds, its bound per row)."""
     if not isinstance(gp.likelihood, Gaussian):
-        return (
-            gp,
-            agreed(bound_of_all(gp, source)),
-            ("learned", "only Gaussian noise has an optimum in closed form"),
-        )
+        return gp, agreed(bound_of_all(gp, source))
     wide = cast(gp, np.float64)
     points = InducingPoints.of(typing.cast(InducingPoints, wide.approximation).points, jitter=CLOSING_JITTER)
     with jax.enable_x64(True):
         found = agreed(lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source))
         best = _at(points, found.naturals)
-    how = (
-        "optimal",
-        f"of all rows in closed form, for the {points.n_inducing} inducing points that were learned",
-    )
-    return SparseGP(wide.kernel, best, wide.likelihood), Estimate(found.bound / source.count), how
+    return SparseGP(wide.kernel, best, wide.likelihood), Estimate(found.bound / source.count)
 
 
 @quick_jit

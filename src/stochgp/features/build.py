@@ -76,11 +76,17 @@ def resolve(
     name = lookup(spec, {name: name for name in NAMES}, "features")
     if not isinstance(name, str):  # a class that a user has registered
         return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
-    if name in NETWORKS:
-        width = n_features if _is_linear(kernel) else None
-        network = _network(name, n_inputs, width, X_sample, limits, network_key, dtype)
-        return _on_network(Network(network), kernel, n_features, feature_key, dtype)
-    return _of_kernel(name, kernel, n_features, n_inputs, feature_key, X_sample, dtype)
+    if name not in NETWORKS:
+        return _of_kernel(name, kernel, n_features, n_inputs, feature_key, X_sample, dtype)
+    width = n_features if _is_linear(kernel) else None
+    width = (N_NETWORK if name == "mlp" else N_ATTENTION) if width is None else width
+    if name == "mlp":
+        network = networks.mlp(n_inputs, (N_NETWORK, width), key=network_key, dtype=dtype)
+    else:
+        network = networks.attention(n_inputs, width=width, key=network_key, dtype=dtype)
+    if limits is not None and X_sample is not None:
+        network = networks.Embedded(networks.within(np.asarray(X_sample), limits, dtype=dtype), network)
+    return _on_network(Network(network), kernel, n_features, feature_key, dtype)
 
 
 def is_network(spec: Any) -> bool:
@@ -103,7 +109,8 @@ def _of_kernel(
             raise ValueError("linear features take neither a kernel nor n_features: leave both None")
         return Linear(n_inputs)
     default = "tanimoto" if name == "tanimoto" else "rbf"
-    kernel = _kernel(default if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
+    kernel = default if kernel is None else kernel
+    kernel = kernels.resolve(kernel, n_inputs, dtype=dtype) if isinstance(kernel, str) else kernel
     if name == "tanimoto":
         M = N_HASHES if M is None else M
         return TanimotoHashes.init(kernel, n_inputs, M, key=key, dtype=dtype)
@@ -120,38 +127,14 @@ def _is_linear(kernel: Any) -> bool:
     return kernel is None or kernel == "linear" or isinstance(kernel, kernels.Linear)
 
 
-def _kernel(kernel: Any, n_inputs: int, *, ard: bool, dtype: DTypeLike) -> Any:
-    """A kernel by name. The feature map checks anything else, such as a frozen kernel."""
-    return kernels.resolve(kernel, n_inputs, ard=ard, dtype=dtype) if isinstance(kernel, str) else kernel
-
-
-def _network(
-    name: str,
-    n_inputs: int,
-    width: int | None,
-    X_sample: Array | None,
-    limits: Float[np.ndarray, "2 D"] | None,
-    key: PRNGKeyArray,
-    dtype: DTypeLike,
-) -> Any:
-    if name == "mlp":
-        widths = (N_NETWORK, N_NETWORK if width is None else width)
-        network = networks.mlp(n_inputs, widths, key=key, dtype=dtype)
-    else:
-        width = N_ATTENTION if width is None else width
-        network = networks.attention(n_inputs, width=width, key=key, dtype=dtype)
-    if limits is None or X_sample is None:
-        return network
-    return networks.Embedded(networks.within(np.asarray(X_sample), limits, dtype=dtype), network)
-
-
 def _on_network(
     network: Network, kernel: Any, n_features: int | None, key: PRNGKeyArray, dtype: DTypeLike
 ) -> AbstractFeatureMap:
     """The map of `kernel` on the network's output."""
     n_outputs = network.n_features
     if not _is_linear(kernel):
-        kernel = _kernel(kernel, n_outputs, ard=False, dtype=dtype)
+        if isinstance(kernel, str):
+            kernel = kernels.resolve(kernel, n_outputs, ard=False, dtype=dtype)
         M = N_FOURIER if n_features is None else n_features
         return Composed(network, RandomFourier.init(kernel, n_outputs, M, key=key, dtype=dtype))
     if n_features not in (None, n_outputs):

@@ -1,13 +1,12 @@
 """Likelihoods: how targets are observed."""
 
 from .base import AbstractLikelihood
-from .classes import Bernoulli, Logit, Probit, Softmax
+from .classes import Bernoulli, Softmax
 from .counts import NegativeBinomial, Poisson
-from .gaussian import Gaussian, LatentNoiseGaussian, StudentT
+from .gaussian import Gaussian, StudentT
 from .noise import AbstractNoise, ConstantNoise, TreeNoise, constant_noise
 from .warped import Shifted, Warped
 
 __all__ = [
-    "AbstractLikelihood", "AbstractNoise", "Bernoulli", "ConstantNoise", "Gaussian", "LatentNoiseGaussian", "Logit", "NegativeBinomial", "Poisson", "Probit",
-    "Shifted", "Softmax", "StudentT", "TreeNoise", "Warped", "constant_noise",
+    "AbstractLikelihood", "AbstractNoise", "Bernoulli", "ConstantNoise", "Gaussian", "NegativeBinomial", "Poisson", "Shifted", "Softmax", "StudentT", "TreeNoise", "Warped", "constant_noise",
 ]  # fmt: skip

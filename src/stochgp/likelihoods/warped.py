@@ -1,14 +1,13 @@
-"""Likelihoods of other numbers: of targets that are transformed, of latent functions with a prior mean."""
+"""Transformed targets, and latent functions with a prior mean."""
 
 from typing import Any
 
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
-from stochgp import distributions, transforms
+from stochgp import transforms
 from stochgp.distributions import AbstractDistribution
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
-from stochgp.likelihoods.gaussian import Gaussian
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, Anchored
 
@@ -33,53 +32,22 @@ def as_transform(value: Any) -> AbstractTransform | str:
     return lookup(value, TRANSFORMS | {AUTO: AUTO}, "transform")
 
 
-class Warped(AbstractLikelihood):
-    """T(y) | f has this likelihood: p(y | f) = p(T(y) | f) T'(y).
+class Warped(eqx.Module):
+    """T(y) | f has this likelihood: p(y | f) = p(T(y) | f) T'(y). A setting of regressors, not itself a likelihood of f.
 
     A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
 
     Parameters
     ----------
     likelihood : likelihood or str
-        That of T(y): a value of `stochgp.likelihoods` or "gaussian"; in a regressor also every name that its own `likelihood` may be.
+        That of T(y): a value of `stochgp.likelihoods`, or every name that the regressor's own `likelihood` may be.
     transform : transform or str
         T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
-        (log(y + ½)). In a regressor also "auto": held-out rows decide whether there is a transform.
+        (log(y + ½)), or "auto": held-out rows decide whether there is a transform.
     """
 
     likelihood: Any = "gaussian"
     transform: Any = eqx.field(converter=as_transform, default="log")
-
-    @property
-    def n_latent(self) -> int:
-        return self._inner.n_latent
-
-    @property
-    def _inner(self) -> AbstractLikelihood:
-        if isinstance(self.likelihood, str):
-            return lookup(self.likelihood, {"gaussian": Gaussian()}, "likelihood")
-        return self.likelihood
-
-    @property
-    def _known(self) -> AbstractTransform:
-        if isinstance(self.transform, str):
-            raise ValueError("only a fitted regressor has the transform of 'auto': give a transform")
-        return self.transform
-
-    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log p(T(y) | f) + log T'(y)."""
-        return self._inner.log_density(self._known(y), f, X) + self._known.log_slope(y)
-
-    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """The likelihood's at T(y), + log T'(y)."""
-        found = self._inner.expected_log_density(self._known(y), mean, variance, X)
-        return found + self._known.log_slope(y)
-
-    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> distributions.Warped:
-        return distributions.Warped(self._inner.predictive(mean, variance, X), self._known)
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        return self._known.inverse(self._inner.sample(f, X, key=key))
 
 
 class Shifted(AbstractLikelihood):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int
 from scipy.optimize import minimize
 
+from stochgp import deadline
 from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
 from stochgp.distributions import AbstractDistribution, Normal, Student
 from stochgp.distributions.normal import LOG_2PI, log_student
@@ -274,7 +275,7 @@ def _fit(
 
 
 def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
-    """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps."""
+    """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps. At a deadline no tree is added."""
     start = Dispersion(student_dispersion(rows.squares, TREE_DF, rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
 
@@ -282,7 +283,7 @@ def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Tre
         g, h = slopes(rows.squares, eta, start)
         return rows.count * g, rows.count * h
 
-    found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight)
+    found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight, lambda: deadline.left() > 0)
     if found is None:
         return None
     return found.plus(-float(np.average(found.on_host(rows.X), weights=rows.weight)))

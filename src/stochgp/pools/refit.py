@@ -12,7 +12,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
-from stochgp.families.updating import with_posterior
+from stochgp.families.solving import with_posterior
 from stochgp.features import is_network
 from stochgp.observations import TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior

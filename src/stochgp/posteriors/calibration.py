@@ -105,8 +105,12 @@ def scaled(posterior: Any, c: float) -> Any:
     system = KernelSystem(old.kernel.times(c), old.X, old.weight, noise, old.tile)
     weights = _divided(posterior.weights, c)
     more: dict[str, Any] = {"system": system, "weights": weights, "explained": posterior.explained / c}
-    if isinstance(posterior, SampledKernelPosterior):
-        more |= _scaled_samples(posterior, c)
+    if isinstance(posterior, SampledKernelPosterior):  # right-hand sides of samples are multiplied by √c
+        if posterior.left is not None:
+            more["left"] = _divided(posterior.left, np.array([1.0] + [c**-0.5] * posterior.n_samples))
+        if posterior.prior is not None:
+            more["prior"] = dataclasses.replace(posterior.prior, kernel=posterior.prior.kernel.times(c))
+            more["sample_weights"] = _divided(posterior.sample_weights, c**0.5)
     made = dataclasses.replace(posterior, **more)
     near = made.near
     if "tree" in vars(posterior.near):
@@ -116,18 +120,6 @@ def scaled(posterior: Any, c: float) -> Any:
     else:
         vars(made)["residual"] = posterior.residual  # the same, and it takes a product with K
     return made
-
-
-def _scaled_samples(posterior: SampledKernelPosterior, c: float) -> dict[str, Any]:
-    """The right-hand sides of samples are multiplied by √c, that of the mean stays."""
-    left, S = posterior.left, posterior.n_samples
-    more: dict[str, Any] = {}
-    if left is not None:
-        more["left"] = _divided(left, np.array([1.0] + [c**-0.5] * S))
-    if posterior.prior is not None:
-        more["prior"] = dataclasses.replace(posterior.prior, kernel=posterior.prior.kernel.times(c))
-        more["sample_weights"] = _divided(posterior.sample_weights, c**0.5)
-    return more
 
 
 def _divided(values: Any, c: Any) -> Any:

@@ -99,15 +99,13 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
     def need_bytes(self, request: Request) -> int:
         """With the factor, where predictions must compute it first, or the search of near rows."""
-        (N, _), itemsize, n = self.system.X.shape, self.system.X.dtype.itemsize, request.n_rows
-        need, uses_factor = self.drawing_bytes(request), n and (request.covariance or self.is_exact)
+        N, itemsize, n = len(self.system.X), self.system.X.dtype.itemsize, request.n_rows
+        need, uses_factor = self.shared_bytes(request), n and (request.covariance or self.is_exact)
         if uses_factor and "factor" not in vars(self):
             need += itemsize * N**2
         if request.covariance:
             return need + covariance_bytes(N, n)
-        if n and self.is_exact:
-            return need + 64 * n + 8 * 6 * min(n, BLOCK) * N
-        return need + self.near_bytes(request)
+        return need + (64 * n + 8 * 6 * min(n, BLOCK) * N if n and self.is_exact else 0)
 
     def nlml(self) -> float:
         """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.

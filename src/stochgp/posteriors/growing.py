@@ -30,7 +30,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.operators.blocks import filled
-from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, drawn_targets, times, whole_product
+from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, sample_targets, times, whole_product
 from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
@@ -66,7 +66,7 @@ def sides(
 ) -> Float[Array, "N C"]:
     """[y | f₀(X) + ε], the right-hand sides of the mean and of pathwise samples; ε of each part of the rows is `draws`' own."""
     b = on_device(y[:, None], operator.dtype)
-    return b if prior is None else jnp.concatenate([b, drawn_targets(operator, prior, X, draws)], axis=1)
+    return b if prior is None else jnp.concatenate([b, sample_targets(operator, prior, X, draws)], axis=1)
 
 
 def warm_start(

@@ -121,7 +121,7 @@ class KernelSystem(eqx.Module):
         """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = jax.random.split(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
-        b = sample_targets(self.operator, prior, self.X, key=noise_key)
+        b = sample_targets(self.operator, prior, self.X, NoiseDraws((len(self.X),), (noise_key,)))
         value = jnp.asarray(weights) - jnp.asarray(solve(b).value)
         return KernelFunctions(self.operator, prior, self.operator.pad(value))
 
@@ -148,6 +148,11 @@ class AbstractKernelPosterior(AbstractPosterior):
     y: eqx.AbstractVar[Float[np.ndarray, " N"] | None]
     information: eqx.AbstractVar[float]
     block_rows: ClassVar[int | None] = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether variances come from a factor."""
+        return False
 
     @property
     def noise(self) -> AbstractNoise:
@@ -192,9 +197,9 @@ class AbstractKernelPosterior(AbstractPosterior):
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
 
-    @abc.abstractmethod
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, found as those of new rows are."""
+        return self.left_out_near(rows)
 
     def left_out_near(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """`left_out_variances` from near rows."""
@@ -218,13 +223,12 @@ class AbstractKernelPosterior(AbstractPosterior):
     def _solve(self, b: Any) -> Solution:
         """A⁻¹b."""
 
-    def near_bytes(self, request: Request) -> int:
-        """Of variances from near rows."""
-        return self.near.need_bytes(request.n_rows, NEAR) if request.n_rows else 0
-
-    def drawing_bytes(self, request: Request) -> int:
-        """Of the functions that are drawn."""
-        return self.system.peak_bytes(self.solver, request.n_samples) if request.n_samples else 0
+    def shared_bytes(self, request: Request) -> int:
+        """Of the functions that are drawn, and of variances from near rows, if those are what is asked for."""
+        need = self.system.peak_bytes(self.solver, request.n_samples) if request.n_samples else 0
+        if request.n_rows and not request.covariance and not self.is_exact:
+            need += self.near.need_bytes(request.n_rows, NEAR)
+        return need
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
@@ -270,24 +274,11 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.at_own(Z)[: self.n_samples] + data
 
 
-def sample_targets(
-    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
-) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
-
-    Parameters
-    ----------
-    operator, prior, X, key : KernelOperator, PriorFunctions, array [N, D], PRNG key
-        A = K + Σ, f₀, the rows of A in its order, and where ε comes from.
-    """
-    return drawn_targets(operator, prior, X, NoiseDraws((operator.size,), (key,)))
-
-
 @eqx.filter_jit
-def drawn_targets(
+def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
-    """`sample_targets` with ε of these draws."""
+    """f₀(X) + ε, ε ~ N(0, Σ) of these draws: the right-hand sides of pathwise samples. X are the rows of A = K + Σ in its order."""
     parts = [
         jax.random.normal(key, (n, prior.n_samples), operator.dtype)
         for n, key in zip(draws.n_rows, draws.keys, strict=True)

@@ -64,7 +64,7 @@ class MixturePosterior(AbstractPosterior):
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         moments = [part.mean_and_variance(X) for part in self.parts]
-        return self._total(*(np.stack(values) for values in zip(*moments, strict=True)))
+        return self._total(moments)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         D = np.stack([np.asarray(part.mean(X), np.float64) for part in self.parts])
@@ -91,18 +91,16 @@ class MixturePosterior(AbstractPosterior):
     ) -> Float[np.ndarray, " P"]:
         """By the moments of the mixture, w_s being those of all rows."""
         found = [part.left_out(rows) for part in self.parts]
-        e, V = self._total(*(np.stack(values) for values in zip(*found, strict=True)))
+        e, V = self._total(found)
         return np.asarray(e / np.sqrt(V))
 
     def fold_out(self, data: Data, fold: Int[np.ndarray, " N"], noise: float) -> tuple[PerRow, PerRow]:
         """The moments of the mixture, w_s being those of all rows."""
-        found = [part.fold_out(data, fold, noise) for part in self.parts]
-        return self._total(*(np.stack(values) for values in zip(*found, strict=True)))
+        return self._total([part.fold_out(data, fold, noise) for part in self.parts])
 
-    def _total(
-        self, means: Float[np.ndarray, "S N"], variances: Float[np.ndarray, "S N"]
-    ) -> tuple[PerRow, PerRow]:
-        """(Mean, variance) of the mixture."""
+    def _total(self, moments: list[tuple[Any, Any]]) -> tuple[PerRow, PerRow]:
+        """(Mean, variance) of the mixture of these (means, variances)."""
+        means, variances = (np.stack(values) for values in zip(*moments, strict=True))
         mean = self.shares @ means
         total: Any = self.shares @ (variances + np.square(means - mean))
         return mean, total

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from stochgp.kernels import dense
 from stochgp.numerics.linalg import rounding_error, safe_covariance
@@ -79,9 +79,6 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         X = np.asarray(X)
         return self.mean(X), self.variance_near(X)
 
-    def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        return self.left_out_near(rows)
-
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy, never below the exact one, and equal to it if C is exact:
 
@@ -100,14 +97,12 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return safe_covariance((of_noise + of_noise.T) / 2, rest, rounding)
 
     def need_bytes(self, request: Request) -> int:
-        need = self.drawing_bytes(request)
+        need, (N, D) = self.shared_bytes(request), self.system.X.shape
         if request.likelihood:
-            N, D = self.system.X.shape
             need += estimate_bytes(N, D, self.system.X.dtype.itemsize)
         if request.covariance:
-            of_solve = self.system.peak_bytes(self.solver, request.n_rows)
-            return need + covariance_bytes(len(self.system.X), request.n_rows) + of_solve
-        return need + self.near_bytes(request)
+            need += covariance_bytes(N, request.n_rows) + self.system.peak_bytes(self.solver, request.n_rows)
+        return need
 
     @functools.cached_property
     def nlml_estimate(self) -> Estimate:
