@@ -172,7 +172,7 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
-    of_stream = lambda n_steps: EARLY_STEPS if n_steps < STEPS else LATER_STEPS
+    of_stream = lambda n_steps: EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS
     passes = estimator.epochs or (1 if "result" in estimator.fit_report_ else of_stream)
     stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
