@@ -20,7 +20,7 @@ from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
-from stochgp.families.default_learners import sparse_learner_of
+from stochgp.families.default_learners import sparse_learner
 from stochgp.learners import SGPR, SVGP
 from stochgp.learning import fit
 from stochgp.models import SparseGP
@@ -295,5 +295,5 @@ def test_few_rows_of_gaussian_noise_are_learned_from_together():
         ("auto", 50, {"epochs": 3}, SVGP),
     ):
         few.set_params(likelihood=likelihood, epochs=None).set_params(**options)
-        learner, _ = sparse_learner_of(few, n_rows, likelihood in ("auto", "gaussian"))
+        learner, _ = sparse_learner(few, n_rows, likelihood in ("auto", "gaussian"))
         assert type(learner) is expected
