@@ -1,4 +1,4 @@
-"""Numbers of 55 small fits of every kind, to see that a change of structure changes none of them.
+"""Numbers of 51 small fits of every kind, to see that a change of structure changes none of them.
 
     python tests/golden.py --out FILE.json [part of a name]      records {cell: {what: numbers}}
     python tests/golden.py --against FILE.json [part of a name]  says which cells differ from those recorded, in what and by how much; exit code 1
