@@ -60,7 +60,7 @@ def rivals(seed: int) -> Iterator[tuple[str, Method | None]]:
 
 
 def _ridge(known: Departures, new: Departures) -> Normal:
-    encoder = TableEncoder.fit(known.table.drop_columns(list(MANY_LEVELS)), missing="impute")
+    encoder = TableEncoder.fit(known.table.drop_columns(list(MANY_LEVELS)), missing="auto")
     X, X_new = (encoder.transform(part.table) for part in (known, new))
     return _with_residuals(lambda: make_pipeline(StandardScaler(), Ridge()), X, X_new, known)
 
