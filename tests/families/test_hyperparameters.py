@@ -8,6 +8,7 @@ import stochgp
 from stochgp import KernelGPRegressor
 from stochgp.families.hyperparameters import Theta, information, slope
 from stochgp.kernels import Matern32
+from stochgp.learners import FullBatch
 from stochgp.likelihoods.noise import constant_noise
 from stochgp.models import KernelGP
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, MixturePosterior
@@ -117,3 +118,14 @@ def test_updates_beyond_1000_rows_keep_the_learned_values_alone(fitted, tmp_path
     found = again._fitted
     assert isinstance(found.posterior, ExactKernelPosterior)
     assert float(found.observation.likelihood.noise.level) == float(found.posterior.noise.level)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_inputs", "draws"), [(201, 12, True), (300, 5, False), (401, 30, False)]
+)
+def test_up_to_400_rows_are_few_if_there_are_fewer_than_20_for_each_number(n_rows, n_inputs, draws):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(n_rows, n_inputs))
+    model = KernelGPRegressor(learner=FullBatch(epochs=1), rotate_inputs=False, random_state=0)
+    model.fit(X, X[:, 0] + generator.normal(size=n_rows))
+    assert (model.plan_["hyperparameters"]["choice"] > 1) is draws

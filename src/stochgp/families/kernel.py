@@ -107,7 +107,7 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         With its hyperparameters, on the data that the kernel sees.
     noise_variance_, nlml_
-        In units of the targets given; the first is a mean over hyperparameters for 3 to 200 rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
+        In units of the targets given; the first is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
