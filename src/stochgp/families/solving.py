@@ -27,6 +27,7 @@ from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.linalg import factorised
 from stochgp.objectives.kernel import SOME_ROWS
 from stochgp.operators import KernelOperator, default_tile
 from stochgp.parameters import cast, value_of
@@ -47,7 +48,7 @@ from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
 from stochgp.solvers.choice import Choice, choose_solver, kept_rows, name_of
-from stochgp.solvers.cholesky import factorisation_seconds
+from stochgp.solvers.cholesky import Cholesky, factorisation_seconds, refined
 from stochgp.solvers.sizes import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.warning import warn
 
@@ -188,9 +189,9 @@ def solved_directly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     """The posterior by a factor; a `factor` of the system saves its factorisation, and τ (`information`) what finds it."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
-    if factor is None and solver.takes_filled:
-        dtype = system.X.dtype
-        found, factor = solver.solve_filled(system.upper, system.product, b, tolerance, dtype)
+    if factor is None and isinstance(solver, Cholesky):  # nothing is compiled for the size of A
+        factor = factorised(system.upper)
+        found = refined(factor, b, system.product(), tolerance, system.X.dtype)
     else:
         factor = solver.factorise(system.operator) if factor is None else factor
         found = solver.solve(system.operator, b, tolerance, factor)

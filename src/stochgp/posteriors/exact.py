@@ -15,7 +15,7 @@ from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance,
 from stochgp.posteriors.base import PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, EXACT_ROWS, AbstractKernelPosterior, KernelSystem
 from stochgp.results import Estimate, Solution
-from stochgp.solvers import AbstractDirectSolver, Factor
+from stochgp.solvers import AbstractDirectSolver, Cholesky, Factor
 from stochgp.solvers.sizes import covariance_bytes
 
 COLUMNS = 500  # of L⁻¹ at a time
@@ -54,7 +54,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     @functools.cached_property
     def factor(self) -> Factor:
         """L, in the memory of the host."""
-        if self.solver.takes_filled:
+        if isinstance(self.solver, Cholesky):
             return factorised(self.system.upper)
         with jax.enable_x64(True):
             return self.solver.factorise(self.system.operator)

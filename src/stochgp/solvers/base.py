@@ -6,7 +6,6 @@ state their peak bytes; an iterative solver that states none gets a cautious fig
 
 import abc
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -47,8 +46,6 @@ class AbstractSolver(eqx.Module):
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
 
-    takes_filled: ClassVar[bool] = False  # whether it has `solve_filled`
-
     @abc.abstractmethod
     def factorise(self, operator: KernelOperator) -> Factor:
         """The factor of A. Raises ValueError where A has none."""
@@ -58,17 +55,6 @@ class AbstractDirectSolver(AbstractSolver):
         self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
-
-    def solve_filled(
-        self,
-        fill: Callable[[], Float[np.ndarray, "N N"]],
-        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
-        b: Any,
-        tolerance: Any,
-        dtype: Any,
-    ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, the factor) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): of a class that sets `takes_filled`."""
-        raise NotImplementedError(f"{self.name} takes no matrix that the caller fills")
 
 
 class Arranged(NamedTuple):

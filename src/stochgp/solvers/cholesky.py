@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -40,7 +40,6 @@ class Cholesky(AbstractDirectSolver):
     """
 
     dtype: str | None = None
-    takes_filled: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if self.dtype not in (None, "float32", "float64"):
@@ -60,21 +59,9 @@ class Cholesky(AbstractDirectSolver):
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
-        return _refined(
+        return refined(
             factor, b, lambda x: _product_of(operator, x, factor.L.dtype), tolerance, operator.dtype
         )
-
-    def solve_filled(
-        self,
-        fill: Callable[[], Float[np.ndarray, "N N"]],
-        product: Callable[[], Callable[[np.ndarray], np.ndarray]],
-        b: Any,
-        tolerance: Any,
-        dtype: Any,
-    ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, L) for A = fill(), on and right of its diagonal, and α ↦ Aα = product(): nothing is compiled for the size of A."""
-        factor = factorised(fill)
-        return _refined(factor, b, product(), tolerance, dtype), factor
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
@@ -103,7 +90,7 @@ def factorisation_seconds(n_rows: int) -> float:
     return (time.perf_counter() - begun) * (n_rows / n) ** 3
 
 
-def _refined(
+def refined(
     factor: Factor, b: Any, product: Callable[[np.ndarray], np.ndarray], tolerance: Any, dtype: Any
 ) -> Solution:
     """α from the factor, corrected with residuals b − Aα, of which `product` gives Aα, until they stop falling."""
