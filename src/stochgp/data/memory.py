@@ -28,7 +28,6 @@ class Source(abc.ABC):
 
     size: int
     count: float  # Σρ: how many rows they stand for
-
     mesh: Mesh | None = None  # shares passes over the rows
 
     @abc.abstractmethod

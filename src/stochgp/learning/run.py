@@ -109,9 +109,8 @@ class Run:
             ended = self._ended()  # a resumed run may be over
             while ended is None:
                 self._advance()
-                if (
-                    checkpoint is not None and is_writer() and not self.at.cut
-                ):  # else an unbroken run would not have continued from here
+                # An unbroken run would not have continued from a stretch that time cut short.
+                if checkpoint is not None and is_writer() and not self.at.cut:
                     facts = {"history": self.history, "seconds": self.seconds()}
                     checkpoints.write(checkpoint, self.at, facts, mark, notes)
                 ended = self._ended()

@@ -133,10 +133,8 @@ class NearRows:
         joint[:, *below] = K
         joint[:, own, own] += self._noise * noise
         least = self._noise / max(1.0, float(self.weight.max()))
-        joint[:, -1, :-2], joint[:, -1, -1] = (
-            y,
-            1 + 2 * np.sum(np.square(y), axis=1) / least,
-        )  # more than yᵀA⁻¹y
+        joint[:, -1, :-2] = y
+        joint[:, -1, -1] = 1 + 2 * np.sum(np.square(y), axis=1) / least  # more than yᵀA⁻¹y
         try:
             L = np.linalg.cholesky(joint)
         except np.linalg.LinAlgError:
