@@ -144,10 +144,8 @@ def kernel_learner(
             found = dataclasses.replace(found, epochs=max(1, DEEP_STEPS // per_epoch))
         what = f"the kernel on it then learns from the exact likelihood of up to {SUBSET_ROWS} rows"
         return found, f"a network learns from mini-batches; {what}"
-    if isinstance(learner, str) and learner == "auto":
-        found, why = _automatic(n_rows, "batch_size" in options, hurried, grouped)
-        return _with_options(found, options), why
-    return named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
+    auto = _automatic(n_rows, "batch_size" in options, hurried, grouped)
+    return named_learner(learner, KERNEL_LEARNERS, options, auto)
 
 
 def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tuple[AbstractLearner, str]:
