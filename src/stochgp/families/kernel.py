@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
@@ -15,6 +16,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_inputs, read_rows
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import FamilyRegressor
@@ -29,7 +31,7 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, kernel_learner, options_of
+from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner, options_of
 from stochgp.families.kernel_choice import (
     USUAL,
     best_kernel,
@@ -46,6 +48,8 @@ from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
 from stochgp.families.solving import updated
 from stochgp.kernels.warped import is_deep
+from stochgp.learners import FullBatch
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
 from stochgp.models import KernelGP
@@ -65,6 +69,8 @@ from stochgp.results import RESULTS, Estimate
 from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
+START_ROWS, MIN_START_ROWS = 1_000, 200
+START = FullBatch(spread=SPREAD, tolerance=3e-3)  # of a few rows, where learning begins
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
 
@@ -181,18 +187,24 @@ class KernelGPRegressor(FamilyRegressor):
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data, context), None
             if learner is not None:
+                if not is_deep(gp.kernel) and (
+                    self.learner == "auto" or isinstance(learner, AbstractConditionals)
+                ):
+                    gp = optimum_of_few(gp, data.source(False), context)
                 kept = seconds_for_posterior(data, self)
                 least = MIN_SECONDS if self.learner == "auto" else 0.0
                 learned, source = learn(learner, gp, data, context, keep_seconds=kept, min_seconds=least)
-                report, is_named = reporter(data, context), isinstance(self.kernel, str)
-                if is_deep(gp.kernel) and self.learner in ("auto", "bsgd") and learned.result in DONE:
+                if is_deep(gp.kernel):
+                    is_done = self.learner in ("auto", "bsgd") and learned.result in DONE
+                    again, refit = learned.gp if is_done else None, REFIT_OF_DEEP
+                else:
+                    is_named, refit = isinstance(self.kernel, str), learner.refitting()
+                    again = rotate_inputs(self.rotate_inputs, is_named, learned, learner, source, context)
+                if again is not None:
                     learned = continued(
-                        learned, learned.gp, REFIT_OF_DEEP, source, key=context.learn_key, progress=report,
-                        checkpoint=context.checkpoint_of("refit"),
+                        learned, again, refit, source, key=context.learn_key,
+                        progress=reporter(data, context), checkpoint=context.checkpoint_of("refit"),
                     )  # fmt: skip
-                learned = rotate_inputs(
-                    self.rotate_inputs, is_named, learned, learner, source, report, context
-                )
                 gp = learned.gp
             is_learned = learned is not None
             posterior: Any
@@ -296,6 +308,16 @@ class KernelGPRegressor(FamilyRegressor):
 def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:
     """The posterior at the learned hyperparameters; of a mixture its base."""
     return posterior.base if isinstance(posterior, MixturePosterior) else posterior
+
+
+def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:
+    """The model at the highest exact likelihood of up to 1,000 random rows, with the weak prior: where learning starts. With few rows it is `gp`."""
+    order = np.random.default_rng(context.seed("start")).permutation(source.size)
+    size = min(START_ROWS, source.size // 4)
+    for n in (size // 4, size):
+        if n >= MIN_START_ROWS:
+            gp = START.optimum(gp, source.on_host(np.sort(order[:n])))
+    return gp
 
 
 def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context: FitContext) -> KernelGP:

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import equinox as eqx
 import jax
@@ -113,6 +113,10 @@ class AbstractLearner(eqx.Module):
     def model(self, state: Any) -> AbstractGP:
         """θ of the state."""
         return state.gp
+
+    def refitting(self) -> Self:
+        """The same for a start near the optimum: with fewer steps, if it can tell how many suffice."""
+        return self
 
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate, if it has one, multiplied by `factor`."""

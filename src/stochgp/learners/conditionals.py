@@ -12,25 +12,20 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
-from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
 from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
+from stochgp.numerics.seeds import seed_of, split
 from stochgp.objectives import conditionals as densities
 from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
 
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
-WARM_ROWS = 1_000  # whose exact likelihood gives the start
 MAX_STEPS, SEARCHES = 30, 2
-TRIAL_ROWS, TRIAL_STEPS, MAX_REFITTING = (
-    4_096,
-    2,
-    8,
-)  # scored rows and steps of a trial; steps from its end on
+BRIEF_ROWS, BRIEF_STEPS, REFIT_STEPS = 4_096, 2, 8
 MAX_PARAMETERS = 500  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -52,8 +47,7 @@ class Prepared(NamedTuple):
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
-    start: Float[np.ndarray, " P"]  # around which the prior is
-    warm: Float[np.ndarray, " P"]  # where the steps begin
+    start: Float[np.ndarray, " P"]  # of the parameters, around which the prior is
     n_data: float  # that the mean over the scored rows is worth beside a prior: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N
     pull: float  # of the prior, 1/(s² n_data)
     n_scored: int  # rows that a neighbourhood scores, the last ones: one if groups have several rows, which are left out together
@@ -79,7 +73,7 @@ class AbstractConditionals(AbstractLearner):
     A neighbourhood is a centre, drawn at random, and the rows that the leaf finds for it. It scores `n_scored` of them, the centre and those nearest to it, each given
     all others: one factor serves all (`left_out`). With `joint` n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
 
-    The start is the optimum of the exact likelihood of `warm_rows` rows. A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
+    A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
     (Guinness 2021), λ larger if the loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step
     promises less than 0.003 nats, or after half of the steps. Before the last search a quarter of the neighbourhoods is scored.
     """
@@ -92,11 +86,10 @@ class AbstractConditionals(AbstractLearner):
     n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
-    warm_rows: int | None = WARM_ROWS
     searches: int = SEARCHES
 
     def __check_init__(self) -> None:
-        self.check_common("warm_rows")
+        self.check_common()
         for name in ("n_neighbours", "n_centres", "n_scored", "searches"):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < 1:
@@ -111,26 +104,29 @@ class AbstractConditionals(AbstractLearner):
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
-    def trial(self) -> Self:
-        """The same for a trial that starts near the optimum: 2 steps on 4,096 rows."""
-        few = min(self.n_centres, TRIAL_ROWS)
-        return dataclasses.replace(self, n_centres=few, searches=1, epochs=TRIAL_STEPS, warm_rows=None)
+    def scored_briefly(self, gp: AbstractGP, source: MemorySource, key: PRNGKeyArray) -> AbstractGP:
+        """The model after 2 scoring steps on up to 4,096 rows, with one search of neighbours: enough to compare it with another one."""
+        few = dataclasses.replace(self, n_centres=min(self.n_centres, BRIEF_ROWS), searches=1)
+        plan = StepPlan(min(few.n_centres, few.n_scored * source.size), 1, BRIEF_STEPS, 1, 1)
+        seed = seed_of(split(key, 2)[0])
+        problem = Problem(source, plan, few.prepare(gp, source, plan, seed))
+        state = few.init(gp, problem, key=key)
+        return few.model(few.advance(state, problem, 0, BRIEF_STEPS, seed)[0])
 
     def refitting(self) -> Self:
-        """The same for a start where a trial ended: at most 8 steps."""
-        return dataclasses.replace(self, searches=1, epochs=MAX_REFITTING, warm_rows=None)
+        """The same for a start near the optimum: at most 8 steps."""
+        return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self.n_centres, n_rows)  # those of groups score one row each
         block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
-        warm = 3 * 8 * min(self.warm_rows or 0, n_rows) ** 2
         search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
-        return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(max(block, warm))
+        return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(block)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """An order of the rows, the centres, drawn without replacement, the rows that are searched, and the optimum of `warm_rows` rows.
+        """An order of the rows, the centres, drawn without replacement, and the rows that are searched.
 
         Raises ValueError for a model without a kernel and for a kernel of more than 500 parameters.
         """
@@ -148,18 +144,12 @@ class AbstractConditionals(AbstractLearner):
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
         else:
             n_data = effective_number(np.asarray(source.on_host(drawn).weight))
-        warm = start
-        if self.warm_rows is not None:
-            few = source.on_host(np.sort(order[: self.warm_rows]))
-            warm = optimum_of_few(gp, few, self.spread, (*seed, 1))
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
         size = min(self.n_neighbours + n_scored, len(order))
-        return Prepared(order, group, centres, X, start, warm, n_data, pull, n_scored, size)
+        return Prepared(order, group, centres, X, start, n_data, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         prepared = problem.prepared
-        is_first = np.array_equal(packed(partition(gp)[0]), prepared.start)  # else a run before led here
-        gp = _moved(gp, prepared.warm) if is_first else gp
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
         at = densities.unknown(len(prepared.start))
@@ -283,8 +273,6 @@ class LeaveOneOut(AbstractConditionals):
     spread : float or None
         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
         decides what the rows leave open. None = no prior.
-    warm_rows : int or None
-        Rows whose exact likelihood gives the start of the steps; None = the parameters given.
     searches : int
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
     """
@@ -309,7 +297,7 @@ class Vecchia(AbstractConditionals):
 
     Parameters
     ----------
-    epochs, n_neighbours, n_centres, spread, warm_rows, searches
+    epochs, n_neighbours, n_centres, spread, searches
         As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 

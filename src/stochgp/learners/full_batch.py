@@ -1,10 +1,11 @@
 """Full batch: the exact marginal likelihood of all rows, or of a random subset, by L-BFGS."""
 
 import abc
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import equinox as eqx
 import numpy as np
@@ -28,12 +29,11 @@ from stochgp.objectives import nlml_and_gradient
 from stochgp.objectives.kernel import SMALL
 from stochgp.parameters import in_parameters, partition
 
-STEPS = 100
-FEW_TOLERANCE = 3e-3  # nats per datum in 3 steps, at which `optimum_of_few` ends
+STEPS, REFIT_STEPS = 100, 5
 PATIENCE = 3  # steps over which the improvement is measured
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
 # Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
-ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, MIN_ROWS = 3_000, 30.0, 6.0, 200
+ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
 EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
 MAX_STEPS_PER_EVALUATION = 20
 STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the rows
@@ -128,22 +128,10 @@ class Loss:
 
 
 class Prepared(NamedTuple):
-    """The rows, the parameters at the preparation, where fits of these begin, and the pace of evaluations."""
+    """The rows, and the pace of evaluations."""
 
     rows: Data
-    given: Float[np.ndarray, " P"]
-    start: Quasi
     pace: Pace
-
-
-def optimum_of_few(gp: AbstractGP, rows: Data, spread: float | None, seed: Seed) -> Float[np.ndarray, " P"]:
-    """The θ of the highest exact likelihood of these rows, with a prior of `spread`, or 1, first of a quarter of them: a start for other learners."""
-    learner = FullBatch(spread=1.0 if spread is None else spread, tolerance=FEW_TOLERANCE)
-    at, order = lbfgs.begin(packed(partition(gp)[0])), np.random.default_rng(seed).permutation(len(rows.y))
-    sizes = [size for size in (len(order) // 4, len(order)) if size >= min(MIN_ROWS, len(order))]
-    for few in (np.sort(order[:size]) for size in sizes):
-        at = learner._warm(gp, rows.take(few), at)  # noqa: SLF001  # of this file
-    return at.x
 
 
 class FullBatch(AbstractQuasiNewton):
@@ -165,9 +153,6 @@ class FullBatch(AbstractQuasiNewton):
         Rows of a random subset; None, or as many as there are, = all rows.
     spread : float or None
         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
-    warm_rows : int or None
-        Rows that are fitted first if there are more than twice as many: L-BFGS then begins at their optimum, with the curvature that it
-        learned there; None = none.
     hold_networks : bool
         True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
     tolerance : float
@@ -182,14 +167,13 @@ class FullBatch(AbstractQuasiNewton):
     epochs: int | None = None
     subset_rows: int | None = None
     spread: float | None = None
-    warm_rows: int | None = None
     hold_networks: bool = False
     tolerance: float = 1e-4
     precision: str | None = None
     evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
-        self.check_common("subset_rows", "warm_rows")
+        self.check_common("subset_rows")
         if self.precision not in (None, "float32", "float64"):
             raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 
@@ -213,43 +197,23 @@ class FullBatch(AbstractQuasiNewton):
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Of a kernel GP as many as there is time for some forty evaluations; if time is short so few that none are fitted first."""
+        """Of a kernel GP as many as there is time for some forty evaluations."""
         if gp.has_moments or not seconds < math.inf:
             return n_rows
         rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / SECONDS_OF_ROWS) ** 0.4)
-        if seconds < SHORT and self.warm_rows is not None:
-            rows = min(rows, 2 * self.warm_rows)
         return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """The rows, on the host in float64, and where their fit begins."""
+        """The rows, on the host in float64."""
         size = self.seen_rows(source.size)
         chosen = np.arange(size)
         if size < source.size:
             uniform = Uniform()
             chosen = uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0]
-        rows, given = source.on_host(chosen), packed(self.partition(gp)[0])
-        start = lbfgs.begin(given)
-        if self.warm_rows is not None and size > 2 * self.warm_rows:
-            few = np.sort(np.random.default_rng((*seed, 1)).permutation(size)[: self.warm_rows])
-            start = self._warm(gp, rows.take(few), start)
-        return Prepared(rows, given, start, Pace(EVALUATION * size**3))
-
-    def _warm(self, gp: AbstractGP, rows: Data, start: Quasi) -> Quasi:
-        """The optimum of a few rows and the curvature around it, without their loss."""
-        loss, state = self._loss(gp, rows, Pace()), self._begin(gp, start)
-        for _ in range(STEPS):
-            state = state if state.settled else self.step(state, loss)
-        at = state.at
-        return dataclasses.replace(lbfgs.begin(at.x), steps=at.steps, changes=at.changes, n_pairs=at.n_pairs)
-
-    def _begin(self, gp: AbstractGP, start: Quasi) -> QuasiState:
-        return QuasiState(gp, start, np.float64(0), np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return Prepared(source.on_host(chosen), Pace(EVALUATION * size**3))
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
-        own, prepared = packed(self.partition(gp)[0]), problem.prepared
-        start = prepared.start if np.array_equal(own, prepared.given) else lbfgs.begin(own)  # of a chain
-        return self._begin(gp, start)
+        return _begun(gp, lbfgs.begin(packed(self.partition(gp)[0])))
 
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -279,3 +243,21 @@ class FullBatch(AbstractQuasiNewton):
         wide = self.precision == "float64" or gp.has_moments
         wide = wide or (self.precision is None and len(rows.y) <= SMALL)
         return Loss(evaluate, parts, pace, 1e-12 if wide else 1e-6)
+
+    def refitting(self) -> Self:
+        """The same for a start near the optimum: at most 5 steps."""
+        return dataclasses.replace(self, epochs=REFIT_STEPS)
+
+    def optimum(self, gp: Any, rows: Data) -> Any:
+        """The model at the optimum of these rows, or as near to it as the deadline allows."""
+        loss, state = self._loss(gp, rows, Pace()), _begun(gp, lbfgs.begin(packed(self.partition(gp)[0])))
+        with contextlib.suppress(TimeIsUpError):
+            for _ in range(STEPS):
+                if state.settled:
+                    break
+                state = self.step(state, loss)
+        return self.model(state)
+
+
+def _begun(gp: AbstractGP, start: Quasi) -> QuasiState:
+    return QuasiState(gp, start, np.float64(0), np.full(PATIENCE + 1, np.inf), np.bool_(False))
