@@ -70,7 +70,7 @@ from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
 START_ROWS, MIN_START_ROWS = 1_000, 200
-START = FullBatch(spread=SPREAD, tolerance=3e-3)  # of a few rows, where learning begins
+START = FullBatch(spread=SPREAD, tolerance=1e-3)  # of a few rows, where learning begins
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
 

@@ -1,5 +1,6 @@
 """Rotation of the inputs: lengthscales along the eigenvectors of the average gradient outer product, if left-out rows gain."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
 # Neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups.
 IN_GROUPS = 2048, 1
 SCORED = 4096  # other rows, by which two rotations are compared
+TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
 
@@ -89,7 +91,7 @@ def _rounds(
         if off < MIN_CORRELATED:
             yield kept, n_rounds, "slopes along the directions are uncorrelated"
             return
-        gp, name = ROW_BY_ROW.scored_briefly(_rotated(gp, M), source, context.learn_key), f"round {number}"
+        gp, name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
         preferred = judges.preferred(scores, {name: (new := judges.scores(gp))})
         is_better = preferred.name is not None
         if is_better:

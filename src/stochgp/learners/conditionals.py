@@ -17,7 +17,6 @@ from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
-from stochgp.numerics.seeds import seed_of, split
 from stochgp.objectives import conditionals as densities
 from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
@@ -25,7 +24,7 @@ from stochgp.parameters import partition
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 MAX_STEPS, SEARCHES = 30, 2
-BRIEF_ROWS, BRIEF_STEPS, REFIT_STEPS = 4_096, 2, 8
+FEW_ROWS, FEW_STEPS, REFIT_STEPS = 4_096, 2, 8
 MAX_PARAMETERS = 500  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -104,14 +103,24 @@ class AbstractConditionals(AbstractLearner):
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
-    def scored_briefly(self, gp: AbstractGP, source: MemorySource, key: PRNGKeyArray) -> AbstractGP:
-        """The model after 2 scoring steps on up to 4,096 rows, with one search of neighbours: enough to compare it with another one."""
-        few = dataclasses.replace(self, n_centres=min(self.n_centres, BRIEF_ROWS), searches=1)
-        plan = StepPlan(min(few.n_centres, few.n_scored * source.size), 1, BRIEF_STEPS, 1, 1)
-        seed = seed_of(split(key, 2)[0])
+    def _few(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> tuple[ConditionalState, Problem]:
+        """(The state at `gp`, the problem) with up to 4,096 scored rows and their neighbours."""
+        few = dataclasses.replace(self, n_centres=min(self.n_centres, FEW_ROWS))
+        plan = StepPlan(min(few.n_centres, few.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, few.prepare(gp, source, plan, seed))
-        state = few.init(gp, problem, key=key)
-        return few.model(few.advance(state, problem, 0, BRIEF_STEPS, seed)[0])
+        return self._search(self._begun(gp, problem), problem), problem
+
+    def scored_briefly(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> AbstractGP:
+        """The model after 2 scoring steps on up to 4,096 rows: enough to compare it with another one."""
+        state, problem = self._few(gp, source, seed)
+        for _ in range(FEW_STEPS):
+            state = self.score(state, problem)[0]
+        return self.model(state)
+
+    def hessian(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> Float[np.ndarray, "P P"]:
+        """H of the steps on up to 4,096 rows."""
+        state, problem = self._few(gp, source, seed)
+        return self._curvature(gp, problem, state.near).hessian
 
     def refitting(self) -> Self:
         """The same for a start near the optimum: at most 8 steps."""
@@ -149,6 +158,9 @@ class AbstractConditionals(AbstractLearner):
         return Prepared(order, group, centres, X, start, n_data, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
+        return self._begun(gp, problem)
+
+    def _begun(self, gp: AbstractGP, problem: Problem) -> ConditionalState:
         prepared = problem.prepared
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))

@@ -15,22 +15,25 @@ from stochgp import deadline
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import Pace, TimeIsUpError
+from stochgp.kernels import dense
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
 from stochgp.learners.step_plan import StepPlan
-from stochgp.models import AbstractGP, FeatureGP
+from stochgp.models import AbstractGP, FeatureGP, KernelGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient
 from stochgp.objectives.kernel import SMALL
 from stochgp.parameters import in_parameters, partition
 
 STEPS, REFIT_STEPS = 100, 5
-PATIENCE = 3  # steps over which the improvement is measured
+MIN_PAIRS = 3  # of the memory, with which its quadratic is trusted
+HESSIAN_ROWS = 1_000
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
 # Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
 ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
@@ -45,12 +48,11 @@ class QuasiState(eqx.Module):
     gp: AbstractGP  # the structure, and what does not train
     at: Quasi
     known: Any  # what else the loss computed there: the jitter, or the optimal q(v)
-    recent: Float[np.ndarray, " T"]  # the last values, newest last
     settled: np.bool_
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until it changes by less than `tolerance`, or rounding allows no more."""
+    """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until a step promises less than `tolerance`, or rounding allows no more."""
 
     gradients: ClassVar[str] = "exact"
     epochs: eqx.AbstractVar[int | None]
@@ -94,10 +96,9 @@ class AbstractQuasiNewton(AbstractLearner):
     def step(self, state: QuasiState, loss: "Loss") -> QuasiState:
         """The state after one step."""
         at = lbfgs.step(state.at, loss, loss.rounding)
-        recent = np.append(state.recent[1:], at.value)  # inf while there are too few values
-        settled = at.stuck or bool(recent.max() - recent.min() < self.tolerance)
+        settled = at.stuck or (at.n_pairs >= MIN_PAIRS and lbfgs.promised(at) < self.tolerance)
         known = loss.known.get(at.x.tobytes(), state.known)
-        return QuasiState(state.gp, at, known, recent, np.bool_(settled))
+        return QuasiState(state.gp, at, known, np.bool_(settled))
 
     def model(self, state: QuasiState) -> AbstractGP:
         theta, rest = self.partition(state.gp)
@@ -132,6 +133,7 @@ class Prepared(NamedTuple):
 
     rows: Data
     pace: Pace
+    hessian: Float[np.ndarray, "P P"] | None  # about that of the loss per datum, where the run begins
 
 
 class FullBatch(AbstractQuasiNewton):
@@ -156,7 +158,7 @@ class FullBatch(AbstractQuasiNewton):
     hold_networks : bool
         True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
     tolerance : float
-        The run ends if the loss, in nats per datum, changes by less than this in 3 steps, or if rounding allows no more.
+        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or if rounding allows no more.
     precision : "float32", "float64" or None
         Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, if σ² is below 1e-4 of the mean variance, or if
         float32 has no factor.
@@ -210,10 +212,21 @@ class FullBatch(AbstractQuasiNewton):
         if size < source.size:
             uniform = Uniform()
             chosen = uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0]
-        return Prepared(source.on_host(chosen), Pace(EVALUATION * size**3))
+        return Prepared(source.on_host(chosen), Pace(EVALUATION * size**3), self._hessian(gp, source, seed))
+
+    def _hessian(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> Float[np.ndarray, "P P"] | None:
+        """The information of left-out rows, with which fewer evaluations of many rows suffice; None if it takes longer than these."""
+        if gp.has_moments or self.hold_networks or self.seen_rows(source.size) < HESSIAN_ROWS:
+            return None
+        if (
+            dense.terms_of(cast(KernelGP, gp).kernel) is None
+            or len(packed(partition(gp)[0])) > MAX_PARAMETERS
+        ):
+            return None
+        return LeaveOneOut(spread=self.spread).hessian(gp, source, seed)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
-        return _begun(gp, lbfgs.begin(packed(self.partition(gp)[0])))
+        return _begun(gp, lbfgs.begin(packed(self.partition(gp)[0]), problem.prepared.hessian))
 
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -260,4 +273,4 @@ class FullBatch(AbstractQuasiNewton):
 
 
 def _begun(gp: AbstractGP, start: Quasi) -> QuasiState:
-    return QuasiState(gp, start, np.float64(0), np.full(PATIENCE + 1, np.inf), np.bool_(False))
+    return QuasiState(gp, start, np.float64(0), np.bool_(False))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 Loss = Callable[[Float[np.ndarray, " P"]], tuple[float, Float[np.ndarray, " P"]]]
 
-PAIRS = 10
+PAIRS = 30
 DECREASE, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
 MOST_EVALUATIONS = 12  # of one line search
 LARGEST_MOVE = 2.0  # of any coordinate in one step
@@ -34,10 +34,22 @@ class Quasi(eqx.Module):
     stuck: np.bool_  # no step lowers the loss: rounding, or a minimum
 
 
-def begin(x: Float[np.ndarray, " P"]) -> Quasi:
-    """The state at x, not evaluated and without memory."""
-    empty = np.zeros((PAIRS, len(x)))
-    return Quasi(x, np.float64(np.nan), np.zeros(len(x)), empty, empty, np.int64(0), np.bool_(False))
+def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
+    """The state at x, not evaluated. Its memory holds the steepest directions of `hessian`, or nothing."""
+    steps, changes, n_pairs = np.zeros((PAIRS, len(x))), np.zeros((PAIRS, len(x))), 0
+    if hessian is not None and np.isfinite(hessian).all():
+        curvatures, directions = np.linalg.eigh(hessian)
+        known = np.flatnonzero(curvatures > STRAIGHT * curvatures[-1])[::-1][:PAIRS]
+        n_pairs = len(known)
+        steps[PAIRS - n_pairs :] = directions[:, known].T
+        changes[PAIRS - n_pairs :] = (directions[:, known] * curvatures[known]).T
+    gradient = np.zeros(len(x))
+    return Quasi(x, np.float64(np.nan), gradient, steps, changes, np.int64(n_pairs), np.bool_(False))
+
+
+def promised(at: Quasi) -> float:
+    """The decrease of the loss that the quadratic of the memory promises; inf without one."""
+    return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 
 def evaluated(at: Quasi, loss: Loss) -> Quasi:

@@ -30,7 +30,6 @@ from stochgp.variational import InducingPoints, Naturals, optimum
 RATE = 0.03
 TRIAL_RATES = (0.01, 0.03, 0.1)
 STEPS, PER_EVALUATION = 200, 5
-PATIENCE = 5  # steps over which the improvement is looked at
 ROUNDING = 1e-11  # relative, of the bound
 EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
 
@@ -78,7 +77,7 @@ class SGPR(AbstractQuasiNewton):
         M = q.n_inducing
         naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
         start = lbfgs.begin(packed(self.partition(gp)[0]))
-        return QuasiState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return QuasiState(gp, start, naturals, np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
