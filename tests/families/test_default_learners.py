@@ -13,7 +13,6 @@ from stochgp.families.default_learners import (
     ROW_BY_ROW,
     SPREAD,
     SUBSET_ROWS,
-    WARM_ROWS,
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
@@ -41,7 +40,7 @@ def test_the_automatic_learner_goes_with_the_rows():
         assert large == loo
         assert f"from {large.n_neighbours + large.n_scored - 1} rows" in why
     hurried, why = kernel_learner("auto", FULL_BATCH_ROWS + 1, hurried=True)
-    assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
+    assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
     assert "time limit" in why
 
 

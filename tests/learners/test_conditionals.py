@@ -76,7 +76,7 @@ def begun(learner, gp, source):
 
 def searched(learner, gp, source):
     """With neighbours in the metric of `gp`, all of them scored."""
-    state, problem = begun(dataclasses.replace(learner, warm_rows=None), gp, source)
+    state, problem = begun(learner, gp, source)
     state = learner._search(state, problem)
     return dataclasses.replace(state, n_searches=np.int64(learner.searches)), problem
 
@@ -186,18 +186,17 @@ def test_neighbours_are_searched_again_when_a_step_promises_little():
     np.testing.assert_allclose(state.at.loss, whole.loss + 0.5 * pull @ pull / 200, rtol=1e-5)
 
 
-def test_the_start_is_the_optimum_of_few_rows():
-    """With the prior around the parameters given; a run from other parameters, as after a rotation, begins at these."""
-    X, y, _ = draw(60)
-    learner, source = LeaveOneOut(n_neighbours=6, warm_rows=60), MemorySource(X, y, dtype=jnp.float64)
-    plan = learner.plan(60, 1, ByLoss())
-    problem = Problem(source, plan, learner.prepare(model(), source, plan, SEED))
-    warm = learner.init(model(), problem, key=KEY).gp
-    best = fit(FullBatch(spread=1.0), model(), source, key=KEY)
-    np.testing.assert_allclose(theta_of(warm), theta_of(best.gp), atol=0.05)
-    np.testing.assert_array_equal(
-        theta_of(learner.init(model(0.9), problem, key=KEY).gp), theta_of(model(0.9))
+def test_brief_scoring_comes_nearer_to_the_optimum():
+    """Two accepted steps of the same rows that `hessian` sees."""
+    X, y, _ = draw(200)
+    learner, source = LeaveOneOut(n_neighbours=12, spread=None), MemorySource(X, y, dtype=jnp.float64)
+    near = learner._few(model(), source, SEED)[0].near  # the neighbourhoods of both
+    before, after = (
+        curvature(gp, source, near, True, n_scored=8)
+        for gp in (model(), learner.scored_briefly(model(), source, SEED))
     )
+    assert after.loss < before.loss - 0.01
+    np.testing.assert_allclose(learner.hessian(model(), source, SEED), before.hessian, rtol=1e-6)
 
 
 def test_kernels_with_large_networks_are_refused():
@@ -252,7 +251,7 @@ def test_counts_of_vecchia_are_repeated_rows():
     n = int(count.sum())
     counted = MemorySource(X, y, count, dtype=jnp.float64)
     rows = MemorySource(*repeated(X, y, count), dtype=jnp.float64)
-    learner = Vecchia(n_neighbours=n, warm_rows=None, searches=1, epochs=100)
+    learner = Vecchia(n_neighbours=n, searches=1, epochs=100)
     found = [fit(learner, model(), source, key=KEY) for source in (counted, rows)]
     assert found[0].converged and found[1].converged
     np.testing.assert_allclose(found[0].loss, found[1].loss, atol=0.01 * 3 / n)
@@ -349,7 +348,7 @@ def test_groups_keep_repeated_measurements_from_passing_for_small_noise():
     pairs = np.sin(X[:, 0]) + np.sqrt(shared) * generator.normal(size=n)
     y = np.repeat(pairs, 2) + np.sqrt(within) * generator.normal(size=2 * n)
     X, group = np.repeat(X, 2, axis=0), np.repeat(np.arange(n), 2)
-    learner, noise = LeaveOneOut(n_neighbours=12, n_scored=1, warm_rows=None), {}
+    learner, noise = LeaveOneOut(n_neighbours=12, n_scored=1), {}
     for name, given in (("rows", None), ("pairs", group)):
         source = MemorySource(X, y, group=given, dtype=jnp.float64)
         noise[name] = float(fit(learner, model(), source, key=KEY).gp.noise_variance)
@@ -381,7 +380,6 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
         ("n_centres", 0),
         ("spread", 0.0),
         ("spread", float("inf")),
-        ("warm_rows", 0),
         ("epochs", 0),
         ("searches", 0),
     ],

@@ -154,6 +154,7 @@ def learn(
     *,
     keep_seconds: float | None = None,
     min_seconds: float = 0.0,
+    prior: AbstractGP | None = None,
 ) -> tuple[FitResult, MemorySource]:
     """(The parameters that the learner finds, the rows that it learned from).
 
@@ -173,7 +174,7 @@ def learn(
         rows = source if data.n_rows <= N else source.some(context.some_rows(N, data.n_rows))
         found = fit(
             learner, gp, rows, key=context.learn_key, progress=reporter(data, context),
-            checkpoint=context.checkpoint,
+            checkpoint=context.checkpoint, prior=prior,
         )  # fmt: skip
     if data.n_rows > N:
         context.end(

@@ -187,13 +187,16 @@ class KernelGPRegressor(FamilyRegressor):
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data, context), None
             if learner is not None:
+                start, source = gp, data.source(False)
                 if not is_deep(gp.kernel) and (
                     self.learner == "auto" or isinstance(learner, AbstractConditionals)
                 ):
-                    gp = optimum_of_few(gp, data.source(False), context)
-                kept = seconds_for_posterior(data, self)
+                    start = optimum_of_few(gp, source, context)
                 least = MIN_SECONDS if self.learner == "auto" else 0.0
-                learned, source = learn(learner, gp, data, context, keep_seconds=kept, min_seconds=least)
+                learned, source = learn(
+                    learner, start, data, context, keep_seconds=seconds_for_posterior(data, self), min_seconds=least,
+                    prior=gp,
+                )  # fmt: skip
                 if is_deep(gp.kernel):
                     is_done = self.learner in ("auto", "bsgd") and learned.result in DONE
                     again, refit = learned.gp if is_done else None, REFIT_OF_DEEP
@@ -314,10 +317,11 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
     """The model at the highest exact likelihood of up to 1,000 random rows, with the weak prior: where learning starts. With few rows it is `gp`."""
     order = np.random.default_rng(context.seed("start")).permutation(source.size)
     size = min(START_ROWS, source.size // 4)
+    start = gp
     for n in (size // 4, size):
         if n >= MIN_START_ROWS:
-            gp = START.optimum(gp, source.on_host(np.sort(order[:n])))
-    return gp
+            start = START.optimum(start, gp, source.on_host(np.sort(order[:n])))
+    return start
 
 
 def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context: FitContext) -> KernelGP:

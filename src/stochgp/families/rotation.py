@@ -58,7 +58,7 @@ def rotate_inputs(
     refusal = context.refusal(*_refusal(setting, is_named, learned, learner, source))
     try:
         if refusal is None:
-            rounds = list(_rounds(learned, source, context))
+            rounds = list(_rounds(learned, source))
     except KeyboardInterrupt:
         refusal = "Ctrl-C ended the rounds of rotation"
         context.end(RESULTS.interrupted, refusal)
@@ -70,9 +70,7 @@ def rotate_inputs(
     return gp
 
 
-def _rounds(
-    learned: FitResult, source: MemorySource, context: FitContext
-) -> Iterator[tuple[KernelGP | None, int, str]]:
+def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP | None, int, str]]:
     """(The model kept, None if no rotation is, the number of its rotations, why), round by round.
 
     A round whose gain is positive but not clear is followed by another, which is compared with the last model that was kept.

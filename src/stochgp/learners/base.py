@@ -51,12 +51,15 @@ class Problem(NamedTuple):
         What the learner's `prepare` computed once before the first step.
     rate : float or None
         The learning rate that short trials chose, None = the learner's own.
+    prior : AbstractGP or None
+        The parameters around which the prior of a learner is, if not those at which the run starts.
     """
 
     source: MemorySource
     plan: StepPlan
     prepared: Any
     rate: float | None = None
+    prior: AbstractGP | None = None
 
 
 class AbstractLearner(eqx.Module):

@@ -24,7 +24,7 @@ from stochgp.parameters import partition
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 MAX_STEPS, SEARCHES = 30, 2
-FEW_ROWS, FEW_STEPS, REFIT_STEPS = 4_096, 2, 8
+FEW_ROWS, FEW_STEPS, MAX_TRIED, REFIT_STEPS = 4_096, 2, 5, 8
 MAX_PARAMETERS = 500  # H has the square of their number
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
-    start: Float[np.ndarray, " P"]  # of the parameters, around which the prior is
+    start: Float[np.ndarray, " P"]  # of the parameters
     n_data: float  # that the mean over the scored rows is worth beside a prior: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N
     pull: float  # of the prior, 1/(s² n_data)
     n_scored: int  # rows that a neighbourhood scores, the last ones: one if groups have several rows, which are left out together
@@ -111,10 +111,14 @@ class AbstractConditionals(AbstractLearner):
         return self._search(self._begun(gp, problem), problem), problem
 
     def scored_briefly(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> AbstractGP:
-        """The model after 2 scoring steps on up to 4,096 rows: enough to compare it with another one."""
+        """The model after 2 scoring steps, of at most 5 that are tried, on up to 4,096 rows: enough to compare it with another one."""
         state, problem = self._few(gp, source, seed)
-        for _ in range(FEW_STEPS):
-            state = self.score(state, problem)[0]
+        n_taken = 0
+        for _ in range(MAX_TRIED):
+            state, numbers = self.score(state, problem)
+            n_taken += int(numbers["accepted"])
+            if n_taken == FEW_STEPS:
+                break
         return self.model(state)
 
     def hessian(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> Float[np.ndarray, "P P"]:
@@ -240,7 +244,8 @@ class AbstractConditionals(AbstractLearner):
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
-        pull, away = prepared.pull, packed(partition(gp)[0]) - prepared.start
+        centre = prepared.start if problem.prior is None else packed(partition(problem.prior)[0])
+        pull, away = prepared.pull, packed(partition(gp)[0]) - centre
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),
             gradient=found.gradient + pull * away,

@@ -238,12 +238,13 @@ class FullBatch(AbstractQuasiNewton):
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
-        return self._loss(gp, problem.prepared.rows, problem.prepared.pace)
+        prior = gp if problem.prior is None else problem.prior
+        return self._loss(gp, prior, problem.prepared.rows, problem.prepared.pace)
 
-    def _loss(self, gp: AbstractGP, rows: Data, pace: Pace) -> Loss:
-        """NLML per datum and the prior."""
+    def _loss(self, gp: AbstractGP, prior: AbstractGP, rows: Data, pace: Pace) -> Loss:
+        """NLML per datum and the penalty of the prior around the parameters of `prior`."""
         parts = self.partition(gp)
-        start = packed(parts[0])
+        start = packed(self.partition(prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
 
         def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, np.float64]:
@@ -261,9 +262,12 @@ class FullBatch(AbstractQuasiNewton):
         """The same for a start near the optimum: at most 5 steps."""
         return dataclasses.replace(self, epochs=REFIT_STEPS)
 
-    def optimum(self, gp: Any, rows: Data) -> Any:
-        """The model at the optimum of these rows, or as near to it as the deadline allows."""
-        loss, state = self._loss(gp, rows, Pace()), _begun(gp, lbfgs.begin(packed(self.partition(gp)[0])))
+    def optimum(self, gp: Any, prior: Any, rows: Data) -> Any:
+        """The model at the optimum of these rows, from `gp` on, or as near to it as the deadline allows. The prior is around `prior`."""
+        loss, state = (
+            self._loss(gp, prior, rows, Pace()),
+            _begun(gp, lbfgs.begin(packed(self.partition(gp)[0]))),
+        )
         with contextlib.suppress(TimeIsUpError):
             for _ in range(STEPS):
                 if state.settled:

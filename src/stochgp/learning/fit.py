@@ -27,6 +27,7 @@ def fit(
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
     max_steps: int | None = None,
+    prior: AbstractGP | None = None,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
@@ -54,9 +55,11 @@ def fit(
     time_limit, max_steps : float or None, int or None
         Seconds, and steps; 0 steps = the model is evaluated as it is. They, a deadline around this call (`deadline.within`) and Ctrl-C end the run
         with the state that it would return. No step and no evaluation is begun that is expected to end later.
+    prior : AbstractGP or None
+        The parameters around which the prior of a learner is; None = those of `gp`.
     """
     with jax.enable_x64(True), together(source.mesh), within(time_limit):
-        return Run(learner, gp, source, key, max_steps, progress).result(checkpoint)
+        return Run(learner, gp, source, key, max_steps, progress, prior).result(checkpoint)
 
 
 def continued(

@@ -70,6 +70,7 @@ class Run:
         key: PRNGKeyArray,
         max_steps: int | None,
         report: Report | None,
+        prior: AbstractGP | None = None,
     ):
         prepare, init, step, divide = split(key, 4)
         self.learner: Any = learner
@@ -87,7 +88,7 @@ class Run:
                 prepared = learner.prepare(gp, rows, plan, seed_of(prepare))
         except TimeIsUpError:
             self.max_steps = 0
-        self.problem = Problem(rows, plan, prepared)
+        self.problem = Problem(rows, plan, prepared, prior=prior)
 
     def result(self, checkpoint: str | os.PathLike | None) -> FitResult:
         """The run from the evaluation of θ₀, or from the checkpoint, to its end."""
