@@ -58,7 +58,10 @@ def test_the_information_is_the_covariance_of_the_slope():
 
 @pytest.fixture(scope="module")
 def fitted():
-    return KernelGPRegressor(random_state=0, likelihood="gaussian", dtype="float64").fit(X, y)
+    learner = FullBatch(spread=1.0, tolerance=1e-6)
+    return KernelGPRegressor(learner=learner, random_state=0, likelihood="gaussian", dtype="float64").fit(
+        X, y
+    )
 
 
 def test_a_fit_of_few_rows_predicts_by_draws_around_the_learned_values(fitted):

@@ -127,7 +127,7 @@ def _optimum(spread=None):
 
 @pytest.mark.parametrize("start", [(1.0, 1.0, 0.1), (0.3, 5.0, 1.0), (2.0, 0.2, 0.01)])
 def test_every_start_reaches_the_optimum(start):
-    found = learn(FullBatch(tolerance=1e-12, precision="float64"), make_gp(*start))
+    found = learn(FullBatch(tolerance=1e-12), make_gp(*start))
     assert found.result is RESULTS.successful
     np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-9)
     np.testing.assert_allclose(raw_of(found.gp), _optimum().x, atol=1e-3)
@@ -136,7 +136,7 @@ def test_every_start_reaches_the_optimum(start):
 
 
 def test_the_information_of_left_out_rows_saves_evaluations(monkeypatch):
-    source, settings = make_source(200), {"tolerance": 1e-9, "precision": "float64"}
+    source, settings = make_source(200), {"tolerance": 1e-9}
     plain = learn(FullBatch(**settings), source=source)
     monkeypatch.setattr(full_batch, "HESSIAN_ROWS", 100)
     informed = learn(FullBatch(**settings), source=source)
@@ -147,7 +147,7 @@ def test_the_information_of_left_out_rows_saves_evaluations(monkeypatch):
 
 
 def test_a_prior_moves_the_optimum_as_it_must():
-    found = learn(FullBatch(tolerance=1e-12, precision="float64", spread=0.5))
+    found = learn(FullBatch(tolerance=1e-12, spread=0.5))
     np.testing.assert_allclose(found.loss, _optimum(0.5).fun, atol=1e-9)
     np.testing.assert_allclose(raw_of(found.gp), _optimum(0.5).x, atol=1e-3)
     assert np.linalg.norm(raw_of(found.gp) - _optimum().x) > 0.05
@@ -157,7 +157,7 @@ def test_weights_stand_for_repeated_rows():
     times = np.arange(N) % 3 + 1
     X, y = make_data()
     repeated = MemorySource(np.repeat(X, times, axis=0), np.repeat(y, times), dtype=jnp.float64)
-    learner = FullBatch(epochs=5, tolerance=0.0, precision="float64")
+    learner = FullBatch(epochs=5, tolerance=0.0)
     found = learn(learner, source=make_source(weight=times))
     np.testing.assert_allclose(raw_of(found.gp), raw_of(learn(learner, source=repeated).gp), rtol=1e-5)
 
@@ -200,7 +200,7 @@ def test_networks_can_be_held(hold):
     """The same as with a frozen network, and the network trains again afterwards."""
     network = networks.mlp(1, (4, 2), key=KEY)
     make = lambda g: cast(KernelGP(kernels.Warped(hold(0.7), g) + kernels.Linear(0.3), 0.1), jnp.float64)
-    settings = {"epochs": 5, "tolerance": 0.0, "precision": "float64"}
+    settings = {"epochs": 5, "tolerance": 0.0}
     held = learn(FullBatch(hold_networks=True, **settings), make(network))
     expected = learn(FullBatch(**settings), make(frozen(network)))
     assert held.loss == expected.loss
@@ -214,7 +214,7 @@ def test_networks_can_be_held(hold):
 
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
-    learner = FullBatch(epochs=40, subset_rows=N, tolerance=0.0, precision="float64")
+    learner = FullBatch(epochs=40, subset_rows=N, tolerance=0.0)
     source, path = make_source(3 * N), tmp_path / "run"
     whole = learn(learner, source=source)
 
@@ -231,7 +231,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("subset_rows", 0), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16")],
+    [("subset_rows", 0), ("spread", 0.0), ("tolerance", -1.0)],
 )  # fmt: skip
 def test_impossible_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=field):

@@ -137,19 +137,11 @@ def test_what_is_frozen_has_no_gradient():
     assert len(jax.tree.leaves(gradient.kernel)) == 2
 
 
-def test_float32_is_near_float64():
-    rows, gp = make_rows(300), cast(matern(), jnp.float32)
-    single, double = (nlml_and_gradient(gp, rows, dtype=dtype) for dtype in ("float32", "float64"))
-    np.testing.assert_allclose(single.nlml, double.nlml, atol=1e-6)
-    assert_trees_close(single.gradient, double.gradient, rtol=1e-4, atol=1e-6)
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(single.gradient))
-
-
 def test_a_jitter_is_recorded():
     rows = make_rows(50)
     rows = Data(np.repeat(rows.X, 2, axis=0), np.repeat(rows.y, 2), np.ones(100))
-    gp = KernelGP(kernels.RBF(3.0, 1e4), positive(1.1e-6, lower=1e-6))
-    found = nlml_and_gradient(gp, rows, dtype="float32")
+    gp = KernelGP(kernels.RBF(3.0, 1e12), positive(1.1e-6, lower=1e-6))
+    found = nlml_and_gradient(gp, rows)
     assert found.jitter > 0
     assert np.isfinite(found.nlml)
 

@@ -28,7 +28,6 @@ from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import factorised
-from stochgp.objectives.kernel import SOME_ROWS
 from stochgp.operators import KernelOperator, default_tile
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
@@ -55,6 +54,7 @@ from stochgp.warning import warn
 logger = logging.getLogger("stochgp.estimators")
 
 TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `tolerances`
+SOME_ROWS = 100  # on which the variance of the kernel is looked at
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway

@@ -28,12 +28,12 @@ from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient
-from stochgp.objectives.kernel import SMALL
 from stochgp.parameters import in_parameters, partition
 
 STEPS, REFIT_STEPS = 100, 5
 MIN_PAIRS = 3  # of the memory, with which its quadratic is trusted
 HESSIAN_ROWS = 1_000
+ROUNDING = 1e-12  # of the loss
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
 # Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
 ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
@@ -159,9 +159,6 @@ class FullBatch(AbstractQuasiNewton):
         True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
     tolerance : float
         The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or if rounding allows no more.
-    precision : "float32", "float64" or None
-        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, if σ² is below 1e-4 of the mean variance, or if
-        float32 has no factor.
     evaluator : AbstractEvaluator or None
         As of `AbstractLearner`.
     """
@@ -171,13 +168,10 @@ class FullBatch(AbstractQuasiNewton):
     spread: float | None = None
     hold_networks: bool = False
     tolerance: float = 1e-4
-    precision: str | None = None
     evaluator: AbstractEvaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common("subset_rows")
-        if self.precision not in (None, "float32", "float64"):
-            raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 
     def seen_rows(self, n_rows: int) -> int:
         return n_rows if self.subset_rows is None else min(n_rows, self.subset_rows)
@@ -193,10 +187,10 @@ class FullBatch(AbstractQuasiNewton):
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
-        size, itemsize = self.seen_rows(n_rows), 4 if self.precision == "float32" else 8
+        size = self.seen_rows(n_rows)
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
-        return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
+        return 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Of a kernel GP as many as there is time for some forty evaluations."""
@@ -249,14 +243,12 @@ class FullBatch(AbstractQuasiNewton):
 
         def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, np.float64]:
             gp, away = networks_held(gp) if self.hold_networks else gp, x - start
-            found = nlml_and_gradient(gp, rows, dtype=self.precision)
+            found = nlml_and_gradient(gp, rows)
             held = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
             value = found.nlml + 0.5 * pull * float(away @ away)
             return value, packed(held) + pull * away, np.float64(found.jitter)
 
-        wide = self.precision == "float64" or gp.has_moments
-        wide = wide or (self.precision is None and len(rows.y) <= SMALL)
-        return Loss(evaluate, parts, pace, 1e-12 if wide else 1e-6)
+        return Loss(evaluate, parts, pace, ROUNDING)
 
     def refitting(self) -> Self:
         """The same for a start near the optimum: at most 5 steps."""
