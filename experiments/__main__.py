@@ -17,6 +17,7 @@ NAMES = {
     "pool_defaults": "GPRegressor() on six UCI sets, beside its members",
     "sparse_defaults": "SparseGPRegressor() on six UCI sets, beside an RBF kernel and Gaussian noise",
     "floors": "scores and CPU seconds of defaults on tables and UCI sets, against an earlier commit",
+    "stages": "default fits with one stage switched off",
     "likelihoods": 'likelihood="auto" against "gaussian" and boosting',
     "defaults": "FeatureGPRegressor() on six UCI sets",
 }

@@ -1,6 +1,6 @@
 """Scores and CPU seconds of fits with default settings: `GPRegressor` on 14 splits of tables, `KernelGPRegressor` on the six UCI sets.
 
-The lines are in experiments/floors.jsonl. A cell has the commit as a setting, so each commit has lines of its own, and `--table` compares the newest lines with those
+Seeds are those of the fit; a seed without a line of BASELINE is compared with its first seed. The lines are in experiments/floors.jsonl. A cell has the commit as a setting, so each commit has lines of its own, and `--table` compares the newest lines with those
 of BASELINE. CRPS, NLPD, RMSE and the log score are in standard deviations of the training targets. The log score at a resolution, −log[(F(y + h) − F(y − h))/(2h)]
 with h = 1 % of that standard deviation, gains nothing from densities narrower than h. A process has one core: threads of BLAS that wait would count as CPU seconds.
 """
@@ -22,6 +22,7 @@ from measuring.store import ROOT, Cell, Record, read
 ONE_CORE = True
 RESULTS = ROOT / "experiments"
 BASELINE = "caeab436e925b28c51ad59eb0ae78e18c68d3f92"
+SEEDS = 0, 1
 SETS = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected")
 SPLITS = (
     ("used_cars", "random"), ("air_fares", "random"), ("diabetes", "random"), ("diamonds", "random"), ("california", "random"), ("metro", "time"),
@@ -41,12 +42,14 @@ RATIOS, DIFFERENCES = ("crps", "fit_cpu_seconds", "predict_cpu_seconds"), ("nlpd
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
-    shared = {"seed": 0, "commit": machine.commit()}
+    shared = {"commit": machine.commit()}
     if quick:
-        return [{"table": "diabetes", "split": "random", "model": "GPRegressor", "rows": 300, **shared}]
+        return [
+            {"table": "diabetes", "split": "random", "model": "GPRegressor", "rows": 300, "seed": 0, **shared}
+        ]
     pool, kernel = {"model": "GPRegressor", "rows": 2000}, {"model": "KernelGPRegressor", "rows": 8000}
-    pools = [{"table": t, "split": s, **pool, **shared} for t, s in SPLITS]
-    return pools + [{"table": t, "split": "0", **kernel, **shared} for t in SETS]
+    splits = [(t, s, pool) for t, s in SPLITS] + [(t, "0", kernel) for t in SETS]
+    return [{"table": t, "split": s, **m, "seed": seed, **shared} for seed in SEEDS for t, s, m in splits]
 
 
 def load(cell: Cell) -> tuple[Any, ...]:
@@ -77,11 +80,11 @@ def scores(distribution: Any, y: np.ndarray, scale: float) -> dict[str, float]:
         }
 
 
-def run(cell: Cell) -> dict:
+def run(cell: Cell, **settings: Any) -> dict:
     import stochgp
 
     X, y, groups, X_test, y_test = load(cell)
-    model = getattr(stochgp, cell["model"])(random_state=cell["seed"])
+    model = getattr(stochgp, cell["model"])(random_state=cell["seed"], **settings)
     with warnings.catch_warnings(action="ignore"):
         begun = time.process_time()
         model.fit(X, y, groups=groups)
@@ -95,19 +98,24 @@ def page(records: list[Record]) -> list[str]:
     """The scores of the newest line of each cell, and how they compare with those of BASELINE."""
     lines = sorted([*read(RESULTS / "floors.jsonl"), *records], key=lambda record: record["finished"])
     before = {_key(r): r for r in lines if r["commit"] == BASELINE}
+    before |= {
+        (*k[:-1], seed): r for k, r in before.items() for seed in SEEDS if (*k[:-1], seed) not in before
+    }
     after = {_key(r): r for r in lines if r["commit"] != BASELINE}
     newest = {k: (before | after)[k] for k in map(_key, records)}
-    rows = [[*k[:2], r["commit"][:7], *tables.numbers(r["results"], **COLUMNS)] for k, r in newest.items()]
+    rows = [
+        [*k[:2], k[-1], r["commit"][:7], *tables.numbers(r["results"], **COLUMNS)] for k, r in newest.items()
+    ]
     compared = [k for k in newest if k in before and k in after]
     changes = [change(after[k]["results"], before[k]["results"]) for k in compared]
-    scored = tables.table(["table", "split", "commit", *COLUMNS], rows)
+    scored = tables.table(["table", "split", "seed", "commit", *COLUMNS], rows)
     if not changes:
         return [scored]
     medians = [statistics.median(x for x in column if x == x) for column in zip(*changes, strict=True)]
-    named = zip([*compared, ("median", "")], [*changes, medians], strict=True)
-    more = [[*k[:2], *map(tables.number, row)] for k, row in named]
+    named = zip([*compared, ("median", "", "")], [*changes, medians], strict=True)
+    more = [[*k[:2], k[-1], *map(tables.number, row)] for k, row in named]
     changed = [*(f"{c}, ratio" for c in RATIOS), *(f"{c}, difference" for c in DIFFERENCES)]
-    return [scored, tables.table(["table", "split", *changed], more)]
+    return [scored, tables.table(["table", "split", "seed", *changed], more)]
 
 
 def _key(record: Record) -> tuple:

@@ -3,12 +3,14 @@
 import importlib
 import math
 import os
+import pkgutil
 
 import numpy as np
 import pytest
 from sweeps import some_of
 
-from experiments import floors, uci
+import stochgp
+from experiments import floors, stages, uci
 from experiments.problems import scores, unit_scores
 from experiments.uci import METHODS
 from measuring import harness, store
@@ -145,3 +147,12 @@ def test_each_floor_of_the_baseline_is_recorded():
     names = {(r["settings"]["table"], r["settings"]["split"]) for r in found}
     assert names == {(cell["table"], cell["split"]) for cell in floors.cells(False, False)}
     assert all(set(floors.COLUMNS) <= set(r["results"]) for r in found)
+
+
+@pytest.mark.parametrize("stage", stages.STAGES)
+def test_a_stage_that_is_switched_off_exists(stage):
+    """Its settings are those of its estimators, and the functions that it replaces are there to be replaced."""
+    models, settings, replaced, _ = stages.STAGES[stage]
+    assert all(set(settings) <= set(getattr(stochgp, model)().get_params()) for model in models)
+    for name in replaced:
+        assert callable(pkgutil.resolve_name(name))
