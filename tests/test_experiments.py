@@ -118,13 +118,16 @@ def test_floors_compare_the_newest_lines_with_those_of_the_baseline(tmp_path, mo
         line("b", "c" * 40, 3, nlpd=None, coverage95=0.9),
         line("new", "c" * 40, 3),
     ]
+    second = line("a", "c" * 40, 3, crps=0.5)
+    second["settings"] |= {"seed": 1}
+    assert "| a | time | 1 | 2.000 |" in floors.page([*lines, second])[1]  # a seed without a line of the baseline
     scores, comparison = floors.page(lines)
-    assert "| a | time | ccccccc | 0.5000 | 0.750 |" in scores and "| new |" in scores
+    assert "| a | time | 0 | ccccccc | 0.5000 | 0.750 |" in scores and "| new |" in scores
     rows = [row.strip("| ").split(" | ") for row in comparison.splitlines()[2:]]
     assert rows == [
-        ["a", "time", "2.000", "2.000", "1.000", "-0.250", "0.000", "0.000"],
-        ["b", "time", "1.000", "1.000", "1.000", "n/a", "0.000", "-0.100"],
-        ["median", "", "1.500", "1.500", "1.000", "-0.250", "0.000", "-0.050"],
+        ["a", "time", "0", "2.000", "2.000", "1.000", "-0.250", "0.000", "0.000"],
+        ["b", "time", "0", "1.000", "1.000", "1.000", "n/a", "0.000", "-0.100"],
+        ["median", "", "", "1.500", "1.500", "1.000", "-0.250", "0.000", "-0.050"],
     ]
     assert len(floors.page(lines[1:2])) == 1
 
