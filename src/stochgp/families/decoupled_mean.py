@@ -18,7 +18,6 @@ from stochgp.families.left_out import SEED, some_rows
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
-from stochgp.parameters import value_of
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational import DecoupledMean, InducingProcess, NormalEquations
 from stochgp.variational.decoupled_mean import BLOCK, Solved
@@ -110,7 +109,7 @@ def _solved(
     equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
 ) -> tuple[float, Solved, float] | str:
     """(Share of the noise, the solution with it, the noise of an observation by left-out rows); why not, where the inducing points alone err less."""
-    learned = float(value_of(gp.noise_variance))
+    learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
     rows = Data(data.X, data.y, data.weight).take(some_rows(data.n_rows, ROWS))

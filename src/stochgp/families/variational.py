@@ -8,7 +8,6 @@ import numpy as np
 
 from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
-from stochgp.compiled import quick_jit
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import Source
@@ -22,7 +21,7 @@ from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import RESULTS, Estimate
-from stochgp.variational import InducingPoints, Naturals, choose_points
+from stochgp.variational import InducingPoints, choose_points
 
 LATE = "as it was"  # q(u), where there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs
@@ -129,11 +128,6 @@ def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate]:
     wide = cast(gp, np.float64)
     points = InducingPoints.of(typing.cast(InducingPoints, wide.approximation).points, jitter=CLOSING_JITTER)
     with jax.enable_x64(True):
-        found = agreed(lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source))
-        best = _at(points, found.naturals)
-    return SparseGP(wide.kernel, best, wide.likelihood), Estimate(found.bound / source.count)
-
-
-@quick_jit
-def _at(points: InducingPoints, naturals: Naturals) -> InducingPoints:
-    return points.at(naturals)
+        bound, gaussian = agreed(lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source))
+        best = points.at(*gaussian)
+    return SparseGP(wide.kernel, best, wide.likelihood), Estimate(bound / source.count)

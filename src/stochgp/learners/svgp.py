@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
@@ -76,13 +75,14 @@ class SGPR(AbstractQuasiNewton):
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
         M = q.n_inducing
-        naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
         start = lbfgs.begin(packed(self.partition(gp)[0]))
-        return QuasiState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return QuasiState(
+            gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.full(PATIENCE + 1, np.inf), np.bool_(False)
+        )
 
     def model(self, state: QuasiState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
-        return _at_naturals(cast(SparseGP, super().model(state)), state.known)
+        return with_gaussian(cast(SparseGP, super().model(state)), *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """q(v) is in the rest."""
@@ -91,10 +91,10 @@ class SGPR(AbstractQuasiNewton):
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
         """Minus the bound per datum, with the optimal q(v) of each point."""
 
-        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Naturals]:
+        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             found = collapsed.lower_bound_and_gradient(gp, problem.source, self.partition)
-            bound, gradient, naturals = agreed(found)
-            return -bound, -packed(gradient), naturals
+            bound, gradient, gaussian = agreed(found)
+            return -bound, -packed(gradient), gaussian
 
         return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
 
@@ -105,9 +105,9 @@ def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
     return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
 
 
-def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
-    """The model of inducing points with the q(u) of these natural parameters."""
-    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
+def with_gaussian(gp: SparseGP, mean: Any, root: Any) -> SparseGP:
+    """The model of inducing points with q(v) = N(m, RRᵀ)."""
+    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(mean, root))
 
 
 class SVGPState(eqx.Module):
@@ -141,7 +141,7 @@ class SVGP(AbstractBatchLearner):
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         As of `AbstractBatchLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
     natural_rate : float, rule of the step, or None
-        γ, above 0 and at most 1; None = the optimiser moves m and R, as it must if S is diagonal. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
+        γ, above 0 and at most 1; None = the optimiser moves m and R. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
     steps : int
         Steps of a run whose `epochs` are None.
     spread : float or None
@@ -171,13 +171,11 @@ class SVGP(AbstractBatchLearner):
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
-        """Raises TypeError for a model without inducing points, ValueError for a diagonal q(u) under natural gradients."""
+        """Raises TypeError for a model without inducing points."""
         q, f = gp.approximation, jnp.float32
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
-        if self.natural_rate is not None and q.is_diagonal:
-            raise ValueError("a diagonal covariance has no natural-gradient step here: natural_rate=None")
-        naturals = None if self.natural_rate is None else _naturals(q.mean, q.root)
+        naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
         descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
         n, count = problem.source.size, problem.source.count
         start = (
@@ -221,9 +219,5 @@ class SVGP(AbstractBatchLearner):
         if state.naturals is not None and self.natural_rate is not None:
             best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
             naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
-            gp = at_naturals(gp, naturals)
+            gp = with_gaussian(gp, *naturals.gaussian())
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
-
-
-# One program in place of one for each operation.
-_naturals, _at_naturals = quick_jit(Naturals.of_gaussian), quick_jit(at_naturals)

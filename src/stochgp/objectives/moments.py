@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 from stochgp.models import FeatureGP
@@ -18,6 +19,7 @@ from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
+FEW_ROWS = 1_024  # of a chunk, whose sums take less time than their program
 T = TypeVar("T")
 
 
@@ -91,15 +93,18 @@ def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *m
     mesh = None if first is None else mesh_around(first.y)
     every = chunks if first is None else itertools.chain([first], chunks)
     if mesh is None:
-        return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in every)
+        program = _of_few if first is not None and len(first.y) <= FEW_ROWS else _of_chunk
+        return total_of(program(of_rows, gp, rows, *more) for rows in every)
     given = on_all((gp, *more), mesh)
     sums = total_of(_of_shards(of_rows, given, rows, mesh) for rows in every)
     return on_one(_over_shards(sums, mesh))
 
 
-@eqx.filter_jit
-def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
+def _sums(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
     return of_rows(gp, rows, *more)
+
+
+_of_chunk, _of_few = eqx.filter_jit(_sums), quick_jit(_sums)
 
 
 @eqx.filter_jit

@@ -60,8 +60,8 @@ class DecoupledMean(AbstractProcess):
         return Partial(inducing_correction, kernel, jnp.concatenate([points, self.points]), weights)
 
     def left_out(
-        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """As that of Z; `Solved.without` returns the residuals of the mean from G."""
         return self.base.left_out(X, y, precision)
 
