@@ -17,7 +17,7 @@ from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muo
 from stochgp.learners.evaluators import Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
 from stochgp.learners.scgd import scaled_count
-from stochgp.learners.step_plan import CHUNK_BYTES
+from stochgp.learners.step_plan import CHUNK_BYTES, size_of_few
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul
@@ -77,7 +77,6 @@ class Minimax(AbstractBatchLearner):
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
-    fills: ClassVar[bool] = True
     shares_steps: ClassVar[bool] = True
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
@@ -99,6 +98,9 @@ class Minimax(AbstractBatchLearner):
             raise ValueError(
                 f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
             )
+
+    def filled_size(self, batch_size: int) -> int:
+        return size_of_few(batch_size)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
