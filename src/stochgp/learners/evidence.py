@@ -2,21 +2,23 @@
 
 from typing import Any, ClassVar, NamedTuple, cast
 
-import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
 from stochgp.devices import agreed
+from stochgp.features import on_host
 from stochgp.learners import step_plan
 from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
 from stochgp.learners.step_plan import FEW_ROWS, StepPlan
-from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature, held_out
+from stochgp.objectives import moments as sums
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, chunk_rows, total_of
+from stochgp.objectives.moments import Moments, add_up, chunk_rows
 from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -186,10 +188,13 @@ class ByEvidence(AbstractEvaluator):
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, if `moments` are those of the training rows."""
-        return total_of((moments, _moments(gp, cast(MemorySource, division.held_out))))
+        held_out = _moments(gp, cast(MemorySource, division.held_out))
+        return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
 
 
 def _moments(gp: FeatureGP, source: MemorySource) -> Moments:
+    if source.mesh is None and source.size <= sums.FEW_ROWS:
+        return sums.moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
     return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
@@ -273,17 +278,7 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
 
 
 def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> held_out.HeldOut:
-    parts: list[tuple[Any, ...]] = []
-    for rows in source.local_blocks(chunk_rows(gp.n_features)):
-        Phi, multiplier = _features(gp, rows.X)
-        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
-        there = np.asarray(rows.weight) > 0
-        parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
-    P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return held_out.HeldOut(P, y, count, multiplier)
-
-
-@eqx.filter_jit
-def _features(gp: FeatureGP, X: Any) -> tuple[Any, Any]:
-    """(Φ, s)."""
-    return gp.features(X), gp.noise.multiplier(X)
+    rows = source.on_host(np.arange(source.size), source.dtype)
+    rows = rows.take(rows.weight > 0)
+    P, at = on_host(gp.features, rows.X) @ s.basis, rows.wide()
+    return held_out.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))

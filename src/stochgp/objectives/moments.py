@@ -14,6 +14,8 @@ from jaxtyping import Float
 from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
+from stochgp.features import on_host
+from stochgp.likelihoods.noise import multipliers_of_rows
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
@@ -63,6 +65,15 @@ def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
 def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
     return sum_over_rows(moments_of_rows, gp, chunks)
+
+
+def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
+    """`moments_of_rows` of few rows on the host, in the dtype that features take: no program for their number."""
+    Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
+    precision = at.weights / s
+    weighted = Phi * precision[:, None]
+    sums: Any = precision @ at.y**2, at.weights.sum(), at.weights @ np.log(s)
+    return Moments(weighted.T @ Phi, at.y @ weighted, *sums)
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
