@@ -27,7 +27,7 @@ from stochgp.families.common import (
 )
 from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP

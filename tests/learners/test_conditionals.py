@@ -23,7 +23,7 @@ from stochgp.learners import (
     Vecchia,
 )
 from stochgp.learning import fit
-from stochgp.learning.placing import COMPILER_BYTES
+from stochgp.learning.fit import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, shared
 from stochgp.numerics.arrays import packed

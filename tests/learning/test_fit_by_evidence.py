@@ -25,7 +25,7 @@ from stochgp.learners import (
     Uniform,
     step_plan,
 )
-from stochgp.learners.step_plan import RATES, StepPlan
+from stochgp.learners.evaluators import RATES, StepPlan
 from stochgp.learning import fit
 from stochgp.learning.run import bracketed
 from stochgp.models import FeatureGP

@@ -29,7 +29,7 @@ from stochgp.learners import (
 )
 from stochgp.learners.base import Problem
 from stochgp.learners.conditionals import AbstractConditionals
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.learning.run import take_stretch
 from stochgp.models import KernelGP, SparseGP

@@ -12,7 +12,7 @@ from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of

@@ -13,8 +13,8 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learners.evidence import EvidenceEvaluation, Variances
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import positive

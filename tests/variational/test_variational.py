@@ -17,7 +17,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.likelihoods import Softmax
 from stochgp.models import SparseGP

@@ -19,8 +19,8 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation
 from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
+from stochgp.learners.evaluators import FEW_ROWS
 from stochgp.learners.evidence import ByEvidence, Evidence
-from stochgp.learners.step_plan import FEW_ROWS
 from stochgp.learning.fit import DONE, fit, unless_ended
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.arrays import filled_up

@@ -28,10 +28,9 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 

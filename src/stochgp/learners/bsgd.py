@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent
+from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform
-from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import AbstractGP
 from stochgp.numerics.linalg import invert_lower, safe_cholesky
 from stochgp.numerics.precision import matmul

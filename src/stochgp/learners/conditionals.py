@@ -11,10 +11,9 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
 from stochgp.learners.full_batch import optimum_of_few
 from stochgp.learners.sampling import host_inputs
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike

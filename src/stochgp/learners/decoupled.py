@@ -14,8 +14,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss
-from stochgp.learners.step_plan import CHUNK_BYTES
+from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites

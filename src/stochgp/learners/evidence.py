@@ -10,12 +10,19 @@ from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
 from stochgp.devices import agreed
 from stochgp.features import on_host
-from stochgp.learners import step_plan
-from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
-from stochgp.learners.step_plan import FEW_ROWS, StepPlan
+from stochgp.learners import evaluators
+from stochgp.learners.evaluators import (
+    FEW_ROWS,
+    SETTLED_BY,
+    AbstractEvaluator,
+    Division,
+    Numbers,
+    Seed,
+    StepPlan,
+)
 from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
-from stochgp.objectives import feature, held_out
+from stochgp.objectives import feature
 from stochgp.objectives import moments as sums
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import Moments, add_up, chunk_rows
@@ -102,7 +109,7 @@ class ByEvidence(AbstractEvaluator):
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        n_held_out = step_plan.held_out_rows(source.size, self.validation_fraction)
+        n_held_out = evaluators.held_out_rows(source.size, self.validation_fraction)
         rows = np.arange(source.size, dtype=np.int32)
         if n_held_out == 0:
             return Division(source, None)
@@ -116,16 +123,20 @@ class ByEvidence(AbstractEvaluator):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        few = step_plan.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
-        plan = step_plan.steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
-        return plan if epochs is not None or few is not None else step_plan.in_cycles(plan)
+        few = evaluators.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = evaluators.steps_by_epochs(
+            n_rows, bytes_per_row, batch_size, few if epochs is None else epochs
+        )
+        return plan if epochs is not None or few is not None else evaluators.in_cycles(plan)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
-        return 8 * 8 * M**2 + chunks + of_held_out * step_plan.held_out_rows(n_rows, self.validation_fraction)
+        return (
+            8 * 8 * M**2 + chunks + of_held_out * evaluators.held_out_rows(n_rows, self.validation_fraction)
+        )
 
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
@@ -148,19 +159,19 @@ class ByEvidence(AbstractEvaluator):
         if division.held_out is None:
             return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
         left, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
-        loss: Loss = lambda v, s2: held_out.nlpd_of_spectrum(s, left, v, s2)
+        loss: Loss = lambda v, s2: feature.nlpd_of_spectrum(s, left, v, s2)
         if few:
             grouped = left._replace(group=_groups(division.held_out))
-            loss = held_out.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
+            loss = feature.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
-        nlpd = held_out.nlpd_of_spectrum(s, left, *chosen)[0]
+        nlpd = feature.nlpd_of_spectrum(s, left, *chosen)[0]
         score = loss(*chosen)[0] if few else None
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
         """Few held-out rows cannot tell rates apart."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
-        return step_plan.RATES if many else (step_plan.RATE_OF_FEW,)
+        return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")
@@ -178,7 +189,7 @@ class ByEvidence(AbstractEvaluator):
         """The held-out rows join the posterior."""
         moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
-            error, std = held_out.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
+            error, std = feature.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
             left = _left_out(division.held_out, error / std)
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
@@ -277,8 +288,8 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])
 
 
-def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> held_out.HeldOut:
+def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldOut:
     rows = source.on_host(np.arange(source.size), source.dtype)
     rows = rows.take(rows.weight > 0)
     P, at = on_host(gp.features, rows.X) @ s.basis, rows.wide()
-    return held_out.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))
+    return feature.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))

@@ -18,10 +18,9 @@ from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient

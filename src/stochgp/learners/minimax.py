@@ -14,10 +14,9 @@ from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
-from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers, size_of_few
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
 from stochgp.learners.scgd import scaled_count
-from stochgp.learners.step_plan import CHUNK_BYTES, size_of_few
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul

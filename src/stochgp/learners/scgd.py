@@ -12,9 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
-from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers, size_of_few
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learners.step_plan import CHUNK_BYTES, size_of_few
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import inverse_factor

@@ -16,9 +16,8 @@ from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Seed
+from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss, Seed, StepPlan
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
-from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed

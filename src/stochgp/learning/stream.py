@@ -15,7 +15,7 @@ from stochgp.data.rows import Data
 from stochgp.learners.base import Problem
 from stochgp.learners.decoupled import AbstractGrowing, GrowingState
 from stochgp.learners.descent import Descent, decaying
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.models import SparseGP
 
 
