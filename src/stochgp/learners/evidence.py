@@ -23,9 +23,8 @@ from stochgp.learners.evaluators import (
 from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature
-from stochgp.objectives import moments as sums
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, chunk_rows
+from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
 from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -146,7 +145,7 @@ class ByEvidence(AbstractEvaluator):
         return agreed(self._evaluate(gp, division))
 
     def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        moments, own = _moments(gp, division.train), _own(gp)
+        moments, own = moments_of_source(gp, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
@@ -199,14 +198,8 @@ class ByEvidence(AbstractEvaluator):
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, if `moments` are those of the training rows."""
-        held_out = _moments(gp, cast(MemorySource, division.held_out))
+        held_out = moments_of_source(gp, cast(MemorySource, division.held_out))
         return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
-
-
-def _moments(gp: FeatureGP, source: MemorySource) -> Moments:
-    if source.mesh is None and source.size <= sums.FEW_ROWS:
-        return sums.moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
-    return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
@@ -230,7 +223,7 @@ def _constant_nlpd(division: Division) -> float | None:
     """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
         return None
-    (target, count), (y, rho) = (_read(part, "y", "weight") for part in (division.train, division.held_out))
+    (target, count), (y, rho) = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(target, weights=count)
     variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
     density = np.log(2 * np.pi * variance) + (y[rho > 0] - mean) ** 2 / variance
@@ -239,25 +232,25 @@ def _constant_nlpd(division: Division) -> float | None:
 
 def _left_out(source: MemorySource, z: np.ndarray) -> LeftOut:
     """The rows of positive weight, in their order, with these errors."""
-    X, weight = _read(source, "X", "weight")
-    there = weight > 0
+    rows = source.on_host(np.arange(source.size))
+    there = rows.weight > 0
     group = None if source.group is None else source.group[there]
-    return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
+    return LeftOut(rows.X[there], z, group, rows.weight[there])
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:
     """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
     if source.group is None:
         return None
-    group = source.group[_read(source, "weight")[0] > 0]
+    group = source.group[source.weights() > 0]
     return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
-def _read(source: MemorySource, *names: str) -> list[np.ndarray]:
-    """These arrays of all rows, on the host."""
+def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
+    """(y, ρ) of all rows, on the host: X is read in parts."""
     starts = range(0, source.size, TARGET_ROWS)
-    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))) for i in starts]
-    return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))).y for i in starts]
+    return np.concatenate(parts), source.weights()
 
 
 def _own(gp: FeatureGP) -> Variances:

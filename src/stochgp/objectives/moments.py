@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from stochgp.compiled import quick_jit
+from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 from stochgp.features import on_host
@@ -65,6 +66,13 @@ def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
 def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
     return sum_over_rows(moments_of_rows, gp, chunks)
+
+
+def moments_of_source(gp: FeatureGP, source: MemorySource) -> Moments:
+    """Of all rows, without a program of their number where they are few."""
+    if source.mesh is None and source.size <= FEW_ROWS:
+        return moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
+    return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
 def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
