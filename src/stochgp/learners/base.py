@@ -28,7 +28,7 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan, size_of_few
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
 from stochgp.models import AbstractGP
@@ -162,7 +162,8 @@ class AbstractLearner(eqx.Module):
 class AbstractBatchLearner(AbstractLearner):
     """A learner of mini-batches: a leaf defines its step; batches and scans of steps are the same for all.
 
-    `n_streams` is the number of independent batches of a step, a stack if there are several.
+    `n_streams` is the number of independent batches of a step, a stack if there are several. With `fills` batches are filled up by rows of
+    weight 0 to one of few sizes, so that runs of nearby sizes share the compiled scan.
 
     Parameters
     ----------
@@ -184,6 +185,7 @@ class AbstractBatchLearner(AbstractLearner):
 
     steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
     n_streams: ClassVar[int] = 1
+    fills: ClassVar[bool] = False
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -199,10 +201,6 @@ class AbstractBatchLearner(AbstractLearner):
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         width = self.n_streams * row_bytes(n_inputs)
         return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.steps)
-
-    def filled_size(self, batch_size: int) -> int:
-        """How many rows batches are filled up to, by rows of weight 0: of few sizes, runs of nearby sizes share the compiled scan."""
-        return batch_size
 
     def sampling_for(self, gp: Any) -> AbstractSampling:
         """The sampling of this model's batches."""
@@ -253,11 +251,11 @@ class AbstractBatchLearner(AbstractLearner):
         one = self.n_streams == 1
         seeds = [seed] if one else [(*seed, i) for i in range(self.n_streams)]
         streams = [sampling.batches(sampled, first_step, n_steps, B, s) for s in seeds]
-        indices, factors = filled_batches(
-            streams[0] if one else np.stack(streams, axis=1), self.filled_size(B)
-        )
+        indices, factors = streams[0] if one else np.stack(streams, axis=1), None
+        if self.fills and size_of_few(B) > B:
+            indices, factors = filled_batches(indices)
         batches = problem.source.take(indices)
-        if len(factors) > B:
+        if factors is not None:
             weight = np.asarray(batches.weight)
             batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
         is_spread = spreads_batches(self, B, mesh)
@@ -277,9 +275,10 @@ def spreads_batches(learner: Any, batch_size: int, mesh: Mesh | None) -> bool:
     return batch_size >= MIN_SHARED_BATCH and batch_size % mesh.size == 0
 
 
-def filled_batches(indices: np.ndarray, P: int) -> tuple[np.ndarray, np.ndarray]:
+def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(Row 0 at P − B further places of [..., B], factors of weights [P]: 0 there and P/B elsewhere, since steps divide by P)."""
     B = indices.shape[-1]
+    P = size_of_few(B)
     wider = np.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, P - B)])
     return wider, np.repeat([P / B, 0.0], [B, P - B])
 

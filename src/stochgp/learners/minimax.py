@@ -14,7 +14,7 @@ from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
-from stochgp.learners.evaluators import CHUNK_BYTES, Numbers, size_of_few
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
 from stochgp.learners.scgd import scaled_count
 from stochgp.models import FeatureGP, features_and_noise, split
@@ -76,6 +76,7 @@ class Minimax(AbstractBatchLearner):
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
+    fills: ClassVar[bool] = True
     shares_steps: ClassVar[bool] = True
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
@@ -97,9 +98,6 @@ class Minimax(AbstractBatchLearner):
             raise ValueError(
                 f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
             )
-
-    def filled_size(self, batch_size: int) -> int:
-        return size_of_few(batch_size)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""

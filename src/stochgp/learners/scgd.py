@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
-from stochgp.learners.evaluators import CHUNK_BYTES, Numbers, size_of_few
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
@@ -59,6 +59,7 @@ class SCGD(AbstractBatchLearner):
         batch size, and at its stationary points ℓ is stationary too.
     """
 
+    fills: ClassVar[bool] = True
     shares_steps: ClassVar[bool] = True
     batch_size: int = 512
     tracking: float | Schedule = 0.0
@@ -76,9 +77,6 @@ class SCGD(AbstractBatchLearner):
     @property
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
-
-    def filled_size(self, batch_size: int) -> int:
-        return size_of_few(batch_size)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, trackers of the state and of the best one, orders of the rows."""

@@ -163,11 +163,6 @@ class SVGP(AbstractBatchLearner):
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
-    def filled_size(self, batch_size: int) -> int:
-        """A power of four up to 256: a fit and those without its folds then share the scan."""
-        bits = (batch_size - 1).bit_length()
-        return 1 << bits + bits % 2 if batch_size <= 256 else batch_size
-
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
