@@ -125,7 +125,7 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
         jnp.ones(40, jnp.float32),
     )
     with jax.enable_x64(True):
-        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state(learner), (jnp.float32(240),) * 2)
+        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state, (jnp.float32(240),) * 2)
         key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(5))
         wanted = eqx.filter_jit(learner.step)(state, batch, key=key)[0].gp
     for again in (model, load(tmp_path / "model")):
