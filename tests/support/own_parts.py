@@ -132,7 +132,7 @@ class Differences(AbstractLearner):
     def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, 1, 1)
 
-    def need_bytes(self, gp, n_rows, n_inputs):
+    def peak_bytes(self, gp, n_rows, n_inputs):
         return 16 * n_rows
 
     def prepare(self, gp, source, plan, seed):

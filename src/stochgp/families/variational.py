@@ -178,7 +178,7 @@ def with_decoupled_mean(
     else:
         points, why = np.asarray(points, np.float64), AS_LEARNED
         size = len(points)
-        if _need_bytes(size) > context.budget.free():
+        if _peak_bytes(size) > context.budget.free():
             size, why = 0, "there is no memory for the mean of the functions that were learned for it"
     if size > 0:
         try:
@@ -210,11 +210,11 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitConte
         return 0, "only constant Gaussian noise has a mean in closed form"
     if asked is not None:
         size = min(asked, N)
-        context.budget.require(_need_bytes(size), f"a mean from {size} points")
+        context.budget.require(_peak_bytes(size), f"a mean from {size} points")
         return (size, AS_ASKED) if size > M else (0, f"{size} points are no more than the inducing ones")
     for size in (min(size, N) for size in SIZES):
         enough = size >= min(2 * M, N) and size > M
-        if enough and data.n_all * size**2 <= MAX_PRODUCTS and _need_bytes(size) < context.budget.free():
+        if enough and data.n_all * size**2 <= MAX_PRODUCTS and _peak_bytes(size) < context.budget.free():
             return size, "as many as rows and memory allow: the inducing points and random rows"
     return 0, "no more points than the inducing ones: rows are few or very many, or memory is short"
 
@@ -227,7 +227,7 @@ def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) 
     return np.concatenate([points, np.asarray(data.X[np.sort(order)], np.float64)])
 
 
-def _need_bytes(size: int) -> int:
+def _peak_bytes(size: int) -> int:
     return 8 * (4 * size**2 + 2 * BLOCK * size)
 
 

@@ -81,7 +81,7 @@ class AbstractLearner(eqx.Module):
         """How many steps, and how many between evaluations, at which time limit, Ctrl-C and checkpoint act."""
 
     @abc.abstractmethod
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The peak memory of learning, beside the rows, the evaluations and the compiler's."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:

@@ -119,7 +119,7 @@ class AbstractConditionals(AbstractLearner):
         """The same for a start where a trial ended: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=MAX_REFITTING, warm_rows=None)
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self.n_centres, n_rows)  # those of groups score one row each

@@ -75,7 +75,7 @@ class AbstractEvaluator(eqx.Module):
     ) -> StepPlan:
         """Steps and evaluations of a learner of mini-batches: as often as the cost of an evaluation allows."""
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The memory that its evaluations take."""
         return 0
 

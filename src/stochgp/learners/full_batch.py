@@ -204,7 +204,7 @@ class FullBatch(AbstractQuasiNewton):
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
         size, itemsize = self.seen_rows(n_rows), 4 if self.precision == "float32" else 8
         if gp.has_moments:

@@ -99,9 +99,9 @@ class Minimax(AbstractBatchLearner):
                 f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
             )
 
-    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        drawn = self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:

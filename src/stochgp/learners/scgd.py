@@ -78,9 +78,9 @@ class SCGD(AbstractBatchLearner):
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
-    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, trackers of the state and of the best one, orders of the rows."""
-        return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
         """w = 0, F̃ = σ²I."""

@@ -59,7 +59,7 @@ class SGPR(AbstractQuasiNewton):
         between = min(PER_EVALUATION, steps)
         return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """A chunk and its derivatives, matrices of inducing points, the pairs of L-BFGS."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
@@ -163,10 +163,10 @@ class SVGP(AbstractBatchLearner):
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
+        drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:

@@ -115,8 +115,8 @@ def place(
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
-    need += learner.need_bytes(gp, n_rows, n_inputs)
-    need += learner.evaluator_for(gp).need_bytes(gp, n_rows, n_inputs)
+    need += learner.peak_bytes(gp, n_rows, n_inputs)
+    need += learner.evaluator_for(gp).peak_bytes(gp, n_rows, n_inputs)
     if mesh is not None and isinstance(gp, FeatureGP):  # own sums of each device, and its rows, in one memory
         M = gp.n_features
         need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))
