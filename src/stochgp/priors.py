@@ -192,21 +192,19 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
 def _groups(
     kernel: Any, n_inputs: int, n_samples: int, n_groups: int, n_features: int, key: PRNGKeyArray, dtype: Any
 ) -> tuple[Frozen, Array]:
-    """The draws and the weights of every group: in float32, whose programs are half as long, as numbers of `dtype`."""
-    narrow = jnp.float32
+    """The draws and the weights of every group."""
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     draw_key, weight_key = jax.random.split(key)
     keys, of_group = (
         jax.random.split(draw_key, n_groups),
-        lambda key: _draws(terms, columns, key, True, narrow),
+        lambda key: _draws(terms, columns, key, True, dtype),
     )
     if n_groups == 1:
         draws = jax.tree.map(lambda part: part[None], of_group(keys[0]))
     else:
         draws = jax.lax.map(of_group, keys)
     shape = (n_groups, sum(columns), -(-n_samples // n_groups))
-    draws = jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, draws)
-    return draws, jax.random.normal(weight_key, shape, narrow).astype(dtype)
+    return draws, jax.random.normal(weight_key, shape, dtype)
 
 
 def _draws(

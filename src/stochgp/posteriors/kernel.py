@@ -276,16 +276,24 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.at_own(Z)[: self.n_samples] + data
 
 
-@eqx.filter_jit
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
     """f₀(X) + ε, ε ~ N(0, Σ) of these draws: the right-hand sides of pathwise samples. X are the rows of A = K + Σ in its order."""
+    return (_targets_of_few if len(X) <= EXACT_ROWS else _targets)(operator, prior, X, draws)
+
+
+def _sample_targets(
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+) -> Float[Array, "N S"]:
     parts = [
-        jax.random.normal(key, (n, prior.n_samples), jnp.float32).astype(operator.dtype)
+        jax.random.normal(key, (n, prior.n_samples), operator.dtype)
         for n, key in zip(draws.n_rows, draws.keys, strict=True)
     ]
     return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
+
+
+_targets, _targets_of_few = eqx.filter_jit(_sample_targets), quick_jit(_sample_targets)
 
 
 @quick_jit
