@@ -37,7 +37,7 @@ from stochgp.variational import (
     NormalEquations,
     choose_points,
 )
-from stochgp.variational.decoupled_mean import BLOCK, Solved
+from stochgp.variational.decoupled_mean import BLOCK
 
 LATE = "as it was"  # q(u), where there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs
@@ -233,7 +233,7 @@ def _peak_bytes(size: int) -> int:
 
 def _solved(
     equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
-) -> tuple[float, Solved, float] | str:
+) -> tuple[float, NormalEquations, float] | str:
     """(Share of the noise, the solution with it, the noise of an observation by left-out rows); why not, where the inducing points alone err less."""
     learned = float(gp.noise_variance)
     if data.rows.group is not None:

@@ -32,12 +32,7 @@ FEWEST_EVALUATIONS = 4
 TARGET_ROWS = 1 << 16  # read at a time
 HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
 
-
-class Variances(NamedTuple):
-    """The two variances of a feature GP."""
-
-    variance: float
-    noise_variance: float
+Variances = tuple[float, float]  # v and σ² of a feature GP
 
 
 class EvidenceEvaluation(NamedTuple):
@@ -58,7 +53,7 @@ class EvidenceEvaluation(NamedTuple):
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
     def numbers(self) -> Numbers:
-        found = {"nlml": self.nlml, **self.chosen._asdict()}
+        found = {"nlml": self.nlml, "variance": self.chosen[0], "noise_variance": self.chosen[1]}
         more = {"held_out_nlpd": self.nlpd, "criterion": self.score}
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -153,7 +148,7 @@ class ByEvidence(AbstractEvaluator):
         parts = zip((gp.variance, gp.noise_variance), widest, strict=True)
         ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in parts)
         limits = {"variance_range": ranges[0], "noise_range": ranges[1]}
-        fitted = Variances(*feature.refit(s, *own, **limits)) if self.refit else own
+        fitted = feature.refit(s, *own, **limits) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
             return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
@@ -214,8 +209,8 @@ def _are_few(gp: FeatureGP, division: Division) -> bool:
 
 def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
     """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
-    starts = [start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE))][: 1 + again]
-    found = [Variances(*feature.minimise_variances(loss, begin, ranges)) for begin in starts]
+    starts = [start, (start[0], max(start[1], SAFE_NOISE))][: 1 + again]
+    found = [feature.minimise_variances(loss, begin, ranges) for begin in starts]
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
@@ -254,7 +249,7 @@ def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _own(gp: FeatureGP) -> Variances:
-    return Variances(float(gp.variance), float(gp.noise_variance))
+    return float(gp.variance), float(gp.noise_variance)
 
 
 def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:

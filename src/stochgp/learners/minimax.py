@@ -15,7 +15,7 @@ from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
 from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
-from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.scgd import scaled_count
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.linalg import inverse_factor, symmetrise
@@ -177,7 +177,7 @@ class Minimax(AbstractBatchLearner):
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
-        own = Variances(float(state.gp.variance), float(state.gp.noise_variance))
+        own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own
         d = variance * s.eigenvalues + noise_variance
         threshold, first = np.linalg.norm(d) * np.linalg.norm(1 / d), not np.isfinite(float(state.ceiling))

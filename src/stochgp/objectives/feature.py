@@ -10,7 +10,7 @@ rows weighs it by ρ_i/s_i, n counts it ρ_i times, and Σρ_i log s_i joins.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -123,19 +123,10 @@ def spectrum(moments: Moments) -> Spectrum:
     return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, *sums)
 
 
-class Belief(NamedTuple):
-    """q(f) by the weights of the features, and σ²: mean φᵀŵ, variance |Rᵀφ|²."""
-
-    weights: Float[Any, " M"]  # ŵ
-    root: Float[Any, "M M"]  # R
-    noise_variance: Float[Any, ""]
-
-
-def belief_of(s: Spectrum, variance: float, noise_variance: float) -> Belief:
-    """The posterior of the rows whose moments these are, of variances v and σ²: R = Q diag(√(v σ²/d)), d = v λ + σ²."""
+def belief_of(s: Spectrum, variance: float, noise_variance: float) -> tuple[np.ndarray, np.ndarray]:
+    """(ŵ [M], R [M, M]) of f with mean φᵀŵ and variance |Rᵀφ|², given the rows whose moments these are: R = Q diag(√(v σ²/d)), d = v λ + σ²."""
     d = variance * s.eigenvalues + noise_variance
-    root = s.basis * np.sqrt(variance * noise_variance / d)
-    return Belief(s.basis @ (variance * s.cross / d), root, np.float64(noise_variance))
+    return s.basis @ (variance * s.cross / d), s.basis * np.sqrt(variance * noise_variance / d)
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:

@@ -19,8 +19,7 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
-from stochgp.variational import AbstractProcess, DecoupledMean
-from stochgp.variational.decoupled_mean import Solved
+from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -104,7 +103,7 @@ class VariationalPosterior(AbstractPosterior):
         """
         some = data.take(rows)
         error, variance = self.without(some, noise)
-        solved: Solved | None = vars(self).get("solved")
+        solved: NormalEquations | None = vars(self).get("solved")
         if solved is not None:
             error = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)
         own = noise if self.noise is None else self.noise
