@@ -8,7 +8,6 @@ import typing
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -16,7 +15,7 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.memory import Source
+from stochgp.data.memory import Source, padded_size
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
@@ -26,6 +25,7 @@ from stochgp.families.left_out import SEED, some_rows
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
@@ -192,7 +192,11 @@ def with_decoupled_mean(
         return posterior
     share, found, noise = made
     with jax.enable_x64(True):
-        process = DecoupledMean(base, jnp.asarray(points), jnp.asarray(found.weights), jnp.asarray(noise))
+        room = padded_size(
+            len(points)
+        )  # of few sizes, with weights of 0: models of nearby sizes share their programs
+        parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
+        process = DecoupledMean(base, *map(on_device, parts))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; no part of a file
     context.record(NAME, size, why)
