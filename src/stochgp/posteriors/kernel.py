@@ -279,7 +279,13 @@ class KernelFunctions(AbstractFunctions):
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ) of these draws: the right-hand sides of pathwise samples. X are the rows of A = K + Σ in its order."""
+    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
+
+    Parameters
+    ----------
+    operator, prior, X, draws : KernelOperator, PriorFunctions, array [N, D], NoiseDraws
+        A = K + Σ; f₀; the rows of A in its order; where ε comes from.
+    """
     return (_targets_of_few if len(X) <= EXACT_ROWS else _targets)(operator, prior, X, draws)
 
 
