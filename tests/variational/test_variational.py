@@ -296,14 +296,11 @@ def test_float32_is_safe(edge):
     assert np.all(np.isfinite(VariationalPosterior.of(found.gp, 2).mean(np.zeros((256, 2)))))
 
 
-@pytest.mark.parametrize("how", ["kmeans", "data"])
 @pytest.mark.parametrize("n", [3, 9])
-def test_points_are_chosen_near_the_rows(how, n):
-    points = np.asarray(choose_points(X, n, how, key=KEY))
+def test_points_are_chosen_near_the_rows(n):
+    points = np.asarray(choose_points(X, n, key=KEY))
     assert points.shape == (n, D)
     assert np.all(points >= X.min(axis=0)) and np.all(points <= X.max(axis=0))
-    with pytest.raises(ValueError, match="not by 'best'"):
-        choose_points(X, n, "best", key=KEY)
 
 
 def test_frozen_points_stay():

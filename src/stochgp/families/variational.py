@@ -67,7 +67,7 @@ def start(
     name = named_kernel(estimator.kernel, USUAL, context)
     kernel = kernels.resolve(name, data.n_inputs, variance=variance, dtype=dtype)
     n = min(int(estimator.n_inducing), n_rows)
-    points = choose_points(data.X, n, "kmeans", key=context.start_key)
+    points = choose_points(data.X, n, key=context.start_key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
     few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
     context.record(

@@ -306,22 +306,16 @@ def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
     return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
-def choose_points(
-    X: Float[np.ndarray, "N D"], n_points: int, how: str, *, key: PRNGKeyArray
-) -> Float[Array, "M D"]:
-    """`n_points` inducing points for the rows X: centres of clusters of them, or random rows; of fewer rows all, and some repeated.
-
-    Raises ValueError for another name in `how`.
+def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """`n_points` inducing points: centres of clusters of the rows X; of fewer rows all, and some repeated.
 
     Parameters
     ----------
-    X, n_points, how, key : array [N, D], int, "kmeans" or "data", PRNG key
-        The rows; M; centres of clusters of up to 5,000 random rows (M if that is more), or random rows; the key.
+    X, n_points, key : array [N, D], int, PRNG key
+        The rows, of which up to 5,000 random ones (M if that is more) are divided into clusters; M; the key.
     """
-    if how not in ("kmeans", "data"):
-        raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
     order = np.random.default_rng(words_of(key)).permutation(len(X))
-    if how == "data" or n_points >= len(X):
+    if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
     some = on_device(X[order[: max(KMEANS_ROWS, n_points)]])
     return kmeans_landmarks(some, n_points, key=key)
