@@ -20,7 +20,7 @@ from stochgp.budget import peak_resident
 from stochgp.data.memory import MemorySource
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.base import Problem
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.variational import Decoupled, InducingPoints, functions_at

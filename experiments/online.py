@@ -29,7 +29,7 @@ from stochgp.learners import (
     Problem,
     cosine,
 )
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.models import KernelGP, SparseGP
 from stochgp.parameters import cast

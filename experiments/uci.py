@@ -209,7 +209,7 @@ class OfRow(eqx.Module):
 
 def sparse_gp(gp: FeatureGP, problem: Problem, n_inducing: int, seed: int) -> SparseGP:
     """The kernel of `gp` with inducing points at centres of clusters of the rows."""
-    points = choose_points(problem.X, n_inducing, "kmeans", key=jax.random.key(seed))
+    points = choose_points(problem.X, n_inducing, key=jax.random.key(seed))
     kernel = Warped(Linear(float(gp.variance)), OfRow(gp.features))
     return SparseGP(kernel, InducingPoints.of(points), float(gp.noise_variance))
 

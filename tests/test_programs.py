@@ -74,3 +74,20 @@ def test_first_predictions_of_kernel_models_compile_nothing(settings):
     with compiled() as found:
         model.predict(X[:50] + 0.1, return_std=True)
     assert not counts(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [
+        (lambda: SparseGPRegressor(random_state=0), 4),
+        (lambda: FeatureGPRegressor(epochs=20, random_state=0), 5),
+    ],
+    ids=["sparse", "feature"],
+)
+def test_a_first_fit_compiles_few_programs(model, most):
+    """Of a number of inputs that no other test has, beside the probe of XLA's options."""
+    X = np.random.default_rng(0).normal(size=(ROWS, 9))
+    with compiled() as found:
+        model().fit(X, np.sin(X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=ROWS))
+    names = [name for name in counts(found) if "lambda" not in name]
+    assert sum(counts(found)[name] for name in names) <= most, counts(found)

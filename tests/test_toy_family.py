@@ -27,7 +27,7 @@ from stochgp.families.common import (
 )
 from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
@@ -57,7 +57,7 @@ class Moments(AbstractLearner):
     def plan(self, n_rows: int, n_inputs: int, evaluator: Any) -> StepPlan:
         return StepPlan(n_rows, 1, 2, 1)
 
-    def need_bytes(self, gp: ConstantGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: ConstantGP, n_rows: int, n_inputs: int) -> int:
         return 8 * n_rows
 
     def prepare(self, gp: ConstantGP, source: MemorySource, plan: StepPlan, seed: Any) -> Any:

@@ -195,9 +195,14 @@ def _groups(
     """The draws and the weights of every group."""
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     draw_key, weight_key = jax.random.split(key)
-    draws = jax.lax.map(
-        lambda key: _draws(terms, columns, key, True, dtype), jax.random.split(draw_key, n_groups)
+    keys, of_group = (
+        jax.random.split(draw_key, n_groups),
+        lambda key: _draws(terms, columns, key, True, dtype),
     )
+    if n_groups == 1:
+        draws = jax.tree.map(lambda part: part[None], of_group(keys[0]))
+    else:
+        draws = jax.lax.map(of_group, keys)
     shape = (n_groups, sum(columns), -(-n_samples // n_groups))
     return draws, jax.random.normal(weight_key, shape, dtype)
 

@@ -80,7 +80,7 @@ MAPS = {
     "tanh": lambda: features.Network(dense(activation=jax.numpy.tanh, final_activation=False)),
     "sigmoid": lambda: features.Network(dense(activation=jax.nn.sigmoid)),
     "softplus": lambda: features.Network(frozen(dense(activation=jax.nn.softplus))),
-    "within": lambda: features.Network(networks.Embedded(networks.within(Z, np.array([[-1.0] * D, [1.0] * D]), dtype=WIDE), dense())),
+    "within": lambda: features.Network(networks.within(dense(), Z, np.array([[-1.0] * D, [1.0] * D]), dtype=WIDE)),
     "beyond": beyond,
     "sum": lambda: features.Sum(features.Linear(D), features.Scaled(features.Network(dense()), np.array(2.5))),
     "deep": lambda: features.Composed(features.Network(dense(4)), fourier(kernels.RBF(np.array(1.5), np.array(0.9)), 4)),

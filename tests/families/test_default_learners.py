@@ -103,7 +103,7 @@ def test_learners_of_all_rows_take_no_batch_size(name):
 @pytest.mark.parametrize("n_rows", [1, 1000, 50_000, 2_000_000])
 def test_what_learning_needs_grows_with_the_rows_and_never_is_all_pairs_by_default(learner, n_rows):
     found, _ = kernel_learner(learner, n_rows)
-    need, more = (found.need_bytes(KernelGP(kernels.RBF()), n, 10) for n in (n_rows, 2 * n_rows))
+    need, more = (found.peak_bytes(KernelGP(kernels.RBF()), n, 10) for n in (n_rows, 2 * n_rows))
     assert 0 < need <= more
     if learner == "auto":
         assert need < 2.5e8 + 600 * n_rows

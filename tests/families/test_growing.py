@@ -101,8 +101,9 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
         variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
         mean = across.T @ np.linalg.solve(A, across @ z) / learned
         if isinstance(process, DecoupledMean):
-            own, share = k(process.points, rows), model.fit_report_["mean_noise"]
-            among = k(process.points, process.points) + JITTER * float(model.kernel_.variance) * np.eye(30)
+            points = process.points[:30]  # beside those of weight 0
+            own, share = k(points, rows), model.fit_report_["mean_noise"]
+            among = k(points, points) + JITTER * float(model.kernel_.variance) * np.eye(30)
             right = own @ own.T + share * learned * among
             mean = own.T @ np.linalg.solve(right, own @ z)
         assert_allclose(posterior.mean_and_variance(rows)[1], variance, rtol=1e-4, atol=1e-7)
@@ -125,7 +126,7 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
         jnp.ones(40, jnp.float32),
     )
     with jax.enable_x64(True):
-        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state(learner), (jnp.float32(240),) * 2)
+        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state, (jnp.float32(240),) * 2)
         key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(5))
         wanted = eqx.filter_jit(learner.step)(state, batch, key=key)[0].gp
     for again in (model, load(tmp_path / "model")):

@@ -230,7 +230,7 @@ def test_float32_is_safe_on_real_rows(rows, monkeypatch):
     found = load(f"uci:{name}:0")
     inputs = Standardiser.fit(found.X[:300], None).transform(found.X[:300], "float32")
     targets = Standardiser.fit(found.y[:300], None).transform(found.y[:300])
-    points = choose_points(inputs, M, "kmeans", key=KEY)
+    points = choose_points(inputs, M, key=KEY)
     kernel = kernels.resolve("rbf", inputs.shape[1])
     gp = SparseGP(kernel, InducingPoints.of(points), 0.1)
     result = fit(

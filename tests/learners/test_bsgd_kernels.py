@@ -23,7 +23,7 @@ from stochgp.learners import (
     constant,
 )
 from stochgp.learners.bsgd import batch_gradient
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.networks import mlp

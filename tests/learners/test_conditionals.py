@@ -23,7 +23,7 @@ from stochgp.learners import (
     Vecchia,
 )
 from stochgp.learning import fit
-from stochgp.learning.placing import COMPILER_BYTES
+from stochgp.learning.fit import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, shared
 from stochgp.numerics.arrays import packed
@@ -397,7 +397,7 @@ def test_a_model_without_a_kernel_is_refused(kind):
     gp, learner = make_gp(), kind()
     X = np.random.default_rng(0).normal(size=(20, 2))
     for ask in (
-        lambda: learner.need_bytes(gp, 20, 2),
+        lambda: learner.peak_bytes(gp, 20, 2),
         lambda: fit(learner, gp, MemorySource(X, X[:, 0], dtype=jnp.float64), key=KEY),
     ):
         with pytest.raises(
@@ -417,13 +417,13 @@ def test_memory_stays_below_what_is_announced(kind, terms):
     state, problem = searched(learner, gp, source)
     for _ in range(2):
         state, _ = learner.score(state, problem)
-    assert resident() - before <= learner.need_bytes(gp, 100_000, 4) + COMPILER_BYTES
+    assert resident() - before <= learner.peak_bytes(gp, 100_000, 4) + COMPILER_BYTES
 
 
 @sweep
 def test_bytes_grow_with_rows_terms_and_neighbours(kind):
     one, two = KernelGP(RBF()), KernelGP(RBF() + RBF(3.0))
-    need = kind().need_bytes(one, 10**6, 10)
-    assert kind().need_bytes(one, 2 * 10**6, 10) > need + 8 * 10 * 10**6
-    assert kind().need_bytes(two, 10**6, 10) > need + 8 * 10 * 10**6
-    assert kind(n_neighbours=96).need_bytes(one, 10**6, 10) > need
+    need = kind().peak_bytes(one, 10**6, 10)
+    assert kind().peak_bytes(one, 2 * 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind().peak_bytes(two, 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind(n_neighbours=96).peak_bytes(one, 10**6, 10) > need

@@ -15,7 +15,7 @@ from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
 from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites

@@ -9,7 +9,7 @@ from toy import assert_close, begin, make_gp, make_toy, rows_of, stepper
 from stochgp.data.rows import Data
 from stochgp.learners import SCGD, ByEvidence, Minimax
 from stochgp.learners.base import filled_batches
-from stochgp.learners.step_plan import size_of_few
+from stochgp.learners.evaluators import size_of_few
 
 pytestmark = pytest.mark.usefixtures("strict_double")
 

@@ -23,9 +23,9 @@ from stochgp.learners import (
     FullBatch,
     Minimax,
     Uniform,
-    step_plan,
+    evaluators,
 )
-from stochgp.learners.step_plan import RATES, StepPlan
+from stochgp.learners.evaluators import RATES, StepPlan
 from stochgp.learning import fit
 from stochgp.learning.run import bracketed
 from stochgp.models import FeatureGP
@@ -417,8 +417,8 @@ PATIENT = ALONE | {"epochs": None, "learning_rate": None}
 def patient_plan(monkeypatch, first):
     """Runs without epochs have cycles of `first`, 3 and 9 times as many steps."""
     plan = lambda n, bytes_per_row, batch_size, epochs: StepPlan(batch_size, 10, 13 * first, first, first)
-    monkeypatch.setattr(step_plan, "steps_by_epochs", plan)
-    monkeypatch.setattr(step_plan, "in_cycles", lambda plan: plan._replace(first_cycle=first))
+    monkeypatch.setattr(evaluators, "steps_by_epochs", plan)
+    monkeypatch.setattr(evaluators, "in_cycles", lambda plan: plan._replace(first_cycle=first))
 
 
 def test_the_best_trial_is_the_first_cycle(monkeypatch):

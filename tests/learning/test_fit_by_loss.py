@@ -29,7 +29,7 @@ from stochgp.learners import (
 )
 from stochgp.learners.base import Problem
 from stochgp.learners.conditionals import AbstractConditionals
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.learning.run import take_stretch
 from stochgp.models import KernelGP, SparseGP
@@ -209,7 +209,7 @@ class Scripted(AbstractLearner):
     def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, len(self.losses), 1)
 
-    def need_bytes(self, gp, n_rows, n_inputs):
+    def peak_bytes(self, gp, n_rows, n_inputs):
         return 0
 
     def prepare(self, gp, source, plan, seed):

@@ -8,8 +8,7 @@ from toy import make_gp, make_toy
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners import ByEvidence
-from stochgp.learners.evaluators import Division
-from stochgp.learners.step_plan import held_out_rows
+from stochgp.learners.evaluators import Division, held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):

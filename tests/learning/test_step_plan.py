@@ -2,7 +2,7 @@
 
 import pytest
 
-from stochgp.learners.step_plan import (
+from stochgp.learners.evaluators import (
     CHUNK_BYTES,
     CYCLES,
     FEW_ROWS,

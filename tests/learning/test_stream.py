@@ -44,7 +44,7 @@ def fed(name, cuts, stream=None):
 
 
 def assert_same(a, b):
-    held = lambda s: jax.tree.leaves((s.gp, s.optimizer_leaves, s.seen, s.count))
+    held = lambda s: jax.tree.leaves((s.gp, s.state.descent.optimizer_state, s.state.n_rows, s.state.count))
     for left, right in zip(held(a), held(b), strict=True):
         np.testing.assert_array_equal(left, right)
     n = int(a.n_waiting)
@@ -63,7 +63,7 @@ def test_portions_files_and_memory(name, tmp_path):
     size = lambda s: sum(leaf.nbytes for leaf in jax.tree.leaves(s) if hasattr(leaf, "nbytes"))
     assert size(whole) == size(begun(name)[1])
     assert int(whole.gp.approximation.mean_functions.used) == whole.gp.approximation.mean_functions.capacity
-    assert float(whole.count) == COUNT[:64].sum()
+    assert float(whole.state.count) == COUNT[:64].sum()
 
 
 def test_a_stream_learns_and_says_its_loss():
@@ -83,7 +83,7 @@ def test_every_pass_over_a_batch_draws_columns_of_its_own():
     learner = dataclasses.replace(LEARNERS["svdgp"][0], n_columns=2)
     stream = begin_stream(learner, SparseGP(RBF([1.0, 1.0]), LEARNERS["svdgp"][1], 0.1), 2, key=KEY)
     found, _ = feed(learner, stream, X[:16], y[:16], passes=3)
-    state, step = stream.state(learner), eqx.filter_jit(learner.step)
+    state, step = stream.state, eqx.filter_jit(learner.step)
     for i in range(6):
         at = slice(8 * (i // 3), 8 * (i // 3) + 8)
         batch = Data(jnp.float32(X[at]), jnp.float32(y[at]), jnp.ones(8, jnp.float32))

@@ -182,7 +182,7 @@ def test_within_its_limits_a_row_is_itself_and_beyond_it_is_bounded_and_smooth()
         generator = np.random.default_rng(0)
         X = np.column_stack([generator.normal(size=200), generator.standard_cauchy(200), np.full(200, 2.5)])
         limits = np.stack([X.min(axis=0), X.max(axis=0)])
-        bound = networks.within(X, limits, dtype=jnp.float64)
+        bound = networks.within(lambda z: z, X, limits, dtype=jnp.float64)
         np.testing.assert_array_equal(np.asarray(jax.vmap(bound)(jnp.asarray(X))), X)
         width = 0.1 * X.std(axis=0)
         for edge, sign in ((limits[0], -1), (limits[1], 1)):

@@ -11,13 +11,15 @@ from toy import make_gp, make_toy, rows_of, theta_of
 
 from stochgp.data.rows import Data
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_variances
-from stochgp.objectives.held_out import (
+from stochgp.objectives.feature import (
+    NOISE_RANGE,
     STANDARD_ERRORS,
+    VARIANCE_RANGE,
     HeldOut,
     densities_of_spectrum,
     errors_of_spectrum,
     joint_nlpd,
+    minimise_variances,
     nlpd_of_spectrum,
     pessimistic_nlpd,
     robust_nlpd,
@@ -66,7 +68,7 @@ def test_errors_and_their_standard_deviations_are_those_of_the_dense_posterior()
 def test_rows_are_the_same_in_blocks(monkeypatch):
     s, held_out, *_ = _problem(weight=np.linspace(0.5, 3.0, 30))
     whole = densities_of_spectrum(s, held_out, 0.8, 0.3), errors_of_spectrum(s, held_out, 0.8, 0.3)
-    monkeypatch.setattr("stochgp.objectives.held_out.ROWS", 7)
+    monkeypatch.setattr("stochgp.objectives.feature.ROWS", 7)
     parts = densities_of_spectrum(s, held_out, 0.8, 0.3), errors_of_spectrum(s, held_out, 0.8, 0.3)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)

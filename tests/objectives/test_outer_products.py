@@ -8,7 +8,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
-from stochgp.objectives.outer_products import outer_products, outer_products_of_few
+from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.parameters import positive
 
 pytestmark = pytest.mark.usefixtures("strict_double")

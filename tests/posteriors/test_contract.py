@@ -110,7 +110,7 @@ def variational():
     rows = Data(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
     process = gp.process()
     best = optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X)))
-    return VariationalPosterior.of(SparseGP(gp.kernel, points.at(best), gp.noise), D)
+    return VariationalPosterior.of(SparseGP(gp.kernel, points.at(*best.gaussian()), gp.noise), D)
 
 
 def decoupled():

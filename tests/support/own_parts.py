@@ -12,7 +12,7 @@ from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
@@ -132,7 +132,7 @@ class Differences(AbstractLearner):
     def plan(self, n_rows, n_inputs, evaluator):
         return StepPlan(n_rows, 1, 1, 1)
 
-    def need_bytes(self, gp, n_rows, n_inputs):
+    def peak_bytes(self, gp, n_rows, n_inputs):
         return 16 * n_rows
 
     def prepare(self, gp, source, plan, seed):

@@ -101,8 +101,8 @@ def bounds() -> list[float]:
         def computed(mesh) -> np.ndarray:
             source.mesh = mesh
             slope, gradient, _ = lower_bound_and_gradient(gp, source)
-            naturals, bound = lower_bound(gp, source).naturals, bound_of_all(gp, source).value
-            return np.concatenate([[slope, bound], packed(gradient), packed(naturals)])
+            gaussian, bound = lower_bound(gp, source)[1], bound_of_all(gp, source).value
+            return np.concatenate([[slope, bound], packed(gradient), *map(np.ravel, gaussian)])
 
         wanted = computed(None)
         made = [computed(mesh_of(G)) for G in counts()]

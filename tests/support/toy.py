@@ -13,8 +13,8 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
-from stochgp.learners.evidence import EvidenceEvaluation, Variances
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
+from stochgp.learners.evidence import EvidenceEvaluation
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import positive
@@ -90,7 +90,7 @@ def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
 def anchored(learner, state, gp, toy, weight=None):
     """After an evaluation that leaves the two variances as they are."""
     moments = moments_of_rows(gp, rows_of(toy, weight=weight, dtype=gp.features.W.dtype))
-    own = Variances(float(gp.variance), float(gp.noise_variance))
+    own = float(gp.variance), float(gp.noise_variance)
     evaluation = EvidenceEvaluation(gp, moments, spectrum(moments), own, own, 0.0, None)
     return learner.after_evaluation(state, evaluation)
 

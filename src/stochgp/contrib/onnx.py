@@ -188,12 +188,11 @@ def _features(phi: Any, graph: Graph, X: str) -> str:
             return _features(phi.features, graph, _features(phi.network, graph, X))
         case features.Network():
             return _features(phi.network, graph, X)
-        case networks.Embedded():
-            return _features(phi.network, graph, _features(phi.embedding, graph, X))
         case networks.Within():
             nearest, width = _nearest(phi, graph, X), _value(phi.width)
             share = graph.add("Div", graph.add("Sub", X, nearest), np.where(width > 0, width, 1))
-            return graph.add("Add", nearest, graph.add("Mul", graph.add("Tanh", share), width))
+            inside = graph.add("Add", nearest, graph.add("Mul", graph.add("Tanh", share), width))
+            return _features(phi.network, graph, inside)
         case networks.MLP():
             return _mlp(phi, graph, X)
     _refuse(type(phi).__name__)

@@ -19,6 +19,7 @@ from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws
+from stochgp.numerics.seeds import fold_in, split_key
 from stochgp.observations import Observation
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
@@ -30,7 +31,7 @@ def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 
     `split`, because `fold_in` of the same key gives the keys of a split again: no draw of the one is made from a key of the other.
     """
-    of_functions, of_noise = jax.random.split(key)
+    of_functions, of_noise = split_key(key)
     return of_functions, of_noise
 
 
@@ -172,7 +173,7 @@ class Fitted:
                 shape = m.deviations(self.inputs.mean[None]).shape[1], n_samples
                 normals = jax.random.normal(jax.random.fold_in(of_functions, n_samples), shape, jnp.float64)
             return FunctionDraws(
-                functions=self._functions(n_samples, key=jax.random.fold_in(of_functions, 0)),
+                functions=self._functions(n_samples, key=fold_in(of_functions, 0)),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
                 scale=jnp.asarray(self.inputs.scale, jnp.float64),
                 target_mean=jnp.asarray(self.targets.mean, jnp.float64),

@@ -45,7 +45,7 @@ from stochgp.families.targets import (
 )
 from stochgp.learners import AbstractLearner
 from stochgp.learning import fit
-from stochgp.learning.placing import place, rows_in_time
+from stochgp.learning.fit import place, rows_in_time
 from stochgp.learning.run import Report
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
@@ -50,7 +47,7 @@ from stochgp.families.likelihoods import AUTO, FEATURE, Asked, start_noise
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import filled_up, on_device
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import fold_in, split_key, words_of
 from stochgp.objectives import nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import add_up, chunk_rows, with_idle
@@ -262,12 +259,7 @@ class FeatureGPRegressor(FamilyRegressor):
             given["limits"] = np.clip(data.inputs.transform(data.limits, self.dtype), -reach, reach)
         phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
-        some = sample[:SCALE_ROWS]
-        if isinstance(phi, features.Linear):
-            size = float(np.mean(np.sum(phi.on_host(some) ** 2, axis=1)))
-        else:
-            there = filled_up(np.ones(len(some), some.dtype), SCALE_ROWS, 0.0)
-            size = float(_mean_square(phi, filled_up(some, SCALE_ROWS), there))
+        size = float(np.mean(np.sum(features.on_host(phi, sample[:SCALE_ROWS]) ** 2, axis=1)))
         if not math.isfinite(size):
             raise ValueError(
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
@@ -355,9 +347,3 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
     why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
     context.record("closing_rows", data.n_all, why)
     return learned._replace(evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml))
-
-
-@eqx.filter_jit
-def _mean_square(phi: features.AbstractFeatureMap, X: Any, there: Any) -> Array:
-    """The mean of φ(x)·φ(x) over the rows that are there."""
-    return jnp.sum(there * jnp.sum(phi(X) ** 2, axis=1)) / jnp.sum(there)

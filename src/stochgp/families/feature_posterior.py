@@ -16,18 +16,18 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
-from stochgp.features import Extrapolation, Linear
+from stochgp.features import Extrapolation
 from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
+from stochgp.learners.evaluators import FEW_ROWS
 from stochgp.learners.evidence import ByEvidence, Evidence
-from stochgp.learners.step_plan import FEW_ROWS
 from stochgp.learning.fit import DONE, fit, unless_ended
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.objectives import nlml_of_spectrum, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, refit, times_square
-from stochgp.objectives.moments import Moments, add_up
+from stochgp.objectives.moments import Moments, add_up, moments_on_host
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult
@@ -137,11 +137,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
     """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
     began = time.perf_counter()
-    Phi, (y, rho) = typing.cast(Linear, gp.features).on_host(data.X), map(_wide, (data.y, data.weight))
-    s = np.asarray(gp.noise.multiplier(jnp.asarray(data.X)), np.float64)
-    precise = Phi * (rho / s)[:, None]
-    sums: Any = precise.T @ Phi, precise.T @ y, (rho / s) @ y**2, rho.sum(), rho @ np.log(s)
-    moments = Moments(*sums)
+    moments = moments_on_host(gp, Data(data.X, data.y, data.weight))
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
     limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
     ranges: Any = [range_within(part, times_square(widest, found)) for part, widest in limits]

@@ -17,7 +17,6 @@ from stochgp.estimators.checks import Seen
 from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
-from stochgp.families.decoupled_mean import with_decoupled_mean
 from stochgp.families.default_learners import sparse_learner
 from stochgp.families.likelihoods import started_sparse
 from stochgp.families.targets import standardised, target_transform
@@ -27,6 +26,7 @@ from stochgp.families.variational import (
     named_kernel,
     refuse_fingerprints,
     variational_posterior,
+    with_decoupled_mean,
 )
 from stochgp.learners.decoupled import AbstractGrowing
 from stochgp.learning import Stream, begin_stream, continue_run, feed

@@ -16,7 +16,7 @@ from stochgp.families.hyperparameters import integrated
 from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import choose, solved
 from stochgp.kernels.dense import mean_variance
-from stochgp.learning.placing import COMPILER_BYTES
+from stochgp.learning.fit import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.objectives.conditionals import Conditional
 from stochgp.parameters import frozen

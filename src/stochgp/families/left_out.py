@@ -27,7 +27,6 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.observations import Dispersion, LeftOut
 from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
-from stochgp.parameters import value_of
 from stochgp.solvers.sizes import SMALL
 
 Scores = Float[np.ndarray, " R"]
@@ -174,7 +173,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     )
     z = None
     if group is None or posterior.leaves_groups_out:
-        noise = float(value_of(gp.noise_variance))
+        noise = float(gp.noise_variance)
         every = Data(data.X, data.y, data.weight, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:

@@ -22,7 +22,7 @@ from stochgp.learning.fit import DONE
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import PAIRS, is_small
-from stochgp.objectives.outer_products import outer_products, outer_products_of_few
+from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.sizes import SMALL
 

@@ -23,7 +23,6 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.decoupled_mean import with_decoupled_mean
 from stochgp.families.default_learners import sparse_learner
 from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
@@ -35,6 +34,7 @@ from stochgp.families.variational import (
     refuse_fingerprints,
     start,
     variational_posterior,
+    with_decoupled_mean,
 )
 from stochgp.learners import SGPR, AbstractLearner
 from stochgp.likelihoods import AbstractLikelihood, Shifted

@@ -2,6 +2,7 @@
 
 from .base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, Sum, kmeans_landmarks
 from .base import choose_landmarks as choose_landmarks
+from .base import on_host as on_host
 from .build import is_network as is_network
 from .build import resolve
 from .fourier import Extrapolation, RandomFourier

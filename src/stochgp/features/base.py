@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.kernels import AbstractKernel
 from stochgp.kernels.base import as_amplitude, as_kernel
 from stochgp.numerics import seeds
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
+
+BLOCK = 256  # rows of a program of `on_host`
 
 
 class AbstractFeatureMap(eqx.Module):
@@ -64,6 +67,20 @@ class Linear(AbstractFeatureMap):
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
         """φ in NumPy and float64, without compiling."""
         return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / self.n_features**0.5
+
+
+def on_host(features: AbstractFeatureMap, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
+    """φ in float64 on the host, of linear features without compiling, of others by blocks of one program."""
+    if isinstance(features, Linear):
+        return features.on_host(X)
+    blocks = [filled_up(X[i : i + BLOCK], BLOCK) for i in range(0, len(X), BLOCK)]
+    parts = [np.asarray(_block(features, block), np.float64) for block in blocks]
+    return np.concatenate([np.zeros((0, features.n_features)), *parts])[: len(X)]
+
+
+@quick_jit
+def _block(features: AbstractFeatureMap, X: Any) -> Array:
+    return features(jnp.asarray(X))
 
 
 class Network(AbstractFeatureMap):

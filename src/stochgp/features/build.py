@@ -85,7 +85,7 @@ def resolve(
     else:
         network = networks.attention(n_inputs, width=width, key=network_key, dtype=dtype)
     if limits is not None and X_sample is not None:
-        network = networks.Embedded(networks.within(np.asarray(X_sample), limits, dtype=dtype), network)
+        network = networks.within(network, np.asarray(X_sample), limits, dtype=dtype)
     return _on_network(Network(network), kernel, n_features, feature_key, dtype)
 
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.polynomial import Polynomial
@@ -82,7 +83,10 @@ class RandomFourier(AbstractFeatureMap):
         phases = None
         if not paired:
             phases = frozen(on_device(seeds.uniform(phase_key, (n,), dtype, 0.0, 2 * np.pi)))
-        return cls(kernel, frozen(_frequencies(directions, scales)), phases, n_inputs)
+        if not isinstance(scales, Tracer) and not isinstance(directions, Tracer):  # without a program
+            directions, scales = np.asarray(directions), np.asarray(scales)
+        frequencies = (directions * scales[:, None]).T
+        return cls(kernel, frozen(on_device(frequencies)), phases, n_inputs)
 
     @property
     def n_features(self) -> int:
@@ -198,11 +202,6 @@ def stratified_frequencies(
     lengths = jnp.linalg.norm(candidates, axis=1)
     kept = jnp.sort(jnp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
     return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
-
-
-@jax.jit
-def _frequencies(directions: Float[Array, "F D"], scales: Float[Array, " F"]) -> Float[Array, "D F"]:
-    return (directions * scales[:, None]).T
 
 
 def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:

@@ -28,10 +28,9 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan, size_of_few
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
-from stochgp.learners.step_plan import StepPlan, size_of_few
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
@@ -85,7 +84,7 @@ class AbstractLearner(eqx.Module):
         """How many steps, and how many between evaluations, at which time limit, Ctrl-C and checkpoint act."""
 
     @abc.abstractmethod
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The peak memory of learning, beside the rows, the evaluations and the compiler's."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:

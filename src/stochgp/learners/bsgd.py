@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent
+from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform
-from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import AbstractGP
 from stochgp.numerics.linalg import invert_lower, safe_cholesky
 from stochgp.numerics.precision import matmul
@@ -75,11 +75,11 @@ class BSGD(AbstractBatchLearner):
         kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))
         return NearestNeighbours() if getattr(kernel, "has_places", not gp.has_moments) else Uniform()
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """Neighbours, batches, and matrices of a batch."""
         B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
         n_steps = self.steps if self.epochs is None else self.epochs * per_epoch
-        drawn = self.sampling_for(gp).need_bytes(n_rows, n_inputs, B, n_steps)
+        drawn = self.sampling_for(gp).peak_bytes(n_rows, n_inputs, B, n_steps)
         return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:

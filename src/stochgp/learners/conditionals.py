@@ -11,9 +11,8 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
 from stochgp.learners.sampling import host_inputs
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
@@ -132,7 +131,7 @@ class AbstractConditionals(AbstractLearner):
         """The same for a start near the optimum: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self.n_centres, n_rows)  # those of groups score one row each

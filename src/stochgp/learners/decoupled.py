@@ -14,8 +14,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss
-from stochgp.learners.step_plan import CHUNK_BYTES
+from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
@@ -66,11 +65,11 @@ class AbstractGrowing(AbstractBatchLearner):
         if self.mirror_rate is not None:
             check_mirror_rate(self.mirror_rate)
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; a tile of the mean's functions and all of the covariance's by the rows of a batch, with their derivatives; the optimiser."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
+        drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         kernels = 4 * 8 * B * min(M, TILE) + 8 * 6 * P * (B + P)
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
@@ -255,10 +254,10 @@ class SVDGP(AbstractGrowing):
         if self.n_columns is not None and self.n_columns < 1:
             raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """With the columns of a tile of functions, where they are more than the rows of a batch."""
         more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
-        return super().need_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
+        return super().peak_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))

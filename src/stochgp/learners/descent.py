@@ -29,7 +29,7 @@ class Descent(eqx.Module):
     The step size of step t is rate · decay((t − start) / (total − start)), the argument clipped to [0, 1]; or learning_rate(t) · rate of a rule.
     """
 
-    optimizer_state: PyTree
+    optimizer_state: list[Array]  # its leaves: files hold no classes of other packages
     rate: Float[Array, ""]
     step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
     total: Float[Array, ""]
@@ -40,7 +40,7 @@ def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> 
     """Step 0 of `total`."""
     state, f = _started(optimizer, jax.tree.leaves(parameters)), np.float32
     zero = on_device(0, f)
-    return Descent(state, on_device(rate, f), zero, on_device(total, f), zero)
+    return Descent(jax.tree.leaves(state), on_device(rate, f), zero, on_device(total, f), zero)
 
 
 def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
@@ -56,14 +56,17 @@ def move(
 ) -> tuple[PyTree, Descent]:
     """The parameters after one step of `size` and the optimiser's new state. The optimiser gets a list of the arrays, in the order of the tree."""
     leaves, structure = jax.tree.flatten(parameters)
-    slopes = jax.tree.leaves(gradient)
+    slopes, rule = jax.tree.leaves(gradient), optimizer(1.0)
+    before = jax.tree.unflatten(
+        jax.tree.structure(jax.eval_shape(rule.init, leaves)), descent.optimizer_state
+    )
     with full_precision():  # for rules that multiply matrices
-        updates, state = optimizer(1.0).update(slopes, descent.optimizer_state, leaves)
+        updates, state = rule.update(slopes, before, leaves)
     moved = [
         p + size.astype(p.dtype) * u.astype(p.dtype)
         for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
     ]
-    after = Descent(state, descent.rate, descent.step + 1, descent.total, descent.start)
+    after = Descent(jax.tree.leaves(state), descent.rate, descent.step + 1, descent.total, descent.start)
     return jax.tree.unflatten(structure, moved), after
 
 

@@ -1,4 +1,7 @@
-"""Evaluators of the states of a run: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`)."""
+"""Evaluators of the states of a run: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`); and their numbers of steps.
+
+Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
+"""
 
 import abc
 from typing import Any, ClassVar, NamedTuple
@@ -8,13 +11,41 @@ import jax
 import numpy as np
 
 from stochgp.data.memory import MemorySource
-from stochgp.learners.step_plan import StepPlan, steps_by_stretches
 from stochgp.models import AbstractGP
 
 Seed = tuple[int, ...]
 Numbers = dict[str, float]
 
 SETTLED_BY = 0.01  # nats per datum
+CHUNK_BYTES = 16_000_000  # of stacked batches on the device
+FEWEST_STEPS_PER_EVALUATION = 100
+LONGEST_CHUNK = 512
+FEWEST_CHUNKS = 16  # in a run: steps are rounded to whole chunks
+FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
+FEWEST_HELD_OUT, ENOUGH_HELD_OUT = 5, 100
+MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
+FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and evaluated with more care
+STEPS_PER_FEW_ROW = 3
+HARDLY_ANY_ROWS = 20  # fewer training rows determine the two variances at most, and no features
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # the middle one is tried first
+MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
+LONGER, CYCLES = 3, 13  # a cycle is so much longer than the one before; 1 + 3 + 9 first cycles in all
+RATE_OF_FEW = 3e-2
+
+
+class StepPlan(NamedTuple):
+    """`total_steps` steps; an evaluation after every `steps_per_evaluation` of them; `chunk_steps` in one compiled scan."""
+
+    batch_size: int
+    steps_per_epoch: int
+    total_steps: int
+    steps_per_evaluation: int
+    chunk_steps: int = 1
+    first_cycle: int = 0  # steps of the first of several cycles, as many as pay; 0 = one of all steps
+
+    @property
+    def n_evaluations(self) -> int:
+        return -(-self.total_steps // self.steps_per_evaluation)
 
 
 class Division(NamedTuple):
@@ -44,7 +75,7 @@ class AbstractEvaluator(eqx.Module):
     ) -> StepPlan:
         """Steps and evaluations of a learner of mini-batches: as often as the cost of an evaluation allows."""
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The memory that its evaluations take."""
         return 0
 
@@ -119,3 +150,96 @@ class ByLoss(AbstractEvaluator):
 
     def finalize(self, at: LossEvaluation, division: Division) -> tuple[AbstractGP, None]:
         return at.gp, None
+
+
+def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
+    """For evaluations that pass over all rows: one per epoch, or per 100 steps where epochs are shorter.
+
+    A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. The steps asked for are rounded to whole
+    chunks: a change of at most 3 %.
+    """
+    batch_size = min(batch_size, n_rows)
+    per_epoch = max(1, n_rows // batch_size)
+    asked = per_epoch * (default_epochs(per_epoch) if epochs is None else epochs)
+    per_evaluation = min(asked, per_epoch * -(-FEWEST_STEPS_PER_EVALUATION // per_epoch))
+    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
+    chunk = power_of_two(min(LONGEST_CHUNK, fitting, per_evaluation, max(1, asked // FEWEST_CHUNKS)))
+    n_chunks, n_evaluations = round(asked / chunk), max(1, round(asked / per_evaluation))
+    return StepPlan(batch_size, per_epoch, n_chunks * chunk, -(-n_chunks // n_evaluations) * chunk, chunk)
+
+
+def steps_by_stretches(
+    n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+) -> StepPlan:
+    """For evaluations that cost nothing: stretches of 64 to 4,096 steps, at least 40 of them where steps allow, shorter for large batches.
+
+    The steps asked for are rounded to whole stretches.
+    """
+    batch_size = min(batch_size, n_rows)
+    per_epoch = max(1, n_rows // batch_size)
+    steps = default_steps if epochs is None else epochs * per_epoch
+    if steps < SHORTEST_STRETCH:
+        return StepPlan(batch_size, per_epoch, steps, steps, steps)
+    longest = power_of_two(max(LONGEST_STRETCH // max(1, batch_size // 16) ** 2, SHORTEST_STRETCH))
+    stretch = min(max(power_of_two(steps // FEWEST_EVALUATIONS), SHORTEST_STRETCH), longest)
+    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
+    chunk = min(stretch, power_of_two(fitting))
+    return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
+
+
+def power_of_two(n: int) -> int:
+    """The largest one that is at most max(n, 1)."""
+    return 1 << (max(n, 1).bit_length() - 1)
+
+
+def size_of_few(n: int) -> int:
+    """The least of the sizes 8, 16, 24, 32, then four between a power of two and the next, that is at least n."""
+    step = max(8, power_of_two(n - 1) // 4)
+    return -(-n // step) * step
+
+
+def default_epochs(steps_per_epoch: int) -> int:
+    """40; fewer where that is above 80,000 steps, but at least 5; more where that is too few for small sets.
+
+    Small sets get 100 steps for each step of an epoch, between 1,500 and 3,000.
+    """
+    fewest = min(max(1_500, 100 * steps_per_epoch), 3_000)
+    if steps_per_epoch * 40 < fewest:
+        return -(-fewest // steps_per_epoch)
+    return max(5, min(40, 80_000 // steps_per_epoch))
+
+
+def few_epochs(n_rows: int, batch_size: int) -> int | None:
+    """Epochs that give few rows about 3 steps each, and hardly any rows one pass; None if rows are not few.
+
+    Longer runs on 60 to 300 rows predicted no better, with standard deviations that were too small.
+    """
+    if n_rows < HARDLY_ANY_ROWS:
+        return 1
+    per_epoch = max(1, n_rows // min(batch_size, n_rows))
+    return -(-STEPS_PER_FEW_ROW * n_rows // per_epoch) if n_rows < FEW_ROWS else None
+
+
+def held_out_rows(n_rows: int, fraction: float) -> int:
+    """How many of N rows are held out: max(min(fraction · N, 30,000), min(100, N/3)), and 0 where that is below 5 or the fraction is 0."""
+    if fraction == 0:
+        return 0
+    n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
+    return n_held_out if n_held_out >= FEWEST_HELD_OUT else 0
+
+
+def trial_steps(plan: StepPlan) -> int:
+    """Steps of the trial of a learning rate: a sixteenth of the run's, 100 to 1,000 of them, in whole chunks.
+
+    Shorter ones would prefer rates that are too large for a whole run.
+    """
+    asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
+    return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
+
+
+def in_cycles(plan: StepPlan) -> StepPlan:
+    """The plan in cycles of c, 3c and 9c steps, 13c = max(T, min(2.5 T, 20,000, N)) in all, of `plan` with T steps for N rows."""
+    rows = plan.batch_size * plan.steps_per_epoch
+    asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))
+    first = max(1, round(asked / CYCLES / plan.chunk_steps)) * plan.chunk_steps
+    return plan._replace(total_steps=CYCLES * first, first_cycle=first)

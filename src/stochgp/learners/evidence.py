@@ -2,21 +2,29 @@
 
 from typing import Any, ClassVar, NamedTuple, cast
 
-import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
 from stochgp.devices import agreed
-from stochgp.learners import step_plan
-from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
-from stochgp.learners.step_plan import FEW_ROWS, StepPlan
-from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.features import on_host
+from stochgp.learners import evaluators
+from stochgp.learners.evaluators import (
+    FEW_ROWS,
+    SETTLED_BY,
+    AbstractEvaluator,
+    Division,
+    Numbers,
+    Seed,
+    StepPlan,
+)
+from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
-from stochgp.objectives import feature, held_out
+from stochgp.objectives import feature
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, chunk_rows, total_of
+from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
 from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -24,12 +32,7 @@ FEWEST_EVALUATIONS = 4
 TARGET_ROWS = 1 << 16  # read at a time
 HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
 
-
-class Variances(NamedTuple):
-    """The two variances of a feature GP."""
-
-    variance: float
-    noise_variance: float
+Variances = tuple[float, float]  # v and σ² of a feature GP
 
 
 class EvidenceEvaluation(NamedTuple):
@@ -50,7 +53,7 @@ class EvidenceEvaluation(NamedTuple):
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
     def numbers(self) -> Numbers:
-        found = {"nlml": self.nlml, **self.chosen._asdict()}
+        found = {"nlml": self.nlml, "variance": self.chosen[0], "noise_variance": self.chosen[1]}
         more = {"held_out_nlpd": self.nlpd, "criterion": self.score}
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -100,7 +103,7 @@ class ByEvidence(AbstractEvaluator):
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        n_held_out = step_plan.held_out_rows(source.size, self.validation_fraction)
+        n_held_out = evaluators.held_out_rows(source.size, self.validation_fraction)
         rows = np.arange(source.size, dtype=np.int32)
         if n_held_out == 0:
             return Division(source, None)
@@ -114,16 +117,20 @@ class ByEvidence(AbstractEvaluator):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        few = step_plan.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
-        plan = step_plan.steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
-        return plan if epochs is not None or few is not None else step_plan.in_cycles(plan)
+        few = evaluators.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = evaluators.steps_by_epochs(
+            n_rows, bytes_per_row, batch_size, few if epochs is None else epochs
+        )
+        return plan if epochs is not None or few is not None else evaluators.in_cycles(plan)
 
-    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
-        return 8 * 8 * M**2 + chunks + of_held_out * step_plan.held_out_rows(n_rows, self.validation_fraction)
+        return (
+            8 * 8 * M**2 + chunks + of_held_out * evaluators.held_out_rows(n_rows, self.validation_fraction)
+        )
 
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
@@ -133,7 +140,7 @@ class ByEvidence(AbstractEvaluator):
         return agreed(self._evaluate(gp, division))
 
     def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        moments, own = _moments(gp, division.train), _own(gp)
+        moments, own = moments_of_source(gp, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
@@ -141,24 +148,24 @@ class ByEvidence(AbstractEvaluator):
         parts = zip((gp.variance, gp.noise_variance), widest, strict=True)
         ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in parts)
         limits = {"variance_range": ranges[0], "noise_range": ranges[1]}
-        fitted = Variances(*feature.refit(s, *own, **limits)) if self.refit else own
+        fitted = feature.refit(s, *own, **limits) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
             return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
         left, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
-        loss: Loss = lambda v, s2: held_out.nlpd_of_spectrum(s, left, v, s2)
+        loss: Loss = lambda v, s2: feature.nlpd_of_spectrum(s, left, v, s2)
         if few:
             grouped = left._replace(group=_groups(division.held_out))
-            loss = held_out.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
+            loss = feature.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
-        nlpd = held_out.nlpd_of_spectrum(s, left, *chosen)[0]
+        nlpd = feature.nlpd_of_spectrum(s, left, *chosen)[0]
         score = loss(*chosen)[0] if few else None
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
         """Few held-out rows cannot tell rates apart."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
-        return step_plan.RATES if many else (step_plan.RATE_OF_FEW,)
+        return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")
@@ -176,7 +183,7 @@ class ByEvidence(AbstractEvaluator):
         """The held-out rows join the posterior."""
         moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
-            error, std = held_out.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
+            error, std = feature.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
             left = _left_out(division.held_out, error / std)
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
@@ -186,11 +193,8 @@ class ByEvidence(AbstractEvaluator):
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, if `moments` are those of the training rows."""
-        return total_of((moments, _moments(gp, cast(MemorySource, division.held_out))))
-
-
-def _moments(gp: FeatureGP, source: MemorySource) -> Moments:
-    return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
+        held_out = moments_of_source(gp, cast(MemorySource, division.held_out))
+        return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
@@ -205,8 +209,8 @@ def _are_few(gp: FeatureGP, division: Division) -> bool:
 
 def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
     """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
-    starts = [start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE))][: 1 + again]
-    found = [Variances(*feature.minimise_variances(loss, begin, ranges)) for begin in starts]
+    starts = [start, (start[0], max(start[1], SAFE_NOISE))][: 1 + again]
+    found = [feature.minimise_variances(loss, begin, ranges) for begin in starts]
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
@@ -214,7 +218,7 @@ def _constant_nlpd(division: Division) -> float | None:
     """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
         return None
-    (target, count), (y, rho) = (_read(part, "y", "weight") for part in (division.train, division.held_out))
+    (target, count), (y, rho) = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(target, weights=count)
     variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
     density = np.log(2 * np.pi * variance) + (y[rho > 0] - mean) ** 2 / variance
@@ -223,29 +227,29 @@ def _constant_nlpd(division: Division) -> float | None:
 
 def _left_out(source: MemorySource, z: np.ndarray) -> LeftOut:
     """The rows of positive weight, in their order, with these errors."""
-    X, weight = _read(source, "X", "weight")
-    there = weight > 0
+    rows = source.on_host(np.arange(source.size))
+    there = rows.weight > 0
     group = None if source.group is None else source.group[there]
-    return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
+    return LeftOut(rows.X[there], z, group, rows.weight[there])
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:
     """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
     if source.group is None:
         return None
-    group = source.group[_read(source, "weight")[0] > 0]
+    group = source.group[source.weights() > 0]
     return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
-def _read(source: MemorySource, *names: str) -> list[np.ndarray]:
-    """These arrays of all rows, on the host."""
+def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
+    """(y, ρ) of all rows, on the host: X is read in parts."""
     starts = range(0, source.size, TARGET_ROWS)
-    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))) for i in starts]
-    return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))).y for i in starts]
+    return np.concatenate(parts), source.weights()
 
 
 def _own(gp: FeatureGP) -> Variances:
-    return Variances(float(gp.variance), float(gp.noise_variance))
+    return float(gp.variance), float(gp.noise_variance)
 
 
 def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
@@ -272,18 +276,8 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])
 
 
-def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> held_out.HeldOut:
-    parts: list[tuple[Any, ...]] = []
-    for rows in source.local_blocks(chunk_rows(gp.n_features)):
-        Phi, multiplier = _features(gp, rows.X)
-        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
-        there = np.asarray(rows.weight) > 0
-        parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
-    P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return held_out.HeldOut(P, y, count, multiplier)
-
-
-@eqx.filter_jit
-def _features(gp: FeatureGP, X: Any) -> tuple[Any, Any]:
-    """(Φ, s)."""
-    return gp.features(X), gp.noise.multiplier(X)
+def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldOut:
+    rows = source.on_host(np.arange(source.size), source.dtype)
+    rows = rows.take(rows.weight > 0)
+    P, at = on_host(gp.features, rows.X) @ s.basis, rows.wide()
+    return feature.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))

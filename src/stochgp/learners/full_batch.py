@@ -21,10 +21,9 @@ from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed
+from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
-from stochgp.learners.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient
@@ -185,7 +184,7 @@ class FullBatch(AbstractQuasiNewton):
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
-    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
         size = self.seen_rows(n_rows)
         if gp.has_moments:

@@ -14,10 +14,9 @@ from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
-from stochgp.learners.evaluators import Numbers
-from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.scgd import scaled_count
-from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul
@@ -100,9 +99,9 @@ class Minimax(AbstractBatchLearner):
                 f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
             )
 
-    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, A and B of the state and of the best one, two orders of the rows."""
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        drawn = self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
@@ -178,7 +177,7 @@ class Minimax(AbstractBatchLearner):
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
-        own = Variances(float(state.gp.variance), float(state.gp.noise_variance))
+        own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own
         d = variance * s.eigenvalues + noise_variance
         threshold, first = np.linalg.norm(d) * np.linalg.norm(1 / d), not np.isfinite(float(state.ceiling))

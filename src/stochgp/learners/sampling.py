@@ -33,7 +33,7 @@ class AbstractSampling(eqx.Module):
         """The rows of the batches of steps first_step … first_step + n_steps − 1."""
 
     @abc.abstractmethod
-    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+    def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
         """The memory that `prepare` takes, and that of its result."""
 
 
@@ -53,7 +53,7 @@ class Uniform(AbstractSampling):
     ) -> Int[np.ndarray, " N"]:
         return np.arange(source.size, dtype=np.int32)
 
-    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+    def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
         """The numbers of the rows, and a shuffle of them."""
         return 16 * n_rows
 
@@ -82,7 +82,7 @@ class NearestNeighbours(AbstractSampling):
         rows = Neighbours(host_inputs(source, np.float64)).around(centres, batch_size)
         return rows, position[drawn]
 
-    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+    def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
         """The rows in float64, the tree, the lists, the centres."""
         n_centres = min(n_rows, total_steps)
         rows = (8 * n_inputs + 16) * n_rows + 8 * total_steps

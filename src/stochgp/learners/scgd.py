@@ -12,9 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
-from stochgp.learners.evaluators import Numbers
+from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learners.step_plan import CHUNK_BYTES
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import inverse_factor
@@ -79,9 +78,9 @@ class SCGD(AbstractBatchLearner):
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
-    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Batches, trackers of the state and of the best one, orders of the rows."""
-        return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
         """w = 0, F̃ = σ²I."""

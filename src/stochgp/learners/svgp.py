@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
@@ -17,9 +16,8 @@ from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Seed
+from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss, Seed, StepPlan
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
-from stochgp.learners.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
@@ -60,7 +58,7 @@ class SGPR(AbstractQuasiNewton):
         between = min(PER_EVALUATION, steps)
         return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """A chunk and its derivatives, matrices of inducing points, the pairs of L-BFGS."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
@@ -75,13 +73,12 @@ class SGPR(AbstractQuasiNewton):
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
         M = q.n_inducing
-        naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
         start = lbfgs.begin(packed(self.partition(gp)[0]))
-        return QuasiState(gp, start, naturals, np.bool_(False))
+        return QuasiState(gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
-        return _at_naturals(cast(SparseGP, super().model(state)), state.known)
+        return with_gaussian(cast(SparseGP, super().model(state)), *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """q(v) is in the rest."""
@@ -90,10 +87,10 @@ class SGPR(AbstractQuasiNewton):
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
         """Minus the bound per datum, with the optimal q(v) of each point."""
 
-        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Naturals]:
+        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             found = collapsed.lower_bound_and_gradient(gp, problem.source, self.partition)
-            bound, gradient, naturals = agreed(found)
-            return -bound, -packed(gradient), naturals
+            bound, gradient, gaussian = agreed(found)
+            return -bound, -packed(gradient), gaussian
 
         return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
 
@@ -104,9 +101,9 @@ def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
     return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
 
 
-def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
-    """The model of inducing points with the q(u) of these natural parameters."""
-    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
+def with_gaussian(gp: SparseGP, mean: Any, root: Any) -> SparseGP:
+    """The model of inducing points with q(v) = N(m, RRᵀ)."""
+    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(mean, root))
 
 
 class SVGPState(eqx.Module):
@@ -140,7 +137,7 @@ class SVGP(AbstractBatchLearner):
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         As of `AbstractBatchLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
     natural_rate : float, rule of the step, or None
-        γ, above 0 and at most 1; None = the optimiser moves m and R, as it must if S is diagonal. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
+        γ, above 0 and at most 1; None = the optimiser moves m and R. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
     steps : int
         Steps of a run whose `epochs` are None.
     spread : float or None
@@ -163,20 +160,18 @@ class SVGP(AbstractBatchLearner):
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
-    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
+        drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
-        """Raises TypeError for a model without inducing points, ValueError for a diagonal q(u) under natural gradients."""
+        """Raises TypeError for a model without inducing points."""
         q, f = gp.approximation, jnp.float32
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
-        if self.natural_rate is not None and q.is_diagonal:
-            raise ValueError("a diagonal covariance has no natural-gradient step here: natural_rate=None")
-        naturals = None if self.natural_rate is None else _naturals(q.mean, q.root)
+        naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
         descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
         n, count = problem.source.size, problem.source.count
         start = (
@@ -220,9 +215,5 @@ class SVGP(AbstractBatchLearner):
         if state.naturals is not None and self.natural_rate is not None:
             best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
             naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
-            gp = at_naturals(gp, naturals)
+            gp = with_gaussian(gp, *naturals.gaussian())
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
-
-
-# One program in place of one for each operation.
-_naturals, _at_naturals = quick_jit(Naturals.of_gaussian), quick_jit(at_naturals)

@@ -15,8 +15,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.devices import agreed, from_first, is_writer
 from stochgp.learners.base import SQUARES, AbstractLearner, Problem
-from stochgp.learners.evaluators import Numbers, Seed
-from stochgp.learners.step_plan import LONGER, trial_steps
+from stochgp.learners.evaluators import LONGER, Numbers, Seed, trial_steps
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.seeds import key_of, seed_of, split

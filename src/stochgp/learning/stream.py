@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 from stochgp.data.rows import Data
 from stochgp.learners.base import Problem
 from stochgp.learners.decoupled import AbstractGrowing, GrowingState
-from stochgp.learners.descent import Descent, decaying
-from stochgp.learners.step_plan import StepPlan
+from stochgp.learners.evaluators import StepPlan
 from stochgp.models import SparseGP
+from stochgp.numerics.seeds import fold_in, words_of
 
 
 class Stream(eqx.Module):
@@ -27,41 +27,29 @@ class Stream(eqx.Module):
 
     Parameters
     ----------
-    gp : SparseGP
-        The model of the full batches so far.
-    optimizer_leaves, rate : tuple of arrays, array []
-        The arrays of the optimiser's state, and its learning rate; 1 if a rule of the step sets it.
-    seen, count : array []
-        How many rows were learned from, and Σρ of these; waiting rows excluded.
+    state : GrowingState
+        From which the learner steps: the model of the full batches so far, its descent, and how many rows were learned from; waiting rows excluded.
     waiting, n_waiting : Data, int
         Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
     n_steps, seed : int, array of words
         Steps taken; the seed of their random draws.
     """
 
-    gp: SparseGP
-    optimizer_leaves: tuple[Array, ...]
-    rate: Float[Array, ""]
-    seen: Float[Array, ""]
-    count: Float[Array, ""]
+    state: GrowingState
     waiting: Data
     n_waiting: np.int64
     n_steps: np.int64
-    seed: UInt32[Array, " words"]
+    seed: UInt32[Any, " words"]
+
+    @property
+    def gp(self) -> SparseGP:
+        """The model of the full batches so far."""
+        return self.state.gp
 
     @property
     def n_rows(self) -> int:
         """How many rows it has learned from."""
-        return int(self.seen)
-
-    def state(self, learner: AbstractGrowing) -> GrowingState:
-        """The state from which the learner steps."""
-        parameters = jax.tree.leaves(learner.partition(self.gp)[0])
-        structure = jax.tree.structure(jax.eval_shape(learner.optimizer(1.0).init, parameters))
-        step = jnp.asarray(self.n_steps, self.rate.dtype)
-        optimizer_state = jax.tree.unflatten(structure, self.optimizer_leaves)
-        descent = Descent(optimizer_state, self.rate, step, step, step)
-        return GrowingState(self.gp, decaying(descent, None), self.seen, self.count)
+        return int(self.state.n_rows)
 
 
 def begin_stream(
@@ -106,10 +94,8 @@ def continue_run(
         Of the steps to come.
     """
     waiting = Data(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
-    leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
-    seed = jax.random.key_data(jax.random.fold_in(key, 1))
-    known = (state.gp, leaves, state.descent.rate, state.n_rows, state.count)
-    return Stream(*known, waiting, np.int64(0), np.int64(n_steps), seed)
+    seed = np.asarray(words_of(fold_in(key, 1)), np.uint32)
+    return Stream(learner.decaying(state, None), waiting, np.int64(0), np.int64(n_steps), seed)
 
 
 def feed(
@@ -166,7 +152,7 @@ def _received(stream: Stream, rows: Data) -> Stream:
 
 def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
     """After the steps on a full batch, with nothing waiting."""
-    batch, state, losses, step = stream.waiting, stream.state(learner), [], int(stream.n_steps)
+    batch, state, losses, step = stream.waiting, stream.state, [], int(stream.n_steps)
     f = state.n_rows.dtype
     n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
     count = state.count + jnp.sum(batch.weight).astype(f)
@@ -174,10 +160,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
     for i in range(passes):
         state, loss = _step(learner, state, batch, stream.seed, np.uint32(step + i))
         losses.append(float(loss))
-    leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
-    after = {"gp": state.gp, "optimizer_leaves": leaves, "seen": state.n_rows, "count": state.count}
-    counts = {"n_waiting": np.int64(0), "n_steps": np.int64(step + passes)}
-    return dataclasses.replace(stream, **after, **counts), losses
+    return Stream(state, batch, np.int64(0), np.int64(step + passes), stream.seed), losses
 
 
 @eqx.filter_jit

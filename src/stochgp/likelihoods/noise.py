@@ -141,6 +141,13 @@ def noise_of_rows(
         return np.asarray(noise_variances(noise, np.asarray(X, np.float64), count))
 
 
+def multipliers_of_rows(noise: AbstractNoise, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    """s(x) of each row, on the host."""
+    if isinstance(noise, ConstantNoise):
+        return np.ones(len(X))
+    return noise_of_rows(noise, X) / float(noise.level)
+
+
 def gradient_of_noise(
     noise: AbstractNoise,
     X: Float[np.ndarray, "N D"],

@@ -199,11 +199,12 @@ def attention(
 
 
 class Within(eqx.Module):
-    """z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and at most w_d outside.
+    """network(z) of z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and at most w_d outside.
 
     So a network does not extrapolate linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.
     """
 
+    network: Any
     low: Frozen
     high: Frozen
     width: Frozen
@@ -212,41 +213,29 @@ class Within(eqx.Module):
     def n_inputs(self) -> int:
         return self.low.content.shape[0]
 
-    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " D"]:
-        low, high, width = (value_of(part, x.dtype) for part in (self.low, self.high, self.width))
-        nearest = jnp.minimum(jnp.maximum(x, low), high)
-        return nearest + width * jnp.tanh((x - nearest) / jnp.where(width > 0, width, 1))
-
-
-class Embedded(eqx.Module):
-    """z = network(embedding(x)): both map one row to one axis."""
-
-    embedding: Any
-    network: Any
-
-    @property
-    def n_inputs(self) -> int:
-        return self.embedding.n_inputs
-
     @property
     def n_outputs(self) -> int:
         return self.network.n_outputs
 
     def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
-        return self.network(self.embedding(x))
+        low, high, width = (value_of(part, x.dtype) for part in (self.low, self.high, self.width))
+        nearest = jnp.minimum(jnp.maximum(x, low), high)
+        return self.network(nearest + width * jnp.tanh((x - nearest) / jnp.where(width > 0, width, 1)))
 
 
-def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
-    """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side.
+def within(
+    network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
+) -> Within:
+    """The network on the range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side.
 
     Parameters
     ----------
-    X, limits, dtype : array [N, D], array [2, D], dtype
-        Some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the embedding's arrays.
+    network, X, limits, dtype : callable, array [N, D], array [2, D], dtype
+        Of one row; some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the arrays.
     """
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
-    return Within(*(frozen(on_device(part, dtype)) for part in parts))
+    return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 
 
 def _encoder_layer(

@@ -1,8 +1,8 @@
 """The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form: passes over chunks of rows."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,46 +11,30 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource, Source
 from stochgp.data.rows import Data
 from stochgp.deadline import in_time
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
-from stochgp.numerics.linalg import inverse_factor, symmetric_product, transposed_times
+from stochgp.numerics.linalg import symmetric_product
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import expected_log_density
-from stochgp.objectives.moments import sum_over_rows, total_of
-from stochgp.parameters import cast, partition, value_of
-from stochgp.variational import Naturals
+from stochgp.objectives.moments import sum_over_rows
+from stochgp.parameters import cast, partition
+from stochgp.variational.inducing import unfactored
 
 CHUNK_BYTES = 8_000_000  # of k(Z, X) of one chunk; twice as many are slower
 WIDE = np.float64
 
-
-class Statistics(NamedTuple):
-    """Sums over rows with noise variances ν_i, which count as ρ_i rows; ω = ρ/ν, w = L⁻¹k(Z, x)."""
-
-    gram: Float[Array, "M M"]  # Σ ω w wᵀ
-    cross: Float[Array, " M"]  # Σ ω y w
-    square: Float[Array, ""]  # Σ ω y²
-    log_noise: Float[Array, ""]  # Σ ρ log 2πν
-    unexplained: Float[Array, ""]  # Σ ω (k(x, x) − ‖w‖²)
+Gaussian = tuple[Float[np.ndarray, "1 M"], Float[np.ndarray, "1 M M"]]  # m and R of q(v) = N(m, RRᵀ)
 
 
-class Collapsed(NamedTuple):
-    """The lower bound at the optimal q(v), in nats of all rows, and that q(v)."""
+def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
+    """(The bound log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in nats of all rows; the optimal q(v)).
 
-    bound: float
-    naturals: Naturals
-
-
-def lower_bound(gp: SparseGP, source: Source) -> Collapsed:
-    """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
-
-    With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
-    Raises TimeIsUpError before a chunk that would end after the deadline.
+    With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and
+    q(v) = N(Λ⁻¹b, Λ⁻¹). In float64: one pass, memory for one chunk. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
@@ -59,14 +43,16 @@ def lower_bound(gp: SparseGP, source: Source) -> Collapsed:
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, process_of(gp), in_time(source.blocks(_pass_rows(gp)))))
+        return _optimum(
+            sum_over_rows(_statistics, gp, in_time(source.blocks(_pass_rows(gp))), process_of(gp))
+        )
 
 
 def lower_bound_and_gradient(
     gp: SparseGP,
     source: MemorySource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
-) -> tuple[float, Any, Naturals]:
+) -> tuple[float, Any, Gaussian]:
     """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, memory for one chunk.
 
     With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm its derivatives by the kernel's values are
@@ -80,16 +66,14 @@ def lower_bound_and_gradient(
     `split` is (the parts by which the gradient is taken, the rest) of the model, as by `eqx.partition`.
     """
     with jax.enable_x64(True):
-        gp = cast(gp, WIDE)
+        gp, size = cast(gp, WIDE), _pass_rows(gp)
         process: Any = process_of(gp)  # of inducing points
-        found = _collapsed(_statistics(gp, process, source.blocks(_pass_rows(gp))))
+        bound, gaussian = _optimum(sum_over_rows(_statistics, gp, source.blocks(size), process))
         theta, rest = split(gp)
-        weights = _weights(process.inverse, found.naturals)
-        total = _slope_among(theta, rest, weights)
-        slopes = sum_over_rows(_slopes, theta, source.blocks(_pass_rows(gp)), rest, weights)
-        total = total_of((total, slopes))
+        weights = tuple(map(on_device, (*_weights(np.asarray(process.inverse), *gaussian), source.count)))
+        total = sum_over_rows(_slopes, theta, source.blocks(size), rest, weights)
         gradient = jax.tree.map(lambda g: np.asarray(g) / source.count, when_ready(total))
-        return found.bound / source.count, gradient, found.naturals
+        return bound / source.count, gradient, gaussian
 
 
 def _pass_rows(gp: SparseGP) -> int:
@@ -97,74 +81,56 @@ def _pass_rows(gp: SparseGP) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
-def _statistics(gp: SparseGP, process: Any, blocks: Iterator[Data]) -> Statistics:
-    return sum_over_rows(_of_rows, gp, blocks, process)
-
-
-def _of_rows(gp: SparseGP, rows: Data, process: Any) -> Statistics:
+def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
+    """(Σ ω w wᵀ, Σ ω y w, Σ ω y² + Σ ρ log 2πν + Σ ω (k − ‖w‖²)) of rows with noise variances ν, which count as ρ rows."""
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
     root = jnp.sqrt(omega)
     W = process.whitened(rows.X) * root
-    left = jnp.maximum(omega * process.kernel.diag(rows.X) - jnp.sum(W**2, axis=0), 0)
-    return Statistics(
-        gram=symmetric_product(W, W),
-        cross=matmul(W, root * rows.y),
-        square=jnp.sum(omega * rows.y**2),
-        log_noise=jnp.sum(rows.weight * jnp.log(2 * jnp.pi * nu)),
-        unexplained=jnp.sum(left),
-    )
+    unexplained = jnp.maximum(omega * process.kernel.diag(rows.X) - jnp.sum(W**2, axis=0), 0)
+    constants = omega * rows.y**2 + rows.weight * jnp.log(2 * jnp.pi * nu) + unexplained
+    return symmetric_product(W, W), matmul(W, root * rows.y), jnp.sum(constants)
 
 
-def _collapsed(s: Statistics) -> Collapsed:
-    """NaN where the statistics are not finite."""
-    gram, cross = np.asarray(s.gram), np.asarray(s.cross)
-    precision, total = np.eye(len(gram), dtype=gram.dtype) + gram, math.nan
-    if all(np.all(np.isfinite(np.asarray(part))) for part in s):
-        L = np.linalg.cholesky(precision)
-        half = solve_triangular(L, cross, lower=True)
-        log_determinant = 2 * float(np.sum(np.log(np.diagonal(L))))
-        total = float(s.log_noise) + float(s.square) + float(s.unexplained) - half @ half + log_determinant
-    return Collapsed(-0.5 * float(total), Naturals(on_device(precision[None]), on_device(cross[None])))
+def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
+    """(The bound, q(v)) of `_statistics`; NaN where these are not finite. With Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
+    gram, cross, constants = map(np.asarray, sums)
+    M = len(cross)
+    if not all(np.isfinite(part).all() for part in (gram, cross, constants)):
+        return math.nan, (np.full((1, M), np.nan), np.full((1, M, M), np.nan))
+    flipped = np.linalg.cholesky((np.eye(M) + gram)[::-1, ::-1])
+    R = solve_triangular(flipped, np.eye(M), lower=True)[::-1, ::-1].T
+    half = R.T @ cross
+    log_determinant = -2 * float(np.sum(np.log(np.diagonal(R))))
+    bound = -0.5 * (float(constants) - float(half @ half) + log_determinant)
+    return bound, ((R @ half)[None], np.ascontiguousarray(R)[None])
 
 
-@quick_jit
-def _weights(inverse: Array, naturals: Naturals) -> tuple[Array, Array, Array]:
-    """(P, p, the derivative by k(Z, Z))."""
-    eye = jnp.eye(inverse.shape[0], dtype=inverse.dtype)
-    precision, half = naturals.precision[0], inverse_factor(naturals.precision[0])
-    S = transposed_times(half, half)
-    m = matmul(S, naturals.linear[0])
-    within = lambda A: transposed_times(inverse, transposed_times(inverse, A).T)  # of a symmetric A
-    among = -0.5 * within(precision + S - 2 * eye + jnp.outer(m, m))
-    return within(eye - S), matmul(inverse.T, m), among
+def _weights(inverse: np.ndarray, mean: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(P, p, the derivative by k(Z, Z)) of `lower_bound_and_gradient`, from L⁻¹ and q(v)."""
+    (m,), (R,), eye = mean, root, np.eye(len(inverse))
+    S, U = R @ R.T, np.linalg.inv(R)
+    among = U.T @ U + S - 2 * eye + np.outer(m, m)
+    within = lambda A: inverse.T @ A @ inverse
+    return within(eye - S), inverse.T @ m, -0.5 * within(among)
 
 
-@quick_jit
-def _slope_among(theta: Any, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
-    """The derivatives through k(Z, Z)."""
-
-    def among(theta: Any) -> Array:
-        gp = eqx.combine(theta, rest)
-        return jnp.sum(weights[2] * gp.approximation.among(gp.kernel)[0])
-
-    return jax.grad(among)(theta)
-
-
-def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, Array, Array]) -> Any:
-    """The derivatives through k(Z, X), k(x, x) and the noise of these rows."""
+def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, ...]) -> Any:
+    """The derivatives through k(Z, X), k(x, x) and the noise of these rows, and their share of that through k(Z, Z)."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
-    def values(theta: Any) -> tuple[Array, Array]:
-        gp = eqx.combine(theta, rest)
-        return gp.approximation.across(gp.kernel, rows.X), value_of(gp.kernel).diag(rows.X)
+    def values(theta: Any) -> tuple[Array, Array, Array]:
+        gp: Any = eqx.combine(theta, rest)
+        prior = gp.approximation.process(gp.kernel, unfactored)
+        return prior.across(rows.X), prior.kernel.diag(rows.X), prior.among
 
-    (K, prior), pull = jax.vjp(values, theta)
+    (K, prior, _), pull = jax.vjp(values, theta)
     omega = rows.weight / row_variances(gp.noise, rows.X, rows.y.dtype)
-    P, p, _ = weights
+    P, p, among, count = weights
     PK, mean = matmul(P, K), matmul(p, K)
-    (by_kernel,) = pull((omega * (PK + jnp.outer(p, rows.y - mean)), -0.5 * omega))
+    share = jnp.sum(rows.weight) / count
+    (by_kernel,) = pull((omega * (PK + jnp.outer(p, rows.y - mean)), -0.5 * omega, share * among))
     variance = jnp.maximum(prior - jnp.sum(K * PK, axis=0), 0)
 
     def expected(theta: Any) -> Array:

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.compiled import quick_jit
 from stochgp.data.memory import Source
 from stochgp.data.rows import Data
 from stochgp.deadline import in_time
 from stochgp.models import SparseGP, process_of
+from stochgp.numerics.arrays import on_device
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast
 from stochgp.results import Estimate
@@ -84,25 +84,19 @@ def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = process_of(wide)
-        parts = np.atleast_1d(
-            np.asarray(sum_over_rows(_expected, wide, in_time(source.blocks(CHUNK_ROWS)), process))
-        )
-        value = (float(np.mean(parts)) - float(_divergence(process))) / source.count
+        chunks, count = in_time(source.blocks(CHUNK_ROWS)), on_device(source.count)
+        parts = np.atleast_1d(np.asarray(sum_over_rows(_bounds, wide, chunks, process, count)))
+        value = float(np.mean(parts)) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
         return Estimate(value, error / source.count)
 
 
-@quick_jit
-def _divergence(process: Any) -> Float[Array, ""]:
-    return process.divergence()
-
-
-def _expected(gp: SparseGP, rows: Data, process: Any) -> Float[Array, " R"]:
-    """The sum over rows of each of the likelihood's estimates."""
+def _bounds(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, " R"]:
+    """The sum over rows of each of the likelihood's estimates, less these rows' share of the divergence."""
     rows = cast(rows, jnp.float64)
     mean, variance = process.moments(rows.X)
     each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
-    return jnp.sum(rows.weight * each, axis=1)
+    return jnp.sum(rows.weight * each, axis=1) - jnp.sum(rows.weight) / count * process.divergence()
 
 
 def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:

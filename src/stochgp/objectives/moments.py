@@ -11,13 +11,18 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from stochgp.compiled import quick_jit
+from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
+from stochgp.features import on_host
+from stochgp.likelihoods.noise import multipliers_of_rows
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
+FEW_ROWS = 1_024  # of a chunk, whose sums take less time than their program
 T = TypeVar("T")
 
 
@@ -63,6 +68,22 @@ def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
     return sum_over_rows(moments_of_rows, gp, chunks)
 
 
+def moments_of_source(gp: FeatureGP, source: MemorySource) -> Moments:
+    """Of all rows, without a program of their number where they are few."""
+    if source.mesh is None and source.size <= FEW_ROWS:
+        return moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
+    return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
+
+
+def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
+    """`moments_of_rows` of few rows on the host, in the dtype that features take: no program for their number."""
+    Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
+    precision = at.weights / s
+    weighted = Phi * precision[:, None]
+    sums: Any = precision @ at.y**2, at.weights.sum(), at.weights @ np.log(s)
+    return Moments(weighted.T @ Phi, at.y @ weighted, *sums)
+
+
 def with_idle(moments: Moments, n_features: int) -> Moments:
     """The moments with so many further features that are 0 on all rows."""
     gram, cross = (
@@ -91,15 +112,18 @@ def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *m
     mesh = None if first is None else mesh_around(first.y)
     every = chunks if first is None else itertools.chain([first], chunks)
     if mesh is None:
-        return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in every)
+        program = _of_few if first is not None and len(first.y) <= FEW_ROWS else _of_chunk
+        return total_of(program(of_rows, gp, rows, *more) for rows in every)
     given = on_all((gp, *more), mesh)
     sums = total_of(_of_shards(of_rows, given, rows, mesh) for rows in every)
     return on_one(_over_shards(sums, mesh))
 
 
-@eqx.filter_jit
-def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
+def _sums(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:
     return of_rows(gp, rows, *more)
+
+
+_of_chunk, _of_few = eqx.filter_jit(_sums), quick_jit(_sums)
 
 
 @eqx.filter_jit

@@ -84,9 +84,8 @@ class FeaturePosterior(AbstractPosterior):
 
         `noise` says how the variance of noise of the level `noise_variance` depends on the input; None = it is constant.
         """
-        belief = belief_of(spectrum, variance, noise_variance)
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        weights, root = jnp.asarray(belief.weights, wide), jnp.asarray(belief.root, wide)
+        weights, root = (jnp.asarray(part, wide) for part in belief_of(spectrum, variance, noise_variance))
         noise = known_noise(noise_variance) if noise is None else with_level(noise, noise_variance)
         return cls(features=features, weights=weights, root=root, noise=noise)
 

@@ -15,11 +15,13 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks
+from stochgp.numerics.seeds import split_key
 from stochgp.operators import KernelOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.local import Moments, NearRows
@@ -119,11 +121,11 @@ class KernelSystem(eqx.Module):
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
         """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
-        prior_key, noise_key = jax.random.split(key)
+        prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, NoiseDraws((len(self.X),), (noise_key,)))
-        value = jnp.asarray(weights) - jnp.asarray(solve(b).value)
-        return KernelFunctions(self.operator, prior, self.operator.pad(value))
+        value = _less(self.operator, jnp.asarray(weights), jnp.asarray(solve(b).value))
+        return KernelFunctions(self.operator, prior, value)
 
     def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
         """Of a solve for so many right-hand sides."""
@@ -274,16 +276,36 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.at_own(Z)[: self.n_samples] + data
 
 
-@eqx.filter_jit
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ) of these draws: the right-hand sides of pathwise samples. X are the rows of A = K + Σ in its order."""
+    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
+
+    Parameters
+    ----------
+    operator, prior, X, draws : KernelOperator, PriorFunctions, array [N, D], NoiseDraws
+        A = K + Σ; f₀; the rows of A in its order; where ε comes from.
+    """
+    return (_targets_of_few if len(X) <= EXACT_ROWS else _targets)(operator, prior, X, draws)
+
+
+def _sample_targets(
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+) -> Float[Array, "N S"]:
     parts = [
         jax.random.normal(key, (n, prior.n_samples), operator.dtype)
         for n, key in zip(draws.n_rows, draws.keys, strict=True)
     ]
     return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
+
+
+_targets, _targets_of_few = eqx.filter_jit(_sample_targets), quick_jit(_sample_targets)
+
+
+@quick_jit
+def _less(operator: KernelOperator, weights: Array, value: Array) -> Array:
+    """The difference of these [N, S], with rows of zeros beyond N."""
+    return operator.pad(weights - value)
 
 
 @eqx.filter_jit
@@ -298,7 +320,7 @@ def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     return product(jnp.asarray(X), V).astype(V.dtype)
 
 
-@eqx.filter_jit
+@quick_jit
 def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
     return KernelOperator.of(kernel, X, noise, tile=tile)
 

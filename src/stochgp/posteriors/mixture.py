@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import with_level
-from stochgp.numerics.seeds import words_of
+from stochgp.numerics.arrays import on_device
+from stochgp.numerics.seeds import split_key, words_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelFunctions, KernelSystem
@@ -77,7 +78,7 @@ class MixturePosterior(AbstractPosterior):
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "MixtureFunctions":
         """Each of a θ_s that is drawn with the probability w_s."""
         drawn = np.random.default_rng(words_of(key)).choice(len(self.shares), n_samples, p=self.shares)
-        keys = jax.random.split(key, n_samples)
+        keys = split_key(key, n_samples)
         functions = [self.parts[s].functions(1, key=own) for s, own in zip(drawn, keys, strict=True)]
         return MixtureFunctions(jax.tree.map(_stacked, *functions))
 
@@ -144,4 +145,4 @@ def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKern
 
 
 def _stacked(*leaves: Any) -> Any:
-    return jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
+    return on_device(np.stack(leaves)) if eqx.is_array(leaves[0]) else leaves[0]

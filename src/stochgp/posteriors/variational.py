@@ -1,5 +1,6 @@
 """The posterior of a sparse GP: its q(f)."""
 
+import typing
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -11,7 +12,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.models import SparseGP, process_of
-from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
@@ -19,8 +19,7 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
-from stochgp.variational import AbstractProcess, DecoupledMean
-from stochgp.variational.decoupled_mean import Solved
+from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -86,9 +85,8 @@ class VariationalPosterior(AbstractPosterior):
     def mean(self, X: Rows) -> PerRow:
         return self.process.mean(_wide(X))[:, 0]
 
-    @quick_jit
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        mean, variance = self.process.moments(_wide(X))
+        mean, variance = map(np.asarray, self.latent_moments(X))
         return mean[:, 0], variance[:, 0]
 
     @quick_jit
@@ -105,7 +103,7 @@ class VariationalPosterior(AbstractPosterior):
         """
         some = data.take(rows)
         error, variance = self.without(some, noise)
-        solved: Solved | None = vars(self).get("solved")
+        solved: NormalEquations | None = vars(self).get("solved")
         if solved is not None:
             error = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)
         own = noise if self.noise is None else self.noise
@@ -118,16 +116,11 @@ class VariationalPosterior(AbstractPosterior):
 
     def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
         """(y − mean, variance of f) of each of these training rows given all others; `noise` is that of learning."""
-        y = np.asarray(rows.y, np.float64)
-        mean, variance = by_blocks(
-            lambda X, y, weight: self._left_out(X, y, weight / noise), BLOCK, rows.X, rows.y, rows.weights
-        )
-        return y - mean, variance
-
-    @quick_jit
-    def _left_out(self, X: Rows, y: PerRow, precision: PerRow) -> tuple[PerRow, PerRow]:
-        process: Any = self.process
-        return process.left_out(*map(_wide, (X, y, precision)))
+        rows, process = rows.wide(), typing.cast(Any, self.process)
+        parts = [rows.take(slice(i, i + BLOCK)) for i in range(0, len(rows), BLOCK)]
+        found = [process.left_out(part.X, part.y, part.weights / noise) for part in parts]
+        mean, variance = (np.concatenate(part) for part in zip(*found, strict=True))
+        return rows.y - mean, variance
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """K − WᵀW + VᵀV; the first two without eigenvalues below their rounding error."""

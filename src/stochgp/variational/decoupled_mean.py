@@ -1,7 +1,7 @@
 """A mean from more points than the covariance has, in closed form: orthogonally decoupled inducing points for Gaussian noise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from scipy.linalg import get_blas_funcs
 
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
-from stochgp.numerics.linalg import Factor, factorised
+from stochgp.numerics.linalg import factorised
 from stochgp.numerics.precision import matmul
 from stochgp.variational.inducing import AbstractProcess, InducingProcess, centre_of, inducing_correction
 
@@ -60,9 +60,9 @@ class DecoupledMean(AbstractProcess):
         return Partial(inducing_correction, kernel, jnp.concatenate([points, self.points]), weights)
 
     def left_out(
-        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """As that of Z; `Solved.without` returns the residuals of the mean from G."""
+        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """As that of Z; `NormalEquations.without` returns the residuals of the mean from G."""
         return self.base.left_out(X, y, precision)
 
 
@@ -78,6 +78,8 @@ class NormalEquations:
     among: Float[np.ndarray, "P P"]  # k(G, G) with 1e-8 of the mean of its diagonal on it
     gram: Float[np.ndarray, "P P"]  # Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it
     right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
+    factor: Any = None  # of A, and a: of `solved` ones
+    weights: Any = None
 
     @classmethod
     def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Data]) -> "NormalEquations":
@@ -95,28 +97,19 @@ class NormalEquations:
         among[np.diag_indices(P)] += JITTER * among.diagonal().mean()
         return cls(kernel, points, among, gram, right)
 
-    def solved(self, noise: float) -> "Solved":
-        """For this σ²: O(P³)."""
+    def solved(self, noise: float) -> "NormalEquations":
+        """With the factor of A and a for this σ²: O(P³)."""
         factor = factorised(lambda: self.gram + noise * self.among)
-        return Solved(self, factor, factor.rest(factor.half(self.right[:, None]))[:, 0])
-
-
-@dataclass(frozen=True, eq=False)
-class Solved:
-    """The solution a, and the factor of A."""
-
-    equations: NormalEquations
-    factor: Factor
-    weights: Float[np.ndarray, " P"]
+        return replace(self, factor=factor, weights=factor.rest(factor.half(self.right[:, None]))[:, 0])
 
     def without(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
-        """y_i − the mean at x_i of all other rows: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) per row."""
-        found, kernel, points = np.empty(len(y)), self.equations.kernel, self.equations.points
+        """y_i − the mean of solved equations at x_i of all other rows: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) per row."""
+        found = np.empty(len(y))
         for start in range(0, len(y), BLOCK):
             part = slice(start, start + BLOCK)
-            across = dense.block(kernel, np.asarray(X[part], np.float64), points)
+            across = dense.block(self.kernel, np.asarray(X[part], np.float64), self.points)
             h = weight[part] * np.sum(np.square(self.factor.half(across.T)), axis=0)
             left = np.maximum(1 - h, np.finfo(np.float64).eps)
             found[part] = (y[part] - across @ self.weights) / left

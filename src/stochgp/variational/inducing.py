@@ -1,6 +1,7 @@
 """Variational approximations q(f) of a GP posterior, their natural parameters, and inducing points: one set of points for mean and covariance, whitened."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import kmeans_landmarks
+from stochgp.kernels import dense
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import (
     cholesky,
@@ -83,12 +85,13 @@ class Naturals(eqx.Module):
     linear: Float[Array, "L M"]  # h
 
     @classmethod
-    def of_gaussian(cls, mean: Float[Array, "L M"], root: Float[Array, "L M M"]) -> "Naturals":
-        """Those of N(m, RRᵀ)."""
+    def of_gaussian(cls, mean: Float[Any, "L M"], root: Float[Any, "L M M"]) -> "Naturals":
+        """Those of N(m, RRᵀ), computed on the host."""
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        inverse = one_by_one(invert_lower, jnp.tril(root.astype(wide)))
-        precision = einsum("lki,lkj->lij", inverse, inverse)
-        return cls(precision, einsum("lij,lj->li", precision, mean.astype(wide)))
+        inverse = np.linalg.inv(np.tril(np.asarray(root, np.float64)))
+        precision = np.swapaxes(inverse, 1, 2) @ inverse
+        linear = np.einsum("lij,lj->li", precision, np.asarray(mean, np.float64))
+        return cls(on_device(precision, wide), on_device(linear, wide))
 
     def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
         """(1 − γ) of these and γ of the others: a natural-gradient step of size γ if the others are `optimum`."""
@@ -135,28 +138,26 @@ class InducingPoints(AbstractApproximation):
         Z, in the units of the inputs.
     mean : array [L, M]
         m of each latent function, without unit, as v is.
-    root : array [L, M, M] or [L, M]
-        R, a square root of the covariance of v: lower triangular (entries above its diagonal are not read), or the diagonal of a diagonal one.
+    root : array [L, M, M]
+        R, a square root of the covariance of v: lower triangular (entries above its diagonal are not read).
     jitter : float
         ε over the mean of the diagonal of k(Z, Z), without unit.
     """
 
     points: Any
     mean: Float[Array, "L M"]
-    root: Float[Array, "L M M"] | Float[Array, "L M"]
+    root: Float[Array, "L M M"]
     jitter: float = eqx.field(static=True)
 
     @classmethod
-    def of(
-        cls, points: Any, *, n_latent: int = 1, diagonal: bool = False, jitter: float | None = None
-    ) -> "InducingPoints":
+    def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
         """At the points Z [M, D], an array or a frozen one; q(u) is the prior. `jitter` None = 4 M eps of the points' dtype."""
         Z = value_of(points)
         if Z.ndim != 2 or Z.shape[0] == 0:
             shape = tuple(Z.shape)
             raise ValueError(f"inducing points are rows [M, D] with M at least 1, but got shape {shape}")
         mean = np.zeros((n_latent, Z.shape[0]), Z.dtype)
-        root = np.ones_like(mean) if diagonal else np.tile(np.eye(Z.shape[0]), (n_latent, 1, 1))
+        root = np.tile(np.eye(Z.shape[0]), (n_latent, 1, 1))
         relative = 4 * Z.shape[0] * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
         return cls(points, on_device(mean), on_device(root.astype(Z.dtype)), relative)
 
@@ -168,38 +169,32 @@ class InducingPoints(AbstractApproximation):
     def n_latent(self) -> int:
         return self.mean.shape[0]
 
-    @property
-    def is_diagonal(self) -> bool:
-        return self.root.ndim == 2
+    def at(self, mean: Float[Any, "L M"], root: Float[Any, "L M M"]) -> "InducingPoints":
+        """The same points with q(v) = N(m, RRᵀ)."""
+        if isinstance(mean, np.ndarray):
+            mean, root = on_device(mean, self.mean.dtype), on_device(root, self.mean.dtype)
+        return InducingPoints(
+            self.points, mean.astype(self.mean.dtype), root.astype(self.mean.dtype), self.jitter
+        )
 
-    def at(self, naturals: Naturals) -> "InducingPoints":
-        """The same points with the q(v) of these natural parameters."""
-        mean, root = naturals.gaussian()
-        dtype = self.mean.dtype
-        return InducingPoints(self.points, mean.astype(dtype), root.astype(dtype), self.jitter)
-
-    def process(self, kernel: Any) -> "InducingProcess":
+    def process(
+        self, kernel: Any, factor: Callable[[Array], tuple[Any, Any]] = safe_inverse_factor
+    ) -> "InducingProcess":
+        """`factor` gives (L⁻¹, what was added to the diagonal for it) of k(Z, Z) + εI."""
         kernel, Z = value_of(kernel), value_of(self.points)
         columns = kernel.prepare(Z, centre_of(Z))
-        Kzz, epsilon = self._gram(kernel, columns)
-        inverse, more = safe_inverse_factor(Kzz)
-        root = self.root if self.is_diagonal else jnp.tril(self.root)
-        return InducingProcess(kernel, Z, columns, Kzz, inverse, epsilon + more, self.mean, root)
-
-    def among(self, kernel: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-        """(k(Z, Z) + εI, ε)."""
-        kernel, Z = value_of(kernel), value_of(self.points)
-        return self._gram(kernel, kernel.prepare(Z, centre_of(Z)))
-
-    def _gram(self, kernel: Any, columns: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
         Kzz = kernel.between(columns, columns)
         epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
-        return Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype), epsilon
+        Kzz = Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype)
+        inverse, more = factor(Kzz)
+        return InducingProcess(
+            kernel, Z, columns, Kzz, inverse, epsilon + more, self.mean, jnp.tril(self.root)
+        )
 
-    def across(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """k(Z, X)."""
-        kernel, Z = value_of(kernel), value_of(self.points)
-        return kernel.between(kernel.prepare(Z, centre_of(Z)), kernel.prepare(X, centre_of(Z)))
+
+def unfactored(K: Array) -> tuple[Array, float]:
+    """In the place of L⁻¹, where `InducingPoints.process` is to have no factor."""
+    return K, 0.0
 
 
 class InducingProcess(AbstractProcess):
@@ -219,12 +214,15 @@ class InducingProcess(AbstractProcess):
     inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
     jitter: Float[Array, ""]  # ε and the jitter of `safe_cholesky`: a variance
     gaussian_mean: Float[Array, "L M"]  # m of q(v)
-    gaussian_root: Float[Array, "L M M"] | Float[Array, "L M"]  # R of q(v), or the diagonal of a diagonal one
+    gaussian_root: Float[Array, "L M M"]  # R of q(v)
+
+    def across(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
+        """k(Z, X)."""
+        return self.kernel.between(self.columns, self._prepared(X))
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """W = L⁻¹k(Z, X)."""
-        Kzx = self.kernel.between(self.columns, self._prepared(X))
-        return whiten(self.inverse, self.among, Kzx)
+        return whiten(self.inverse, self.among, self.across(X))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
@@ -240,19 +238,23 @@ class InducingProcess(AbstractProcess):
         return matmul(self.whitened(X).T, self.gaussian_mean.T)
 
     def left_out(
-        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """(Mean, variance) of the first f at each of these rows given all others, if q(u) is the optimum of rows with Gaussian noise, these among them.
+        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(Mean, variance) of the first f at each of these rows given all others, if q(u) is the optimum of rows with Gaussian noise, these among them. On the host.
 
         For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the row the precision of v is less by βwwᵀ:
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
-        W = self.whitened(X)
-        s, unexplained = jnp.sum(self._open(W)[0] ** 2, axis=0), _unexplained(W, self.kernel.diag(X))
-        left = jnp.maximum(1 - precision * s, ROUNDINGS * float(jnp.finfo(W.dtype).eps))
-        mean = matmul(W.T, self.gaussian_mean[0])
-        return y - (y - mean) / left, unexplained + s / left
+        W = np.asarray(self.inverse) @ dense.block(self.kernel, X, np.asarray(self.points)).T
+        s, prior = (
+            np.sum(np.square(np.asarray(self.gaussian_root)[0].T @ W), axis=0),
+            dense.diagonal(self.kernel, X),
+        )
+        least = ROUNDINGS * np.finfo(W.dtype).eps
+        left = np.maximum(1 - precision * s, least)
+        unexplained = np.maximum(prior - np.sum(np.square(W), axis=0), least * prior)
+        return y - (y - np.asarray(self.gaussian_mean)[0] @ W) / left, unexplained + s / left
 
     def covariance_parts(
         self, X: Float[Array, "N D"]
@@ -263,7 +265,7 @@ class InducingProcess(AbstractProcess):
     def divergence(self) -> Float[Array, ""]:
         """½ Σ_l (‖m‖² + ‖R‖² − M − 2 Σ_i log |R_ii|)."""
         R = self.gaussian_root
-        diagonal = R if R.ndim == 2 else jnp.diagonal(R, axis1=1, axis2=2)
+        diagonal = jnp.diagonal(R, axis1=1, axis2=2)
         squares = jnp.sum(self.gaussian_mean**2) + jnp.sum(R**2)
         return 0.5 * (squares - diagonal.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
 
@@ -272,7 +274,7 @@ class InducingProcess(AbstractProcess):
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
-        v = self.gaussian_mean[0][:, None] + (R[:, None] * z if R.ndim == 1 else matmul(R, z))
+        v = self.gaussian_mean[0][:, None] + matmul(R, z)
         u0 = prior(self.points).astype(R.dtype) + jnp.sqrt(self.jitter) * xi
         weights = matmul(self.inverse.T, v - matmul(self.inverse, u0))
         return Partial(inducing_correction, self.kernel, self.points, weights)
@@ -282,8 +284,7 @@ class InducingProcess(AbstractProcess):
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
         """Rᵀw of every latent function: the part of u that q leaves uncertain."""
-        R = self.gaussian_root
-        return R[:, :, None] * W if R.ndim == 2 else transposed_times(R, W)
+        return transposed_times(self.gaussian_root, W)
 
 
 def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Array, " N"]:
@@ -305,22 +306,16 @@ def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
     return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
-def choose_points(
-    X: Float[np.ndarray, "N D"], n_points: int, how: str, *, key: PRNGKeyArray
-) -> Float[Array, "M D"]:
-    """`n_points` inducing points for the rows X: centres of clusters of them, or random rows; of fewer rows all, and some repeated.
-
-    Raises ValueError for another name in `how`.
+def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """`n_points` inducing points: centres of clusters of the rows X; of fewer rows all, and some repeated.
 
     Parameters
     ----------
-    X, n_points, how, key : array [N, D], int, "kmeans" or "data", PRNG key
-        The rows; M; centres of clusters of up to 5,000 random rows (M if that is more), or random rows; the key.
+    X, n_points, key : array [N, D], int, PRNG key
+        The rows, of which up to 5,000 random ones (M if that is more) are divided into clusters; M; the key.
     """
-    if how not in ("kmeans", "data"):
-        raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
     order = np.random.default_rng(words_of(key)).permutation(len(X))
-    if how == "data" or n_points >= len(X):
+    if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
     some = on_device(X[order[: max(KMEANS_ROWS, n_points)]])
     return kmeans_landmarks(some, n_points, key=key)
