@@ -14,11 +14,11 @@ from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
-from stochgp.tables.columns import TableError, read_column, table_columns
+from stochgp.tables.columns import Column, TableError, read_column, table_columns
 from stochgp.tables.encoding import DROP, TableEncoder, column_of
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.readings import day_first_of
-from stochgp.tables.summaries import ColumnSummary, MixedKindsError
+from stochgp.tables.rules import few_values, joined, rule_of
 from stochgp.tables.targets import REAL, FileTargets
 from stochgp.warning import warn
 
@@ -156,7 +156,7 @@ def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) ->
     """
     while True:
         try:
-            columns, n_dropped, rule = _summaries(blocks, target, missing, rule)
+            columns, gaps, n_dropped, rule = _few_values(blocks, target, missing, rule)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -165,31 +165,29 @@ def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) ->
                 ) from None
             blocks = replace(blocks, types={**blocks.types, narrow.name: narrow.wider})
     try:
-        day_first = day_first_of(column.shown for column in columns if column.shown is not None)
-        rules = tuple(column.rule(missing, day_first) for column in columns)
-        return FileSource(blocks, TableEncoder(rules, None, True, missing), target, rule, n_dropped)
+        day_first, imputes = day_first_of(columns), missing != "refuse"
+        found = [rule_of(c, imputes, day_first=day_first, gaps=c.name in gaps)[0] for c in columns]
+        return FileSource(blocks, TableEncoder(tuple(found), None, True, missing), target, rule, n_dropped)
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
-def _summaries(
+def _few_values(
     blocks: Blocks, target: str, missing: str, rule: FileTargets
-) -> tuple[list[ColumnSummary], int, FileTargets]:
-    """The input columns of all blocks, how many rows have no target, and the rule with the labels of all blocks."""
-    found: dict[str, ColumnSummary] = {}
-    dropped: list[int] = []
+) -> tuple[list[Column], set[str], int, FileTargets]:
+    """(Few values of the input columns of all blocks, names of those with missing values, how many rows have no target, the rule with all labels)."""
+    found, gaps, dropped = dict[str, Column](), set[str](), list[int]()
     for block in with_targets(blocks, target, missing, dropped):
         with block.placing():
             rule, columns = rule.sees(block.table, target), table_columns(block.table)
             for name in blocks.inputs(block.table, target):
                 column = column_of(name, columns[name], missing != "refuse", DROP)
-                try:
-                    found.setdefault(name, ColumnSummary(name)).add(column)
-                except MixedKindsError:
-                    raise TooNarrowError(name) from None
+                gaps |= {name} if column.missing.any() else set()
+                few = few_values(column)
+                found[name] = joined(found[name], few) if name in found else few
     if not found:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
-    return list(found.values()), sum(dropped), rule
+    return list(found.values()), gaps, sum(dropped), rule
 
 
 def are_files(X: Any) -> bool:
