@@ -125,11 +125,8 @@ def rule_of(
     if column.missing.all():
         return dropped(rule, "it holds no values"), column
     if column.kind == "text":
-        reading, said = readings.reading_of(column, not imputes, day_first)
+        reading, column, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-        column = replace(column, caution=both(column.caution, readings.doubts(column, reading)))
-    if reading is not None:
-        column = readings.as_read(reading, column)[0]
     may_be_dates = named and gaps is None and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))

@@ -15,13 +15,12 @@ from .columns import (
     OF_DAY,
     Column,
     TableError,
-    both,
     read_column,
     rewording,
     row_of_first,
     table_columns,
 )
-from .readings import Reading, as_read, doubts, reading_of
+from .readings import Reading, as_read, reading_of
 from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
@@ -132,7 +131,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, True) if reads_text else (None, "")
+        reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
         if reading is None or reading.kind != "number":
             bad = _no_number(column) if reading is None else ~column.missing
             shown = column.values[int(np.argmax(bad))].as_py()
@@ -140,9 +139,8 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
                 f"column {column.name!r} holds text ({shown!r} at data row {row_of_first(bad)}); the target must be numbers"
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
-        read = as_read(reading, column)[0]
-        if caution := both(doubts(column, reading), read.caution):
-            warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
+        if read.caution:
+            warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
         return read.values
     if column.note in (OF_DAY, DURATIONS):
         warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
@@ -169,7 +167,7 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     column = _named_column(table, name, source, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
-    reading, _ = reading_of(column, strict=True)
+    reading = reading_of(column, strict=True)[0]
     if reading is not None and reading.kind == "number":
         return False
     with rewording(lambda text: f"{source}, target {text}{LABELS}"):

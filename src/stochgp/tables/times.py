@@ -165,34 +165,38 @@ def digits_of(numbers: np.ndarray) -> Any:
     return pc.call_function("if_else", [pa.array(integers), plain, others])
 
 
-def order_of(texts: Any, of_table: bool | None = None) -> tuple[bool, str]:
-    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same).
+def order_of(
+    different: Any, codes: Int64[np.ndarray, " N"], of_table: bool | None = None
+) -> tuple[bool, str, np.ndarray]:
+    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same; `dates_of` the different texts).
 
     A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month;
     else that in which different dates are evenly spaced; else that in which dates move least from row to row; else the day comes first.
     """
-    found = dates_of(texts, True)
-    numbers = np.flatnonzero(found["first"])
-    first, second = found["first"][numbers], found["second"][numbers]
+    found = {True: dates_of(different, True)}
+    rows = codes[found[True]["first"][codes] > 0]
+    first, second = found[True]["first"][rows], found[True]["second"][rows]
     if (first == second).all():
-        return True, ""
-    order, why = certain_order(found), ""
+        return True, "", found[True]
+    order, why = certain_order(found[True][codes]), ""
     if order is None and of_table is not None:
         order, why = of_table, ", as in other columns"
+    if order is not True:
+        found[False] = dates_of(different, False)
     if order is not None:
-        return order, f"dates with the {'day' if order else 'month'} first{why}"
-    times = {order: dates_of(texts, order)["micros"][numbers] for order in (True, False)}
+        return order, f"dates with the {'day' if order else 'month'} first{why}", found[order]
 
     def oddness(order: bool) -> tuple[bool, bool, int]:
-        micros = times[order]
+        micros = found[order]["micros"][rows]
         steps = np.diff(np.unique(micros))
         firsts = ((first if order else second) == 1).all() and np.ptp(micros % DAY) == 0 < len(steps)
         uneven = steps.max(initial=0) > _EVEN * steps.min(initial=YEAR)
         return not firsts, bool(uneven), int(np.abs(np.diff(micros)).sum())
 
-    order, row = min(times, key=oddness), int(np.argmax(first != second))
-    shown = f"{texts[int(numbers[row])].as_py()!r} {TAKEN} {day_of(times[order][row])}"
-    return order, f"dates that may have the day or the month first: by the days between them {shown}"
+    order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
+    shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(found[order]['micros'][row])}"
+    said = f"dates that may have the day or the month first: by the days between them {shown}"
+    return order, said, found[order]
 
 
 def certain_order(found: np.ndarray) -> bool | None:
