@@ -194,7 +194,7 @@ def order_of(
         return not firsts, bool(uneven), int(np.abs(np.diff(micros)).sum())
 
     order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
-    shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(found[order]['micros'][row])}"
+    shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
     said = f"dates that may have the day or the month first: by the days between them {shown}"
     return order, said, found[order]
 
