@@ -116,8 +116,8 @@ def test_values_that_overflow_name_their_row_and_column():
         (np.ones((2, 2, 2)), None, "shape"),
         (np.array([[1.0, np.nan]]), None, "column 2"),
         (np.array([[1e200, 1.0]]), None, "column 1"),
-        (np.ones((2, 1)), np.array([1.0, -1.0]), "not negative"),
-        (np.ones((2, 1)), np.zeros(2), "not all zero"),
+        (np.ones((2, 1)), np.array([1.0, -1.0]), "is negative"),
+        (np.ones((2, 1)), np.zeros(2), "is zero"),
     ],
 )
 def test_refusals(X, weight, words):

@@ -104,12 +104,6 @@ def read_training_rows(
     return rows.merged(packed), encoder
 
 
-def _has_rows(X: Any, n: int) -> bool:
-    """Whether X has n rows; False of sparse matrices and of what has no length, which are refused when they are read."""
-    is_sized = hasattr(X, "__len__") and not hasattr(X, "toarray") and getattr(X, "shape", None) != ()
-    return is_sized and len(X) == n
-
-
 def _known(
     X: Any,
     y: Float[np.ndarray, " N"],
@@ -127,7 +121,7 @@ def _known(
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
     unknown = np.isnan(y)
-    can_be_empty = not refuses and _has_rows(X, len(y))
+    can_be_empty = not refuses and X is not None and not hasattr(X, "toarray")  # sparse X is refused later
     empty = rows_without_values(X) if can_be_empty else np.zeros(len(y), bool)
     kept = np.ones(len(y), bool) if weight is None else weight > 0
     drop = unknown | empty | codes
