@@ -19,7 +19,7 @@ from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import FileTargets
+from stochgp.tables.targets import FileTargets, holds_classes
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -67,7 +67,7 @@ def divide_table(
     `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
     """
     table = data.read_table(source)
-    classify = data.holds_classes(table, target, source) if task == "auto" else task == "classes"
+    classify = holds_classes(table, target, source) if task == "auto" else task == "classes"
     imputes = estimator.missing != "refuse"
     X, y = split_off(table, target, source, classify, allow_missing=imputes)
     left_out = columns_left_out(X.column_names, target, chosen, source)
@@ -107,10 +107,10 @@ def divide_blocks(
 
 
 def _holds_classes(blocks: data.Blocks, target: str) -> bool:
-    """`data.holds_classes` of the first block that has rows."""
+    """`holds_classes` of the first block that has rows."""
     block = next(iter(blocks.only((target,))))
     with block.placing():
-        return data.holds_classes(block.table, target)
+        return holds_classes(block.table, target)
 
 
 def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:

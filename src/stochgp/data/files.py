@@ -15,7 +15,7 @@ from stochgp.context import FitContext
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Column, TableError, read_column, table_columns
-from stochgp.tables.encoding import DROP, TableEncoder, column_of
+from stochgp.tables.encoding import TableEncoder, column_of
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.readings import day_first_of
 from stochgp.tables.rules import few_values, joined, rule_of
@@ -181,7 +181,7 @@ def _few_values(
         with block.placing():
             rule, columns = rule.sees(block.table, target), table_columns(block.table)
             for name in blocks.inputs(block.table, target):
-                column = column_of(name, columns[name], missing != "refuse", DROP)
+                column = column_of(name, columns[name], missing != "refuse")
                 gaps |= {name} if column.missing.any() else set()
                 few = few_values(column)
                 found[name] = joined(found[name], few) if name in found else few

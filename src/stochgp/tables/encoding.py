@@ -28,7 +28,6 @@ from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
-DROP = "; drop it"
 OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
 MISSING = ("auto", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
@@ -98,7 +97,7 @@ class TableEncoder:
                 texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
                 day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
-                column = column_of(name, raw, imputes, DROP)
+                column = column_of(name, raw, imputes)
                 rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
@@ -209,9 +208,9 @@ class TableEncoder:
         return {name: columns[name] for name in names if name in columns}
 
 
-def column_of(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
+def column_of(name: str, raw: Any, imputes: bool) -> Column:
     """`read_any`; unless values are imputed, `read_column`, which raises TableError for missing or infinite ones."""
-    return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
+    return read_any(name, raw) if imputes else read_column(name, raw, remedy=REMEDY)
 
 
 def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRule:

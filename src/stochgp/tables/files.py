@@ -105,11 +105,6 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
     After a failure, the file at `path` is as before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
-
-    Parameters
-    ----------
-    path : path
-        The file, which is replaced.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)

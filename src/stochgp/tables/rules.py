@@ -38,49 +38,25 @@ _HELD = {
 class ColumnRule:
     """How one column becomes numbers.
 
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    kind : "number", "boolean", "text", "time" or "dropped"
-        A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics`; a time one
-        column for each of `parts`; a column that is dropped nothing.
-    levels : tuple of str
-        Of text: its values at fit, in alphabetical order.
-    parts : tuple of str
-        Of times: "days" since `start`, "yearday", "weekday", "hour", those that vary.
-    start : int
-        Of times: the first at fit, in microseconds since 1970.
-    zoned : bool
-        Whether times had a time zone, and are UTC.
-    fill : number, optional
-        The value for a missing one, for times in microseconds since 1970; of a dropped column its only number. Without it a missing text is
-        0 in all columns.
-    indicator : bool
-        Whether a further column is 1 where the value was missing.
-    reading : Reading, optional
-        How texts are read that stand for numbers or dates.
-    bound : Bound, optional
-        Beyond which numbers are moved nearer.
-    statistics : LevelStatistics, optional
-        Of the targets within each of many levels, in place of `levels`.
-    note, caution : str
-        What a user may not expect; which values are not taken as they are, or may be wrong: a warning of the fit.
+    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics` of the targets within
+    each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
     """
 
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
-    levels: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
-    start: int = 0
-    zoned: bool = False
-    fill: float | int | None = None
-    indicator: bool = False
-    reading: Reading | None = None
-    bound: Bound | None = None
-    statistics: LevelStatistics | None = None
-    note: str = ""
-    caution: str = ""
+    levels: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
+    parts: tuple[
+        str, ...
+    ] = ()  # of times: "days" since `start`, "yearday", "weekday", "hour", those that vary
+    start: int = 0  # the first time at fit, in microseconds since 1970
+    zoned: bool = False  # whether times had a time zone, and are UTC
+    fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
+    indicator: bool = False  # whether a further column is 1 where the value was missing
+    reading: Reading | None = None  # of texts that stand for numbers or dates
+    bound: Bound | None = None  # beyond which numbers are moved nearer
+    statistics: LevelStatistics | None = None  # of many levels
+    note: str = ""  # what a user may not expect
+    caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
 
     @property
     def output_names(self) -> tuple[str, ...]:

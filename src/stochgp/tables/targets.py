@@ -158,11 +158,6 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
 
     Text that is numbers in all rows is no label. Raises ValueError if the column is absent, and for text that is mostly numbers (with the first
     data row of another text), that is dates, or that has more than 50 different values.
-
-    Parameters
-    ----------
-    table, name, source : data frame, str, str
-        As of `target_column`.
     """
     column = _named_column(table, name, source, allow_missing=True)
     if column.kind != "text":
