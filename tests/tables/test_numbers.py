@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from stochgp.data import TableEncoder, read_table
-from stochgp.data.target_rows import read_labels, read_targets
 from stochgp.tables.columns import Caution
+from stochgp.tables.targets import read_labels, read_targets
 
 RNG = np.random.default_rng(0)
 N = 60

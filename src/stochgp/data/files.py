@@ -19,7 +19,7 @@ from stochgp.tables.encoding import TableEncoder, column_of
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.readings import day_first_of
 from stochgp.tables.rules import few_values, joined, rule_of
-from stochgp.tables.targets import REAL, FileTargets
+from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
 
 from .blocks import Block, Blocks, with_targets
@@ -29,7 +29,6 @@ from .reading import note_columns
 from .rows import Data
 from .splits import hash_keys, hash_rows
 from .standardise import NO_ROWS, Standardiser, Summary
-from .target_rows import checked_weights
 from .time_order import groups_in_time
 from .training import TrainingData
 

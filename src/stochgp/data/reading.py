@@ -25,12 +25,6 @@ from stochgp.data.fingerprint_rows import (
 )
 from stochgp.data.rows import Data
 from stochgp.data.standardise import first_not_finite, refuse_not_finite
-from stochgp.data.target_rows import (
-    read_groups,
-    read_targets,
-    read_weights,
-    refuse_no_targets,
-)
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
@@ -38,6 +32,12 @@ from stochgp.tables.columns import Caution, is_array, unmasked
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
+from stochgp.tables.targets import (
+    read_groups,
+    read_targets,
+    read_weights,
+    refuse_no_targets,
+)
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")

@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike
 from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import filled_up
 from stochgp.tables.columns import LARGEST
-
-from .target_rows import read_weights
+from stochgp.tables.targets import read_weights
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
 

@@ -1,24 +1,28 @@
-"""How the target's column becomes numbers or labels: of a table, and of files block by block."""
+"""Targets, labels, weights and groups as checked numbers: of arrays, of a column of a table, and of files block by block."""
 
 import logging
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Int32, Shaped
 
+from stochgp.context import FitContext
 from stochgp.names import did_you_mean
 from stochgp.warning import warn
 
 from .columns import (
     DURATIONS,
+    LARGEST,
     OF_DAY,
     Column,
     TableError,
+    is_missing,
     read_column,
     rewording,
     row_of_first,
     table_columns,
+    unmasked,
 )
 from .readings import Reading, as_read, reading_of
 from .rules import MAX_LEVELS
@@ -27,6 +31,8 @@ logger = logging.getLogger("stochgp.data")
 
 LABELS = "; if its values are labels of classes, give --task classes"
 MOST_CLASSES = 1_000  # different labels that are remembered
+LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
+MIN_RANGE = 1e-150  # of targets, whose square is not 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,3 +227,154 @@ def refuse_no_counts(y: np.ndarray) -> None:
 def _no_counts(y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
     """Which are no whole numbers of at least 0."""
     return (y < 0) | (y != np.floor(y))
+
+
+def name_of_targets(y: Any) -> str | None:
+    """That of a series; y itself where it is the name of a column of files."""
+    name = y if isinstance(y, str) else getattr(y, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def refuse_no_targets(estimator: Any, y: Any) -> None:
+    """Raises ValueError, as scikit-learn words it, where y is None."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+
+
+def read_targets(
+    y: Any, allow_missing: bool = False, context: FitContext | None = None
+) -> Float[np.ndarray, " N"]:
+    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
+
+    Durations become seconds, and times of day hours, with a warning, which
+    is recorded in the context. Dates are refused.
+    """
+    from sklearn.utils.validation import column_or_1d  # takes long to load
+
+    y = column_or_1d(unmasked(y), warn=True)
+    if y.dtype.kind == "c":
+        raise ValueError("Complex data not supported: y must be real numbers")
+    try:
+        if y.dtype.kind in "mM":  # NumPy would take their counts of some unit
+            raise TypeError(f"{y.dtype}")
+        y = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        try:
+            column = read_column("y", y, allow_missing=True)
+            y = target_numbers(column)
+            if column.note and context is not None:
+                context.record("target_unit", column.note, "the unit of targets and predictions")
+        except ValueError as refusal:
+            raise ValueError(f"y must be numbers: {refusal}") from error
+    there = y[np.isfinite(y)]
+    if len(there) and 0 < (width := np.max(there) - np.min(there)) < MIN_RANGE:
+        raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
+    bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
+    if bad.any():
+        row = int(np.argmax(bad))
+        what = "NaN" if np.isnan(y[row]) else "infinity or a value beyond 1e150"
+        raise ValueError(
+            f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
+        )
+    return y
+
+
+def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
+    """(The classes, sorted; the number of each row's, NaN where the label is missing). Raises ValueError where labels are no classes, and, with `missing="refuse"`, where any is missing."""
+    from sklearn.utils.multiclass import check_classification_targets  # takes long to load
+    from sklearn.utils.validation import column_or_1d
+
+    refuse_no_targets(estimator, y)
+    y = unmasked(y)
+    unknown = missing_labels(y)
+    if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
+        refuse_missing(y, "the label")
+    labels = column_or_1d(y, warn=True)
+    known = (
+        np.asarray(labels[~unknown].tolist()) if unknown.any() else labels
+    )  # in the dtype that they have alone
+    check_classification_targets(known)
+    if unknown.any() and known.dtype.kind == "f" and (known == np.floor(known)).all():
+        known = known.astype(np.int64)  # NumPy and pandas make floats of integers beside a missing one
+    classes, numbers = np.unique(known, return_inverse=True)
+    found = np.full(len(labels), np.nan)
+    found[~unknown] = numbers
+    return classes, found
+
+
+def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
+    """Raises ValueError where the rows to learn from are all of one of the classes."""
+    if len(np.unique(numbers)) < 2:
+        only = classes.tolist()[int(numbers[0])]
+        raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+
+
+def read_weights(
+    sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
+) -> Float[np.ndarray, " N"] | None:
+    """The weights [N]; one number stands for all rows; None where none are given.
+
+    Raises ValueError for another shape, negative ones, those beyond 1e30, and a sum of 0 unless that may be.
+    """
+    if sample_weight is None:
+        return None
+    # Masked weights become NaN, which is refused.
+    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
+    found = np.asarray(given, np.float64)
+    if found.shape != (len(X),):
+        raise ValueError(
+            f"sample_weight has the shape {found.shape} for {len(X)} rows; it must be [{len(X)}]"
+        )
+    found = checked_weights(found)
+    if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
+        raise ValueError("the sum of sample_weight is zero, or too small a number")
+    return found
+
+
+def checked_weights(
+    weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
+) -> Float[np.ndarray, " N"]:
+    """The weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
+    most = f"; a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
+    for bad, what, end in ((weight < 0, "negative, ", ""), (~(weight <= LARGEST_WEIGHT), "", most)):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ValueError(
+                f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
+            )
+    return weight
+
+
+def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
+    """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
+    groups = unmasked(groups)
+    found = np.asarray(groups)
+    refuse_missing(groups, "the group")
+    if found.shape != (n_rows,):
+        raise ValueError(
+            f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
+        )
+    try:
+        number = np.unique(found, return_inverse=True)[1]
+    except TypeError as error:
+        raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
+    return number.astype(np.int32)
+
+
+def refuse_missing(labels: Any, what: str) -> None:
+    """ValueError, with the first row, for labels that are None or NaN."""
+    missing = missing_labels(labels)
+    if missing.any():
+        row, count = int(np.argmax(missing)) + 1, int(missing.sum())
+        raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
+
+
+def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
+    """Which labels are None or NaN; in a list, before NumPy makes text of them."""
+    values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
+    values = values.reshape(-1)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(len(values), bool)
+    return np.array([is_missing(value) for value in values], bool)
