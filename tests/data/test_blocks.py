@@ -10,9 +10,8 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data.blocks import Blocks, with_targets
+from stochgp.data.blocks import Blocks, hash_rows, is_below, with_targets
 from stochgp.data.files import FileSource, open_files
-from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.tables import files as files_module
 

@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.splits import hash_keys
+from stochgp.data.blocks import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError

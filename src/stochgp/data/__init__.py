@@ -1,6 +1,7 @@
 """Data: rows in memory and in files, standardising, nearest rows; and what users need of `stochgp.tables`."""
 
 from stochgp.neighbours import Neighbours
+from stochgp.numerics.clustered import train_test_indices
 from stochgp.tables.columns import TableError
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import read_table, write_table
@@ -8,7 +9,6 @@ from stochgp.tables.molecules import Fingerprints, Morgan
 from stochgp.tables.targets import label_column, target_column
 
 from .blocks import Blocks
-from .splits import train_test_indices
 from .standardise import Standardiser
 
 __all__ = [

@@ -22,12 +22,11 @@ from stochgp.tables.rules import few_values, joined, rule_of
 from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
 
-from .blocks import Block, Blocks, with_targets
+from .blocks import Block, Blocks, hash_keys, hash_rows, with_targets
 from .fingerprint_rows import name_inputs
 from .memory import Source, padded
 from .reading import note_columns
 from .rows import Data
-from .splits import hash_keys, hash_rows
 from .standardise import NO_ROWS, Standardiser, Summary
 from .time_order import groups_in_time
 from .training import TrainingData
