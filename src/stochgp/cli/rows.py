@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import hash_keys
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import FileTargets, holds_classes
+from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -113,19 +113,21 @@ def _holds_classes(blocks: data.Blocks, target: str) -> bool:
         return holds_classes(block.table, target)
 
 
-def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:
-    """Yield the rows of DATA for a fitted estimator, in one table or in blocks, and their `Place`.
+def parts_of(
+    source: str, estimator: Any, blocks: data.Blocks | None = None
+) -> Iterator[tuple[pa.Table, Place]]:
+    """Yield the rows of DATA for a fitted estimator, in one table or in blocks, and their `Place`; or those of `blocks`.
 
     Columns of a text file in blocks have the types that they had at the fit.
     """
-    if not (is_large(source, estimator.memory_limit) if in_blocks is None else in_blocks):
+    if blocks is None and not is_large(source, estimator.memory_limit):
         yield data.read_table(source), functools.partial(naming, source)
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
-        for block in data.Blocks(Path(source), types=types):
+        for block in replace(blocks or data.Blocks(Path(source)), types=types):
             yield block.table, functools.partial(block.placing, source)
     except TooNarrowError as narrow:
         raise ValueError(
@@ -136,22 +138,19 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.Blocks | None = None
 ) -> Iterator[tuple[Labelled, Place]]:
-    """Yield the rows of DATA that can be scored, as `parts_of` does; only those of `aside` if it is given.
+    """Yield the rows of DATA, or of `aside`, that can be scored, as `parts_of` does.
 
     Warns of rows without a target, which are left out if missing values are imputed.
     """
     n_rows, n_skipped = 0, 0
-    for table, place in parts_of(source, estimator, None if aside is None else True):
+    for table, place in parts_of(source, estimator, aside):
         usable = _usable_rows(table, estimator, target)
         n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
         if usable.num_rows == 0:
             continue
         with place():
             part = split_off(usable, target, source, hasattr(estimator, "classes_"))
-            if aside is not None:
-                part = _set_aside(estimator, usable, part, aside, target)
-        if len(part[1]):
-            yield part, place
+        yield part, place
     if n_skipped and aside is None:
         warn(f"{n_skipped} of {n_rows} rows are left out of the scores, as a fit would leave them out")
 
@@ -177,17 +176,6 @@ def _usable_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
     if target not in table.column_names or estimator.missing == "refuse":
         return table
     return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
-
-
-def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blocks, target: str) -> Labelled:
-    """The rows of a block that its fit set aside."""
-    X, y = part
-    numbers = estimator._fitted.encoder.transform(without(X, reports.left_out(estimator)))
-    key = hash_keys(table, blocks.split_by) if blocks.split_by else None
-    classify = hasattr(estimator, "classes_")
-    codes = FileTargets("class", levels=estimator.classes_).numbers(table, target) if classify else y
-    among = blocks.holds(numbers, codes, key)
-    return X.filter(pa.array(among)), y[among]
 
 
 def split_off(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
-from stochgp.tables.columns import LARGEST, TableError, read_column, row_of_first
+from stochgp.tables.columns import LARGEST, TableError, read_any, read_column, row_of_first
 from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
 
 _ROW = re.compile(r"data row (\d+)")
@@ -49,6 +49,11 @@ class Block(NamedTuple):
         number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
         return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
 
+    def filtered(self, kept: Bool[np.ndarray, " N"]) -> "Block":
+        """These rows."""
+        numbers = np.flatnonzero(kept) if self.kept is None else self.kept[kept]
+        return self._replace(table=self.table.filter(pa.array(kept)), kept=numbers)
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -65,8 +70,7 @@ class Blocks:
     columns : tuple of str, optional
         The ones to read; None = all.
     part : (float, int, bool), optional
-        The share that a random division sets aside, its seed, and whether a reader is to keep the rows set aside (`holds`); None = all. Iterating gives
-        all rows.
+        The share that a random division sets aside, its seed, and whether to read the rows set aside, or the others; None = all.
     types : mapping of str to Arrow types
         Of columns of text files whose first rows do not show their type.
     weight : str, optional
@@ -144,7 +148,7 @@ class Blocks:
         return [name for name in table.column_names if name in wanted and name not in (target, self.weight)]
 
     def divided(self, fraction: float, seed: int) -> tuple["Blocks", "Blocks"]:
-        """(All but, and) the rows set aside: a row is one of them if the hash of its numbers says so, in whatever order or files rows are.
+        """(All but, and) the rows set aside: a row is one of them if the hash of its values says so, in whatever order or files rows are.
 
         Raises ValueError unless 0 < fraction < 1.
         """
@@ -152,27 +156,26 @@ class Blocks:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
 
-    def holds(
-        self,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        key: UInt64[np.ndarray, " N"] | None = None,
-    ) -> Bool[np.ndarray, " N"]:
-        """Which of the rows belong to `part`: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
-        if self.part is None:
-            return np.ones(len(y), bool)
-        fraction, seed, is_aside = self.part
-        hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
-        return is_below(hashes, fraction) == is_aside
-
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
             first = 0
             for table in tables_of(file, wanted, self.types):
-                if table.num_rows:
-                    yield Block(table, file, first)
+                block = Block(table, file, first)
+                if self.part is not None:
+                    with block.placing():
+                        block = block.filtered(self._in_part(table))
+                if block.table.num_rows:
+                    yield block
                 first += table.num_rows
+
+    def _in_part(self, table: pa.Table) -> Bool[np.ndarray, " N"]:
+        """Which rows belong to `part`: by their values in `split_by`, or in all columns that are read."""
+        assert self.part is not None
+        fraction, seed, is_aside = self.part
+        names = self.split_by or sorted(table.column_names)
+        hashes = hash_keys(table, names, allow_missing=not self.split_by)
+        return is_below(hash_again(hashes, seed), fraction) == is_aside
 
 
 def with_targets(
@@ -195,7 +198,7 @@ def with_targets(
         if dropped is not None:
             dropped.append(int(bad.sum()))
         if bad.any() and not bad.all():
-            block = block._replace(table=block.table.filter(pa.array(~bad)), kept=np.flatnonzero(~bad))
+            block = block.filtered(~bad)
         if not bad.all():
             yield block
 
@@ -208,11 +211,12 @@ def hash_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], seed: int
     return found
 
 
-def hash_keys(table: pa.Table, names: tuple[str, ...]) -> UInt64[np.ndarray, " N"]:
-    """64 bits of the values that a row has in these columns: of numbers and times as in `hash_rows`, of text by its UTF-8 bytes; none may be missing."""
+def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
+    """64 bits of the values that a row has in these columns: of numbers and times as in `hash_rows`, of text by its UTF-8 bytes."""
     found = np.zeros(table.num_rows, np.uint64)
     for name in names:
-        column = read_column(name, nw.from_native(table[name], series_only=True))
+        series = nw.from_native(table[name], series_only=True)
+        column = read_any(name, series) if allow_missing else read_column(name, series)
         bits = _bits_of_texts(column.values) if column.kind == "text" else _bits(column.values)
         found = _mixed(found ^ bits)
     return found
@@ -227,7 +231,8 @@ def _bits_of_texts(texts: Any) -> UInt64[np.ndarray, " N"]:
     whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     coded = whole.dictionary_encode()
     digests = [blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[coded.indices.to_numpy()]
+    found = np.frombuffer(b"".join([*digests, bytes(8)]), "<u8").astype(np.uint64)  # the last of no text
+    return found[coded.indices.fill_null(len(digests)).to_numpy()]
 
 
 def _bits(values: np.ndarray) -> UInt64[np.ndarray, " N"]:

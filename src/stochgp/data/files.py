@@ -80,9 +80,7 @@ class FileSource(Source):
                 if files.weight is not None:
                     weight = _weights(block, files.weight)
                 key = hash_keys(block.table, files.split_by) if files.split_by else None
-            rows = Data(X, y, weight, key)
-            rows = rows if files.part is None else rows.take(files.holds(X, y, key))
-            rows = rows.counted()
+            rows = Data(X, y, weight, key).counted()
             if len(rows):
                 yield replace(rows, y=self.rule.learned(rows.y)), block
 
