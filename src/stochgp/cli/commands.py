@@ -273,9 +273,9 @@ def predict(
     estimator = stochgp.load(model)
     parts = parts_of(source, estimator)
     with reports.table_on_stdout() if out == STDIO else table_writer(out) as write:
-        for table, place in parts:
-            with place():
-                write(reports.prediction_columns(estimator, table, levels))
+        for block in parts:
+            with block.placing(source):
+                write(reports.prediction_columns(estimator, block.table, levels))
 
 
 @app.command

@@ -1,8 +1,7 @@
 """DATA of the command line: a table in memory, or blocks of a folder or a large file, and its columns."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
+from stochgp.data.blocks import Block, with_targets
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
@@ -29,7 +29,6 @@ NUMBERS = 3  # copies of the numbers of a table in memory: its columns, the matr
 TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
 
 Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns, and the targets of the same rows
-Place = Callable[[], contextlib.AbstractContextManager]  # adds the place of rows to errors
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
@@ -113,22 +112,19 @@ def _holds_classes(blocks: data.Blocks, target: str) -> bool:
         return holds_classes(block.table, target)
 
 
-def parts_of(
-    source: str, estimator: Any, blocks: data.Blocks | None = None
-) -> Iterator[tuple[pa.Table, Place]]:
-    """Yield the rows of DATA for a fitted estimator, in one table or in blocks, and their `Place`; or those of `blocks`.
+def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> Iterator[Block]:
+    """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `blocks`.
 
     Columns of a text file in blocks have the types that they had at the fit.
     """
     if blocks is None and not is_large(source, estimator.memory_limit):
-        yield data.read_table(source), functools.partial(naming, source)
+        yield Block(data.read_table(source), Path(source), 0)
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
-        for block in replace(blocks or data.Blocks(Path(source)), types=types):
-            yield block.table, functools.partial(block.placing, source)
+        yield from replace(blocks or data.Blocks(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
@@ -137,29 +133,26 @@ def parts_of(
 
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.Blocks | None = None
-) -> Iterator[tuple[Labelled, Place]]:
+) -> Iterator[tuple[Labelled, Block]]:
     """Yield the rows of DATA, or of `aside`, that can be scored, as `parts_of` does.
 
     Warns of rows without a target, which are left out if missing values are imputed.
     """
-    n_rows, n_skipped = 0, 0
-    for table, place in parts_of(source, estimator, aside):
-        usable = _usable_rows(table, estimator, target)
-        n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
-        if usable.num_rows == 0:
-            continue
-        with place():
-            part = split_off(usable, target, source, hasattr(estimator, "classes_"))
-        yield part, place
-    if n_skipped and aside is None:
-        warn(f"{n_skipped} of {n_rows} rows are left out of the scores, as a fit would leave them out")
+    n_rows, dropped = 0, list[int]()
+    for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
+        with block.placing(source):
+            part = split_off(block.table, target, source, hasattr(estimator, "classes_"))
+        n_rows += len(part[1])
+        yield part, block
+    if (n_left := sum(dropped)) and aside is None:
+        warn(f"{n_left} of {n_rows + n_left} rows are left out of the scores, as a fit would leave them out")
 
 
-def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source: str) -> dict[str, float]:
+def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source: str) -> dict[str, float]:
     """`reports.scores` of all rows: means over the parts, of the squared error for rmse."""
     total, n_rows = dict[str, float](), 0
-    for part, place in parts:
-        with place():
+    for part, block in parts:
+        with block.placing(source):
             found = reports.scores(estimator, *part)
         n = int(found.pop("n"))
         n_rows += n
@@ -169,13 +162,6 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source:
         raise ValueError(f"{source}: there are no rows to score")
     means = {name: value / n_rows for name, value in total.items()}
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
-
-
-def _usable_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
-    """The rows with a target, if missing values are imputed."""
-    if target not in table.column_names or estimator.missing == "refuse":
-        return table
-    return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
 
 
 def split_off(

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -41,7 +41,8 @@ class Block(NamedTuple):
         except TooNarrowError:
             raise
         except ValueError as error:
-            raise self.placed(str(error).removeprefix(f"{source}, ")) from error
+            fault = str(error).removeprefix(f"{source}, ").removeprefix(f"{source}: ")
+            raise self.placed(fault) from error
 
     def placed(self, fault: str) -> TableError:
         """The error, with the name of the file and the rows' numbers in it."""
@@ -179,7 +180,7 @@ class Blocks:
 
 
 def with_targets(
-    blocks: Blocks, target: str, missing: str, dropped: list[int] | None = None
+    blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
     """The blocks without rows whose target is missing, infinite or beyond 1e150, whose numbers are added to `dropped`.
 
