@@ -15,6 +15,7 @@ from .columns import Column, both, is_number, whole
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
 FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
+FIRST_DATE, LAST_DATE = 180001, 21991231235959  # whole numbers that may be dates
 LOOKED_AT = 200  # different texts that show how most columns are read
 POINT_MONEY = frozenset(
     ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
@@ -158,14 +159,18 @@ def all_digits(column: Column) -> bool:
     return bool(pc.call_function("all", [found]).as_py())
 
 
-def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
-    """Numbers that are all dates such as 20141013, of which at least so many differ, as dates; None for others."""
+def numbers_as_dates(column: Column) -> Column | None:
+    """Whole numbers of one length that are all dates such as 20141013, 201410 or 201410131205, and of which 13 differ, as dates; None for others."""
     if column.kind != "number":
         return None
     numbers = column.values[~column.missing]
-    if not times.are_dates(numbers) or len(np.unique(numbers)) < fewest:
+    low, high = numbers.min(initial=np.inf), numbers.max(initial=0)
+    if not (FIRST_DATE <= low <= high <= LAST_DATE and (numbers == np.floor(numbers)).all()):
         return None
-    return as_read(DIGITS, with_digits(column))[0]
+    if len(str(int(low))) != len(str(int(high))) or len(np.unique(numbers)) < FEWEST_DATES:
+        return None
+    found, bad = as_read(DIGITS, with_digits(column))
+    return None if bad.any() else found
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " n"]]:

@@ -252,13 +252,9 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         first = int(np.argmin(read.missing))
         texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
         return read, both(texts if is_new else "", read.caution)
-    if (column.kind == "time") != (rule.kind == "time"):
+    are_times = column.kind == "time", rule.kind == "time"
+    if any(are_times) and not (all(are_times) and column.zoned == rule.zoned):
         raise _changed(rule, column)
-    if column.kind == "time" and column.zoned != rule.zoned:
-        raise TableError(
-            f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
-            f"{row_of_first(~column.missing)} on"
-        )
     return column, said
 
 
@@ -272,25 +268,19 @@ def _moved(rule: ColumnRule, column: Column) -> str:
     return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: nothing is known of what they do"
 
 
-def _zone(zoned: bool) -> str:
-    return "with a time zone" if zoned else "without a time zone"
-
-
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
     """The error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
     value = column.values[row]
-    shown = str(value.astype("datetime64[us]") if column.kind == "time" else value)
-    if column.kind == "text":
-        shown = repr(value.as_py())
-        if rule.kind == "time":
-            return TableError(
-                f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and {shown} at data row {row + 1} is not one: write dates as "
-                f"2011-01-31, with a time as 2011-01-31{'T05:00:00Z' if rule.zoned else ' 05:00:00'}"
-            )
+    shown = repr(value.as_py()) if column.kind == "text" else str(value)
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
+    holds, zone = _HELD[column.kind], {True: " with a time zone", False: " without a time zone"}
+    if column.kind == "time":
+        shown = str(value.astype("datetime64[us]"))
+        holds += zone[column.zoned] if rule.kind == "time" else ""
+    held += zone[rule.zoned] if rule.kind == "time" and column.kind in ("time", "text") else ""
     return TableError(
-        f"column {rule.name!r} held {held} at fit and holds {_HELD[column.kind]} now: {shown} at data row {row + 1}"
+        f"column {rule.name!r} held {held} at fit and holds {holds} now: {shown} at data row {row + 1}"
     )
 
 

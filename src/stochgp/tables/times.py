@@ -21,8 +21,6 @@ TAKEN = "is taken as"  # in notes on a reading that may be wrong
 # Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
 _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
-_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates
-_LENGTHS = {6, 8, 10, 12, 14}  # digits of a month, a day, an hour, a minute, a second
 _EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
 _CENTURY = 69  # two digits below it are of 20yy, as in POSIX
 
@@ -145,16 +143,6 @@ def dates_of(texts: Any, day_first: bool) -> np.ndarray:
             found[rest[matches]] = _read(match.drop_null(), day_first)
         rest = rest[~matches]
     return found
-
-
-def are_dates(numbers: np.ndarray) -> bool:
-    """Whether all are whole numbers such as 20141013, 201410 or 201410131205, and of one length."""
-    possible = (numbers >= _SMALLEST) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
-    if len(numbers) == 0 or not possible.all():
-        return False
-    texts = digits_of(np.unique(numbers))
-    lengths = set(pc.call_function("utf8_length", [texts]).to_pylist())
-    return len(lengths) == 1 and lengths <= _LENGTHS and bool(dates_of(texts, True)["is_date"].all())
 
 
 def digits_of(numbers: np.ndarray) -> Any:
