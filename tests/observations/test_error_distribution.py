@@ -304,10 +304,8 @@ def make_fitted(slope, law):
         A = np.asarray(system.operator.dense())
         weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
         base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, solver=Cholesky())
-    observation = Observation(
-        Standardiser.identity(()), Gaussian(noise), Standardiser.identity((3,)), "float64", law
-    )
-    return Fitted(None, base, observation)
+    observation = Observation(Standardiser.identity(()), Gaussian(noise), law)
+    return Fitted(None, Standardiser.identity((3,)), base, "float64", observation)
 
 
 @pytest.mark.parametrize(("slope", "trees"), [(0.0, True), (0.8, False), (0.8, True)])

@@ -196,8 +196,8 @@ def fold_out(kernel, rows, fold):
             A = K(Z, Z) + np.diag(np.full(len(Z), float(base.noise.level)) / seen.weights)
             mean = K(new, Z) @ np.linalg.solve(A, z)
             variance = np.diag(K(new, new) - K(new, Z) @ np.linalg.solve(A, K(Z, new)))
-        found = of_fit.observation.predict(mean[:, None], variance[:, None], part.X)
-        density[fold == k] = found.logpdf(part.y)
+        X_k = of_fit._rows(part.X)
+        density[fold == k] = of_fit.observation.predict(mean[:, None], variance[:, None], X_k).logpdf(part.y)
     return density
 
 

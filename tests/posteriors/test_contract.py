@@ -14,6 +14,7 @@ from toy import KEY
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
+from stochgp.data.standardise import ModelRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
@@ -149,9 +150,8 @@ def moments(posterior, Z):
 def observed(posterior, targets=None, noise=None):
     """With Gaussian noise."""
     targets = Standardiser.identity(()) if targets is None else targets
-    likelihood = Gaussian(known_noise(NOISE) if noise is None else noise)
-    observation = Observation(targets, likelihood, Standardiser.identity((D,)), "float64")
-    return Fitted(None, posterior, observation)
+    observation = Observation(targets, Gaussian(known_noise(NOISE) if noise is None else noise))
+    return Fitted(None, Standardiser.identity((D,)), posterior, "float64", observation)
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
@@ -317,7 +317,8 @@ def test_noise_of_the_input_is_added_row_by_row():
     assert_allclose(noisy**2 - clean**2, wanted, rtol=1e-9)
     clean, noisy = (fitted.covariance(NEAR, include_noise=given) for given in (False, True))
     assert_allclose(noisy - clean, np.diag(wanted), atol=1e-12)
-    draws = fitted.observation.draw_noise(NEAR, 4000, key=KEY)
+    rows = ModelRows(NEAR, fitted.inputs, fitted.dtype)
+    draws = fitted.observation.draw_noise(rows, 4000, key=KEY)
     assert_allclose(draws.var(axis=1), wanted, rtol=4 * (2 / 4000) ** 0.5)
 
 

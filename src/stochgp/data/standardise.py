@@ -154,36 +154,50 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
 MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
 
 
-def by_block(
-    evaluate: Callable,
-    X: Float[np.ndarray, "N D"],
-    inputs: Standardiser,
-    dtype: str,
-    n_block: int | None,
-    skips: bool = False,
-) -> tuple[np.ndarray, ...]:
-    """What `evaluate` returns for rows X of a user, standardised in `dtype`, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
+@dataclass(frozen=True, eq=False)
+class ModelRows:
+    """Rows X of a user, which the model sees standardised, in `dtype`. With `skips` rows of NaN are molecules that were left out."""
 
-    With None it is given MOST_ROWS rows at a time, and none to fill up. With `skips` rows of NaN are molecules that were left out, whose results are
-    NaN. Raises ValueError for inputs that are not finite, and where a result is not: inputs so far from the training rows that the features overflow.
-    """
-    results: tuple[np.ndarray, ...] = ()
-    skipped = np.isnan(X[:, 0]) if skips else np.zeros(len(X), bool)
-    X = np.where(skipped[:, None], np.zeros((), X.dtype), X) if skipped.any() else X
-    step = MOST_ROWS if n_block is None else n_block
-    with jax.enable_x64(True), kept_on_disk():
-        for start in range(0, len(X), step):
-            part = X[start : start + step]
-            Z = filled_up(inputs.transform(part, dtype, start), n_block or 0, 0.0)
-            values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
-            if not results:
-                results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
-            for result, value in zip(results, values, strict=True):
-                _refuse_overflow(value, part, start)
-                result[start : start + len(part)] = value
-    for result in results:
-        result[skipped] = np.nan
-    return results
+    X: Float[np.ndarray, "N D"]
+    inputs: Standardiser
+    dtype: str
+    skips: bool = False
+
+    def by_block(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
+        """What `evaluate` returns for the standardised rows, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
+
+        With None it is given MOST_ROWS rows at a time, and none to fill up. Results of skipped rows are NaN. Raises ValueError where a result
+        is not finite: inputs so far from the training rows that the features overflow.
+        """
+        results: tuple[np.ndarray, ...] = ()
+        skipped = np.isnan(self.X[:, 0]) if self.skips else np.zeros(len(self.X), bool)
+        X = np.where(skipped[:, None], np.zeros((), self.X.dtype), self.X) if skipped.any() else self.X
+        step = MOST_ROWS if n_block is None else n_block
+        with jax.enable_x64(True), kept_on_disk():
+            for start in range(0, len(X), step):
+                part = X[start : start + step]
+                Z = filled_up(self._standardised(part, self.dtype, start), n_block or 0, 0.0)
+                values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
+                if not results:
+                    results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
+                for result, value in zip(results, values, strict=True):
+                    _refuse_overflow(value, part, start)
+                    result[start : start + len(part)] = value
+        for result in results:
+            result[skipped] = np.nan
+        return results
+
+    def standardised(self, dtype: str | None = None) -> Float[np.ndarray, "N D"]:
+        """All of them at once, in their own dtype or in this one. ValueError for skipped ones."""
+        return self._standardised(self.X, self.dtype if dtype is None else dtype, 0)
+
+    def _standardised(self, part: np.ndarray, dtype: str, start: int) -> np.ndarray:
+        """Rows start, start + 1, … of a user; ValueError names those that are not finite."""
+        try:
+            return self.inputs.transform(part, dtype, start)
+        except ValueError:
+            refuse_not_finite(self.X)
+            raise
 
 
 def first_not_finite(X: Float[np.ndarray, " N *D"]) -> tuple[int, ...] | None:

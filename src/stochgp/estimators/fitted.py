@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from stochgp.data import Standardiser
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
-from stochgp.data.standardise import by_block
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws
@@ -38,25 +38,18 @@ def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 class Fitted:
     """A posterior of f given standardised inputs, what is observed of f, and the way from the user's inputs.
 
-    Rows come in blocks of the posterior's `block_rows`, the last one filled up.
+    `dtype` is that of the rows that the posterior sees. Rows come in blocks of the posterior's `block_rows`, the last one filled up.
     """
 
     encoder: Encoder | None
+    inputs: Standardiser
     posterior: AbstractPosterior
+    dtype: str
     observation: Observation
     seen: Seen | None = None  # the ranges of the training rows, None of packed fingerprints
     log_slope: float = 0.0  # the mean of log T' over the training rows, T the transform of targets
     slope_rows: float = 0.0  # how many these are
     stream: Any = None  # a `learning.Stream` that can go on, where one was learned from
-
-    @property
-    def inputs(self) -> Standardiser:
-        return self.observation.inputs
-
-    @property
-    def dtype(self) -> str:
-        """Of the rows that the posterior sees."""
-        return self.observation.dtype
 
     @property
     def targets(self) -> Standardiser:
@@ -100,42 +93,45 @@ class Fitted:
         """E f(x) in target units; of transformed targets and of counts E y, the mean of an observation."""
         if self.observation.outward is not None:
             return self.distribution(X).mean
-        (mean,) = self._moments(X, lambda Z: (self.posterior.mean(Z),))
-        return self.observation.to_target(mean, X)
+        posterior = self.posterior
+        rows = self._rows(X)
+        (mean,) = self._moments(rows, lambda Z: (posterior.mean(Z),))
+        return self.observation.to_target(mean, rows)
 
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
-        observation = self.observation
+        rows, observation = self._rows(X), self.observation
         if include_noise:
-            mean, std = observation.mean_and_std(*self._latent(X), X)
+            mean, std = observation.mean_and_std(*self._latent(rows), rows)
             return self.mean(X) if observation.corrects_probabilities else mean, std
-        mean, variance = self._moments(X, self.posterior.mean_and_variance)
-        mean, std = observation.of_function(mean, variance, X)
+        mean, variance = self._moments(rows, self.posterior.mean_and_variance)
+        mean, std = observation.of_function(mean, variance, rows)
         return mean if observation.outward is None else self.mean(X), std
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
-        return self.observation.predict(*self._latent(X), X)
+        rows = self._rows(X)
+        return self.observation.predict(*self._latent(rows), rows)
 
     def fold_out(self, rows: Data, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
         """Of an observation at each row of the fit, given the rows of other folds, at the hyperparameters of all rows, and around left-out values of trees.
 
         Of posteriors with `fold_out`; the rows are those of the fit, in their order.
         """
-        observation, X, posterior = self.observation, rows.X, typing.cast(Any, self.posterior)
+        observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
         z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
         if m is not None:
             values = typing.cast(Any, m).left_out(dataclasses.replace(rows, y=z))
         y = observation.targets.transform(z - values)
-        data = dataclasses.replace(rows, X=self.inputs.transform(X, self.dtype), y=y)
+        data = dataclasses.replace(rows, X=X.standardised(), y=y)
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
         if m is not None:
             # `predict` adds m(x), and the variance of m, which is largest where m has learned from a large error: its mean stands for it.
-            mean = mean + (values - m(X)) / observation.scale
-            own = m.variance(X) / observation.scale**2 / observation.variance_factor(X)
+            mean = mean + (values - m(rows.X)) / observation.scale
+            own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
             variance = variance + np.average(own, weights=rows.weights) - own
         return observation.predict(mean[:, None], variance[:, None], X)
 
@@ -149,21 +145,21 @@ class Fitted:
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
-        observation = self.observation
+        rows, observation = self._rows(X), self.observation
         if observation.outward is not None:
             raise ValueError(
                 "transformed targets and counts have no covariance to return: sample_y draws them jointly"
             )
         with jax.enable_x64(True):
-            found = self.posterior.covariance(self.inputs.transform(X, self.dtype))
-            scaled = observation.with_inflation(found, X)
+            found = self.posterior.covariance(rows.standardised())
+            scaled = observation.with_inflation(found, rows)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         new = known_instead(self.encoder, X)[0]
         if new.any():
             covariance[new, new] = self.mean_and_std(X[new], include_noise=False)[1] ** 2
         if include_noise:
-            moments = None if observation.has_noise else self._latent(X)
-            noise = observation.noise_variances(X, moments)
+            moments = None if observation.has_noise else self._latent(rows)
+            noise = observation.noise_variances(rows, moments)
             covariance[np.diag_indices(len(X))] += noise * self.target_scale**2
         return covariance
 
@@ -198,8 +194,9 @@ class Fitted:
         self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations at rows where functions have these values, as `Observation.sample`."""
-        moments = self._latent(X) if self.observation.draws_by_moments else None
-        return self.observation.sample(values, X, moments, key=key)
+        rows = self._rows(X)
+        moments = self._latent(rows) if self.observation.draws_by_moments else None
+        return self.observation.sample(values, rows, moments, key=key)
 
     def _functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         drawn, inflation = self.posterior.functions(n_samples, key=key), self.observation.inflation
@@ -207,28 +204,28 @@ class Fitted:
             return drawn
         return DispersedFunctions(self.posterior, inflation.scale, drawn)
 
-    def _latent(
-        self, X: Float[np.ndarray, "N D"]
-    ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
+    def _rows(self, X: np.ndarray) -> ModelRows:
+        return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)
+
+    def _latent(self, rows: ModelRows) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """(Means, variances) of the latent functions, standardised."""
-        mean, variance = self._moments(X, self.posterior.latent_moments)
+        mean, variance = self._moments(rows, self.posterior.latent_moments)
         return mean, variance
 
-    def _moments(self, X: Float[np.ndarray, "N D"], moments: Callable) -> tuple[np.ndarray, ...]:
+    def _moments(self, rows: ModelRows, moments: Callable) -> tuple[np.ndarray, ...]:
         """Means, or (means, variances), of rows. Those of a level that is new in a column of statistics: E m_l and E v_l + Var m_l over known levels l."""
-        skips, n_block = getattr(self.encoder, "morgan", None) is not None, self.posterior.block_rows
-        evaluate = lambda X: by_block(moments, X, self.inputs, self.dtype, n_block, skips)
-        found, (new, instead) = evaluate(X), known_instead(self.encoder, X)
+        evaluate = lambda of: of.by_block(moments, self.posterior.block_rows)
+        found, (new, instead) = evaluate(rows), known_instead(self.encoder, rows.X)
         if not new.any():
             return found
         parts, m = [], self.observation.mean_function
-        factor = self.observation.variance_factor(X[new])
-        for Z in instead:
-            mean, *variance = evaluate(Z)
+        factor = self.observation.variance_factor(self._rows(rows.X[new]))
+        for X in instead:
+            mean, *variance = evaluate(self._rows(X))
             if m is not None:
                 like = (-1, *(1,) * (mean.ndim - 1))
-                mean = mean + ((m(Z) - m(X[new])) / self.target_scale).reshape(like)
-                moved = (m.variance(Z) - m.variance(X[new])) / self.target_scale**2 / factor
+                mean = mean + ((m(X) - m(rows.X[new])) / self.target_scale).reshape(like)
+                moved = (m.variance(X) - m.variance(rows.X[new])) / self.target_scale**2 / factor
                 variance = [part + moved.reshape(like) for part in variance]
             parts.append((mean, *variance))
         means, *variances = (np.stack(part) for part in zip(*parts, strict=True))

@@ -14,7 +14,7 @@ from stochgp.data import Standardiser
 from stochgp.data.blocks import hash_again
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
-from stochgp.data.standardise import by_block
+from stochgp.data.standardise import ModelRows
 from stochgp.numerics.precision import full_precision
 from stochgp.observations import AbstractMeanFunction
 from stochgp.parameters import cast
@@ -79,7 +79,8 @@ class FunctionDraws(AbstractDraws):
     def _at(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        (values,) = by_block(lambda Z: (_apply(self.functions, Z),), X, inputs, self.dtype, ROWS)
+        rows = ModelRows(X, inputs, self.dtype)
+        (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), ROWS)
         values, m = targets.inverse(values), self.mean_function
         return self._back(
             values if m is None else values + m(X)[:, None] + m.deviations(X) @ np.asarray(self.normals)

@@ -18,7 +18,7 @@ from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.standardise import by_block
+from stochgp.data.standardise import ModelRows
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.devices import from_first, mesh_of, n_processes
@@ -212,17 +212,13 @@ def observation_model(
 ) -> Observation:
     """All that lies between f and an observation: likelihood, distribution of errors, transform and mean function."""
     is_count = getattr(estimator, "target", None) == "count"
-    dtype = data.dtype if posterior.dtype is None else posterior.dtype
-    found = Observation(
-        data.targets, likelihood, data.inputs, dtype, errors, data.transform, rounding=is_count
-    )
+    found = Observation(data.targets, likelihood, errors, data.transform, rounding=is_count)
     if data.transform is not None:
         found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
     if data.mean_function is None:
         return found
-    some = data.rows.X[random_rows(data.n_rows, ROWS_FOR_NOISE)]
-    moments, n_block = posterior.mean_and_variance, posterior.block_rows
-    _, variance = by_block(moments, some, data.inputs, data.dtype, n_block)
+    some = ModelRows(data.rows.X[random_rows(data.n_rows, ROWS_FOR_NOISE)], data.inputs, data.dtype)
+    _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
     return found.around(data.mean_function, learns_noise, variance)
 
 
@@ -236,7 +232,8 @@ def fitted_model(
 ) -> Fitted:
     """What predictions are made from, calibrated by the rows that were set aside for that. `stream` is what `partial_fit` goes on from."""
     fitted = Fitted(
-        data.encoder, posterior, observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
+        data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
+        observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
     )  # fmt: skip
     if data.left_out is None:
         return fitted

@@ -151,8 +151,10 @@ def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
     context.record("learner", type(learner).__name__, why)
     context.report |= {"batch_size": learner.batch_size, "gradients": learner.gradients}
     posterior = VariationalPosterior.of(gp, data.n_inputs)
-    observation = Observation(data.targets, likelihood_of(gp), data.inputs, estimator.dtype)
-    return Fitted(data.encoder, posterior, observation, Seen.of(data), stream=stream)
+    observation = Observation(data.targets, likelihood_of(gp))
+    return Fitted(
+        data.encoder, data.inputs, posterior, estimator.dtype, observation, Seen.of(data), stream=stream
+    )
 
 
 def stream_of(

@@ -2,7 +2,6 @@
 
 import math
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import equinox as eqx
@@ -13,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray
 from scipy.special import ndtr
 
 from stochgp.data import Standardiser
-from stochgp.data.standardise import by_block
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import (
     AbstractDistribution,
     ConformalScores,
@@ -36,7 +35,6 @@ EVERYWHERE = (-math.inf, math.inf)
 
 PerRow = Float[np.ndarray, " N"]
 Latent = Float[np.ndarray, "N L"]
-Inputs = Float[np.ndarray, "N D"]  # of a user
 
 
 def supported_by(y: PerRow) -> tuple[float, float]:
@@ -58,8 +56,6 @@ class Observation:
         Its mean is m, its scale s, a standard deviation, both in the units of T(y).
     likelihood : AbstractLikelihood
         Of z given the latent functions; its noise is in the units of z.
-    inputs, dtype : Standardiser, str
-        What the likelihood and the inflation see of inputs.
     inflation : Dispersion or None
         The predictive distribution of z; the noise of the likelihood is then a part of V alone.
     transform : AbstractTransform or None
@@ -76,8 +72,6 @@ class Observation:
 
     targets: Standardiser
     likelihood: AbstractLikelihood
-    inputs: Standardiser
-    dtype: str
     inflation: Dispersion | None = None
     transform: AbstractTransform | None = None
     correction: PITRecalibration | ConformalScores | None = None
@@ -163,15 +157,15 @@ class Observation:
         z = self.transformed(y)
         return z if self.mean_function is None else z - self.mean_function(X)
 
-    def to_target(self, z: Float[np.ndarray, " N *S"], X: Inputs) -> Float[np.ndarray, " N *S"]:
+    def to_target(self, z: Float[np.ndarray, " N *S"], X: ModelRows) -> Float[np.ndarray, " N *S"]:
         """s z + m + m(x), with the standardising undone, but not T."""
         found = self.targets.inverse(z)
         if self.mean_function is None:
             return found
-        m = self.mean_function(X)
+        m = self.mean_function(X.X)
         return found + m.reshape(-1, *(1,) * (found.ndim - 1))
 
-    def predict(self, mean: Latent, variance: Latent, X: Inputs) -> AbstractDistribution:
+    def predict(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """The distribution of an observation at each row."""
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
@@ -186,44 +180,45 @@ class Observation:
             return self.correction.at(level).interval(found)
         return found.interval(level)
 
-    def of_function(self, mean: PerRow, variance: PerRow, X: Inputs) -> tuple[PerRow, PerRow]:
+    def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
         mean, std = self.to_target(mean, X), self.scale * np.sqrt(self._inflated(variance, X))
         if self.outward is not None:
             std = Warped(Normal(mean, std), self.outward, self.support).std
         return mean, std
 
-    def mean_and_std(self, mean: Latent, variance: Latent, X: Inputs) -> tuple[PerRow, PerRow]:
+    def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean, standard deviation) of an observation at each row."""
         if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
         return self._normal(mean, variance, X)
 
-    def noise_variances(self, X: Inputs, moments: tuple[Latent, Latent] | None = None) -> PerRow:
+    def noise_variances(self, X: ModelRows, moments: tuple[Latent, Latent] | None = None) -> PerRow:
         """The noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
         ones, noise = np.ones(NOISE_ROWS), self._noise
         if isinstance(noise, ConstantNoise):
-            return np.full(len(X), self.noise_variance)
-        return self._noise_factor * self._by_block(lambda Z: noise_variances(noise, Z, ones), X)
+            return np.full(len(X.X), self.noise_variance)
+        (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
+        return self._noise_factor * found
 
-    def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: Inputs) -> Float[np.ndarray, "N N"]:
+    def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
         """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
         if self.inflation is not None and self.inflation.is_scaling:
-            root = np.sqrt(self.inflation.multiplier(self.inputs.transform(X, self.dtype)))
+            root = np.sqrt(self.inflation.multiplier(X.standardised()))
             covariance = root[:, None] * np.asarray(covariance) * root
         if self.mean_function is None:
             return covariance
-        d = self.mean_function.deviations(X) / self.scale
+        d = self.mean_function.deviations(X.X) / self.scale
         return np.asarray(covariance) + d @ d.T
 
     def sample(
         self,
         values: Float[np.ndarray, "N S"],
-        X: Inputs,
+        X: ModelRows,
         moments: tuple[Latent, Latent] | None = None,
         *,
         key: PRNGKeyArray,
@@ -249,9 +244,9 @@ class Observation:
         found = self.transform.inverse(drawn)
         return np.maximum(np.rint(found), 0.0) if self.rounding else found
 
-    def draw_noise(self, X: Inputs, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
+    def draw_noise(self, X: ModelRows, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
         """Independent Gaussian noise in the units of T(y)."""
-        draws = np.asarray(jax.random.normal(key, (len(X), n_samples), jnp.float32), np.float64)
+        draws = np.asarray(jax.random.normal(key, (len(X.X), n_samples), jnp.float32), np.float64)
         return self.scale * np.sqrt(self.noise_variances(X))[:, None] * draws
 
     @property
@@ -277,39 +272,36 @@ class Observation:
         nu = float(self.likelihood.df)
         return nu / (nu - 2) if nu > 2 else math.inf
 
-    def _untransformed(self, mean: Latent, variance: Latent, X: Inputs) -> AbstractDistribution:
+    def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         if self._is_normal:
             mean, std = self._normal(mean, variance, X)
             return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
         found, units = self._by_likelihood(mean, variance, X), (self.scale, float(self.targets.mean))
         found = found if units == (1.0, 0.0) else found.affine(*units)
-        return found if self.mean_function is None else found.affine(1.0, self.mean_function(X))
+        return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
-    def _normal(self, mean: Latent, variance: Latent, X: Inputs) -> tuple[PerRow, PerRow]:
+    def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         V = self._inflated(variance[:, 0], X) + self.noise_variances(X)
         return self.to_target(mean[:, 0], X), self.scale * np.sqrt(V)
 
-    def _by_likelihood(self, mean: Latent, variance: Latent, X: Inputs) -> AbstractDistribution:
+    def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
-        return self.likelihood.predictive(mean, variance, self.inputs.transform(X))
+        return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
-    def _inflated(self, variance: PerRow, X: Inputs) -> PerRow:
+    def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
         """c s(x) var f(x) + var m(x), in the units of z."""
         m, variance = self.mean_function, variance * self.variance_factor(X)
-        return variance if m is None else variance + m.variance(X) / self.scale**2
+        return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
-    def variance_factor(self, X: Inputs) -> PerRow | float:
+    def variance_factor(self, X: ModelRows) -> PerRow | float:
         """c s(x), the factor of the variance of f at each row."""
         if self.inflation is None or not self.inflation.is_scaling:
             return 1.0
-        return self._by_block(self.inflation.multiplier, X)
-
-    def _by_block(self, evaluate: Callable, X: Inputs) -> PerRow:
-        """The values at standardised rows; NaN for skipped ones."""
-        return by_block(lambda Z: (evaluate(Z),), X, self.inputs, self.dtype, NOISE_ROWS, skips=True)[0]
+        multiplier = self.inflation.multiplier
+        return X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)[0]
 
     def _drawn(
-        self, values: np.ndarray, mean: Latent, variance: Latent, X: Inputs, *, key: PRNGKeyArray
+        self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Draws of T(y) by the likelihood, given these values of the first latent function; the others are drawn independently at each row."""
         m, v = mean, variance
@@ -320,7 +312,7 @@ class Observation:
             f = (inward - prior) / self.scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
-            Z, wide = self.inputs.transform(X), cast(self.likelihood, np.float64)
+            Z, wide = X.standardised("float64"), cast(self.likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
         return self.to_target(np.asarray(draws).T, X)
