@@ -79,7 +79,7 @@ def test_a_loaded_feature_map_is_the_same_map(name, path):
 
 
 def test_every_kind_of_value_survives(path):
-    encoder = data.TableEncoder((ColumnRule("a", "text", ("x", "y")),), target="b")
+    encoder = data.TableEncoder((ColumnRule("a", "text", ("x", "y")),))
     tree = {
         "plain": [None, True, 3, -0.1, "ε", (), ((1,),), {}, math.inf, -math.inf],
         "standard": data.Standardiser.fit(np.arange(6.0).reshape(3, 2)),

@@ -163,7 +163,7 @@ def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) ->
     try:
         day_first, imputes = day_first_of(columns), missing != "refuse"
         found = [rule_of(c, imputes, day_first=day_first, gaps=c.name in gaps)[0] for c in columns]
-        return FileSource(blocks, TableEncoder(tuple(found), None, True, missing), target, rule, n_dropped)
+        return FileSource(blocks, TableEncoder(tuple(found), True, missing), target, rule, n_dropped)
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 

@@ -52,8 +52,6 @@ class TableEncoder:
     ----------
     columns : tuple of ColumnRule
         How each column of the training table becomes numbers, in their order; dropped columns included.
-    target : str, optional
-        The column that is no input, if the table has one.
     named : bool
         Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
     missing : "auto" or "refuse"
@@ -64,29 +62,19 @@ class TableEncoder:
     """
 
     columns: tuple[ColumnRule, ...]
-    target: str | None = None
     named: bool = True
     missing: str = "auto"
 
     @classmethod
-    def fit(
-        cls, table: Any, target: str | None = None, missing: str = "auto", targets: LevelTargets | None = None
-    ) -> "TableEncoder":
-        """The rules for every column but `target` of a data frame (pandas, polars, pyarrow) or array [N, D].
+    def fit(cls, table: Any, missing: str = "auto", targets: LevelTargets | None = None) -> "TableEncoder":
+        """The rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 levels needs `targets` of the rows, or the column `target` of numbers. Raises TableError, naming the column,
+        Text with more than 50 levels needs `targets` of the rows. Raises TableError, naming the column,
         if these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
         values (with the first data row and the count).
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
-        columns = table_columns(table)
-        inputs = {name: raw for name, raw in columns.items() if name != target}
-        if not inputs:
-            raise TableError(f"the table has no input columns beside the target {target!r}")
-        if targets is None and target in columns:
-            column = read_column(target, columns[target], allow_missing=True)
-            if column.kind == "number" and not column.missing.any():
-                targets = LevelTargets.of(column.values, 0)
+        inputs = table_columns(table)
         imputes, named, day_first = missing != "refuse", not is_array(table), None
         of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
@@ -105,7 +93,7 @@ class TableEncoder:
         if all(rule.kind == "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
-        return cls(tuple(rules), target, named, missing)
+        return cls(tuple(rules), named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -183,10 +171,10 @@ class TableEncoder:
         return found
 
     def unknown(self, table: Any) -> tuple[str, ...]:
-        """Names of columns that `transform` ignores; the target is not among them."""
+        """Names of columns that `transform` ignores."""
         if not self.named or is_array(table):
             return ()
-        known = {rule.name for rule in self.columns} | {self.target}
+        known = {rule.name for rule in self.columns}
         return tuple(name for name in table_columns(table) if name not in known)
 
     def _matched(self, table: Any) -> dict[str, Any]:
@@ -194,10 +182,9 @@ class TableEncoder:
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
-            inputs = [raw for name, raw in columns.items() if is_array(table) or name != self.target]
-            if len(inputs) != len(names):
-                raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(inputs)}")
-            return dict(zip(names, inputs, strict=True))
+            if len(columns) != len(names):
+                raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(columns)}")
+            return dict(zip(names, columns.values(), strict=True))
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
             others = [name for name in columns if name not in names]
