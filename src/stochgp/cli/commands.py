@@ -274,7 +274,7 @@ def predict(
     parts = parts_of(source, estimator)
     with reports.table_on_stdout() if out == STDIO else table_writer(out) as write:
         for block in parts:
-            with block.placing(source):
+            with block.placing():
                 write(reports.prediction_columns(estimator, block.table, levels))
 
 

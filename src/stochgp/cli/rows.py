@@ -16,7 +16,7 @@ from stochgp.budget import Budget
 from stochgp.cli import reports
 from stochgp.data.blocks import Block, with_targets
 from stochgp.names import did_you_mean, quoted
-from stochgp.tables.columns import rewording
+from stochgp.tables.columns import TableError, rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.targets import holds_classes
@@ -65,10 +65,10 @@ def divide_table(
 
     `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
     """
-    table = data.read_table(source)
-    classify = holds_classes(table, target, source) if task == "auto" else task == "classes"
-    imputes = estimator.missing != "refuse"
-    X, y = split_off(table, target, source, classify, allow_missing=imputes)
+    table, imputes = data.read_table(source), estimator.missing != "refuse"
+    with naming(source):
+        classify = holds_classes(table, target) if task == "auto" else task == "classes"
+        X, y = split_off(table, target, classify, allow_missing=imputes)
     left_out = columns_left_out(X.column_names, target, chosen, source)
     X = without(X, left_out)
     if test_fraction is None:
@@ -140,8 +140,8 @@ def labelled_parts(
     """
     n_rows, dropped = 0, list[int]()
     for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
-        with block.placing(source):
-            part = split_off(block.table, target, source, hasattr(estimator, "classes_"))
+        with block.placing():
+            part = split_off(block.table, target, hasattr(estimator, "classes_"))
         n_rows += len(part[1])
         yield part, block
     if (n_left := sum(dropped)) and aside is None:
@@ -152,7 +152,7 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source:
     """`reports.scores` of all rows: means over the parts, of the squared error for rmse."""
     total, n_rows = dict[str, float](), 0
     for part, block in parts:
-        with block.placing(source):
+        with block.placing():
             found = reports.scores(estimator, *part)
         n = int(found.pop("n"))
         n_rows += n
@@ -164,20 +164,18 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source:
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
-def split_off(
-    table: pa.Table, target: str, source: str, classify: bool = False, allow_missing: bool = False
-) -> Labelled:
+def split_off(table: pa.Table, target: str, classify: bool = False, allow_missing: bool = False) -> Labelled:
     """The inputs and the target column of a table: numbers (NaN if missing) or labels.
 
     Raises ValueError without such a column, or without any other.
     """
     if classify:
-        targets = data.label_column(table, target, source)
+        targets = data.label_column(table, target)
     else:
-        targets = data.target_column(table, target, source, allow_missing)
+        targets = data.target_column(table, target, allow_missing)
     inputs = without(table, [target])
     if not inputs.column_names:
-        raise ValueError(f"{source}: there are no columns beside the target {target!r}")
+        raise TableError(f"there are no columns beside the target {target!r}")
     return inputs, targets
 
 

@@ -34,15 +34,14 @@ class Block(NamedTuple):
     )
 
     @contextlib.contextmanager
-    def placing(self, source: str = "the table") -> Iterator[None]:
+    def placing(self) -> Iterator[None]:
         """Add the name of the file, and the rows' numbers in it, to errors of the block."""
         try:
             yield
         except TooNarrowError:
             raise
         except ValueError as error:
-            fault = str(error).removeprefix(f"{source}, ").removeprefix(f"{source}: ")
-            raise self.placed(fault) from error
+            raise self.placed(str(error)) from error
 
     def placed(self, fault: str) -> TableError:
         """The error, with the name of the file and the rows' numbers in it."""

@@ -105,7 +105,7 @@ def _refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray,
 
 
 def target_column(
-    table: Any, name: str, source: str = "the table", allow_missing: bool = False, reads_text: bool = True
+    table: Any, name: str, allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
     """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
@@ -118,15 +118,13 @@ def target_column(
         Of pandas, polars or pyarrow.
     name : str
         The target's column.
-    source : str
-        What messages call the table.
     allow_missing : bool
         Whether values may be missing; they are NaN.
     reads_text : bool
         False refuses text of any kind.
     """
-    column = _named_column(table, name, source, allow_missing)
-    with rewording(lambda text: f"{source}, target {text}"):
+    column = _named_column(table, name, allow_missing)
+    with rewording(lambda text: f"target {text}"):
         return target_numbers(column, reads_text)
 
 
@@ -159,19 +157,19 @@ def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
     return bad if 2 * bad.sum() < len(bad) else ~column.missing
 
 
-def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
+def holds_classes(table: Any, name: str) -> bool:
     """Whether the column `name` holds labels of classes: text or booleans.
 
     Text that is numbers in all rows is no label. Raises ValueError if the column is absent, and for text that is mostly numbers (with the first
     data row of another text), that is dates, or that has more than 50 different values.
     """
-    column = _named_column(table, name, source, allow_missing=True)
+    column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
     reading = reading_of(column, strict=True)[0]
     if reading is not None and reading.kind == "number":
         return False
-    with rewording(lambda text: f"{source}, target {text}{LABELS}"):
+    with rewording(lambda text: f"target {text}{LABELS}"):
         if reading is not None and reading.kind != "boolean":
             raise TableError(f"column {name!r} holds dates or times as text")
         stray = _no_number(column)
@@ -184,21 +182,19 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     return True
 
 
-def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
+def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
     """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
 
     Raises ValueError if it is absent (with the nearest name), holds dates, or has missing values.
 
     Parameters
     ----------
-    table, name, source : data frame, str, str
+    table, name : data frame, str
         As of `target_column`.
     """
-    column = _named_column(table, name, source)
+    column = _named_column(table, name)
     if column.kind == "time":
-        raise TableError(
-            f"{source}, target column {name!r} holds dates or times; classes are text or numbers"
-        )
+        raise TableError(f"target column {name!r} holds dates or times; classes are text or numbers")
     if column.kind == "text":
         return np.array(column.values.to_pylist(), dtype=object)
     with np.errstate(invalid="ignore"):  # numbers that no integer holds
@@ -206,11 +202,11 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
     return whole if (whole == column.values).all() else column.values
 
 
-def _named_column(table: Any, name: str, source: str, allow_missing: bool = False) -> Column:
+def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
     columns = table_columns(table)
     if name not in columns:
-        raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
-    with rewording(lambda text: f"{source}, target {text}"):
+        raise TableError(f"there is no column {name!r}; {did_you_mean(name, columns)}")
+    with rewording(lambda text: f"target {text}"):
         return read_column(name, columns[name], allow_missing)
 
 
