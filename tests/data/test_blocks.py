@@ -192,7 +192,8 @@ def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
     with pytest.raises(ValueError, match="target column 'y' has 1 missing or infinite value"):
         list(FileSource(blocks, encoder, "y").read())
     (block,) = with_targets(blocks, "y", "auto")
-    assert "data row 3" in str(block.placed("odd at data row 2"))
+    with pytest.raises(ValueError, match=r"later\.parquet: odd at data row 3"), block.placing():
+        raise ValueError("odd at data row 2")
 
 
 def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):

@@ -118,7 +118,8 @@ def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> 
     Columns of a text file in blocks have the types that they had at the fit.
     """
     if blocks is None and not is_large(source, estimator.memory_limit):
-        yield Block(data.read_table(source), Path(source), 0)
+        table = data.read_table(source)
+        yield Block(table, Path(source), np.arange(table.num_rows))
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"

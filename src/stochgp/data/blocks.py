@@ -24,14 +24,11 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Block(NamedTuple):
-    """Some rows of a file that follow one another."""
+    """Some rows of a file."""
 
     table: pa.Table
     file: Path
-    first_row: int  # in its file, from 0
-    kept: Int[np.ndarray, " N"] | None = (
-        None  # numbers of the rows that were not left out, from 0; None = of all
-    )
+    rows: Int[np.ndarray, " N"]  # their numbers in the file, from 0
 
     @contextlib.contextmanager
     def placing(self) -> Iterator[None]:
@@ -41,18 +38,12 @@ class Block(NamedTuple):
         except TooNarrowError:
             raise
         except ValueError as error:
-            raise self.placed(str(error)) from error
-
-    def placed(self, fault: str) -> TableError:
-        """The error, with the name of the file and the rows' numbers in it."""
-        read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
-        number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
-        return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
+            number = lambda found: f"data row {self.rows[int(found[1]) - 1] + 1}"
+            raise TableError(f"{self.file}: {_ROW.sub(number, str(error))}") from error
 
     def filtered(self, kept: Bool[np.ndarray, " N"]) -> "Block":
         """These rows."""
-        numbers = np.flatnonzero(kept) if self.kept is None else self.kept[kept]
-        return self._replace(table=self.table.filter(pa.array(kept)), kept=numbers)
+        return Block(self.table.filter(pa.array(kept)), self.file, self.rows[kept])
 
 
 @dataclass(frozen=True)
@@ -161,7 +152,7 @@ class Blocks:
         for file in self.files():
             first = 0
             for table in tables_of(file, wanted, self.types):
-                block = Block(table, file, first)
+                block = Block(table, file, first + np.arange(table.num_rows))
                 if self.part is not None:
                     with block.placing():
                         block = block.filtered(self._in_part(table))
@@ -194,13 +185,12 @@ def with_targets(
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
-            raise block.placed(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
+            with block.placing():
+                raise TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
         if dropped is not None:
             dropped.append(int(bad.sum()))
-        if bad.any() and not bad.all():
-            block = block.filtered(~bad)
         if not bad.all():
-            yield block
+            yield block.filtered(~bad) if bad.any() else block
 
 
 def hash_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
