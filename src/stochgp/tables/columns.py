@@ -288,6 +288,8 @@ def _is_of_objects(native: Any) -> bool:
 
 def _read_objects(name: str, values: list[Any]) -> Column:
     """Objects of Python by their kinds; of more than one kind, as texts."""
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # texts alone, in a tenth of the time
+        return _read_arrow(name, pa.array(values, pa.large_string(), from_pandas=True))
     values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
     there = [value for value, absent in zip(values, missing, strict=True) if not absent]
