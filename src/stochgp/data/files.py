@@ -86,15 +86,12 @@ class FileSource(Source):
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
-        if self.scales is None:
-            raise ValueError("the rows of files are not standardised yet")
+        assert self.scales is not None  # as `read_files` returns it
         for rows, block in self.read():
             for start in range(0, len(rows), size):
-                part = rows.take(slice(start, start + size))
-                try:
-                    yield padded(part.standardised(*self.scales, self.dtype), size, self.dtype)
-                except ValueError as error:
-                    raise ValueError(f"{block.file}: {error}") from error
+                with block.placing():
+                    part = rows.take(slice(start, start + size)).standardised(*self.scales, self.dtype)
+                yield padded(part, size, self.dtype)
 
 
 def open_files(
