@@ -201,8 +201,9 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
         return
     if encoder.notes:
         context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
-    for caution in encoder.cautions:
-        warn(caution, UserWarning, stacklevel=5)
+    for rule in encoder.columns:
+        if rule.caution:
+            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
 
 
 def read_inputs_at_fit(

@@ -112,11 +112,6 @@ class TableEncoder:
         found = {rule.name: both(rule.note, rule.caution) for rule in self.columns}
         return {name: text for name, text in found.items() if text}
 
-    @property
-    def cautions(self) -> list[Caution]:
-        """Which values are not taken as they are, or may be wrong: a line for a column."""
-        return [Caution(f"column {rule.name!r}: {rule.caution}") for rule in self.columns if rule.caution]
-
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
 

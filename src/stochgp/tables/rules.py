@@ -70,10 +70,6 @@ class ColumnRule:
             names = [] if self.kind == "dropped" else [self.name]
         return (*names, f"{self.name}=(missing)") if self.indicator else tuple(names)
 
-    def noting(self, text: str) -> "ColumnRule":
-        """The rule with a further note."""
-        return replace(self, note=both(self.note, text))
-
 
 def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
     """The rule of a column that is not learned from."""
@@ -131,10 +127,11 @@ def _rule_of_numbers(rule: ColumnRule, present: np.ndarray, bounded: bool) -> Co
     if bound is None:
         return rule
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
-    return replace(rule, bound=bound).noting(
+    said = (
         f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
         f"{bound.center + reach:.6g} are moved nearer, by a logarithm"
     )
+    return replace(rule, bound=bound, note=both(rule.note, said))
 
 
 def _rule_of_levels(
@@ -152,7 +149,7 @@ def _rule_of_levels(
         )
     found = statistics_of(column.values, levels, targets)
     said = f"{len(levels)} different texts are encoded by {', '.join(found.names)} of the targets of their rows, for training rows by other rows"
-    return replace(rule, statistics=found).noting(said)
+    return replace(rule, statistics=found, note=both(rule.note, said))
 
 
 def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
