@@ -75,17 +75,17 @@ class TableEncoder:
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
-        imputes, named, day_first = missing != "refuse", not is_array(table), None
+        imputes, named = missing != "refuse", not is_array(table)
         of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
         alike: dict[Any, str] = {}
         with rewording(lambda text: text + of_array):
-            if named:
-                texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
-                day_first = day_first_of(read_any(*item) for item in texts)
+            others = [name for name in inputs if named and not inputs[name].dtype.is_numeric()]
+            read = {name: column_of(name, inputs[name], imputes) for name in others}
+            day_first = day_first_of(read.values())
             for name, raw in inputs.items():
-                column = column_of(name, raw, imputes)
+                column = read.pop(name, None) or column_of(name, raw, imputes)
                 rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
