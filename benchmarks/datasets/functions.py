@@ -15,8 +15,8 @@ from jaxtyping import Float
 from numpy.typing import DTypeLike
 
 from stochgp import budget
-from stochgp.data.splits import count_test_rows
 from stochgp.names import did_you_mean
+from stochgp.numerics.clustered import count_test_rows
 
 from .dataset import Dataset
 

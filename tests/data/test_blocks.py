@@ -10,9 +10,8 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data.blocks import Blocks, with_targets
+from stochgp.data.blocks import Blocks, hash_rows, is_below, with_targets
 from stochgp.data.files import FileSource, open_files
-from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.tables import files as files_module
 
@@ -105,7 +104,8 @@ def test_a_sample_is_uniform():
 
 
 def test_a_division_is_of_the_rows_and_its_parts_are_all_of_them(table, tmp_path):
-    path = written(table, tmp_path / "rows.parquet")
+    """Times are left out: they are days since the first of each part."""
+    path = written(table.drop_columns(["time"]), tmp_path / "rows.parquet")
     rest, aside = Blocks.of(path).divided(0.3, seed=5)
     both = [in_order(*pair(rows_of(part).sample)) for part in (rest, aside)]
     assert len(both[0]) + len(both[1]) == N
@@ -192,7 +192,8 @@ def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
     with pytest.raises(ValueError, match="target column 'y' has 1 missing or infinite value"):
         list(FileSource(blocks, encoder, "y").read())
     (block,) = with_targets(blocks, "y", "auto")
-    assert "data row 3" in str(block.placed("odd at data row 2"))
+    with pytest.raises(ValueError, match=r"later\.parquet: odd at data row 3"), block.placing():
+        raise ValueError("odd at data row 2")
 
 
 def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):

@@ -130,7 +130,7 @@ def test_a_weight_beyond_all_counts_is_refused(estimator):
             np.where(np.arange(80) == 4, -1.0, 1.0),
             r"sample_weight is negative, -1, at row 5 \(rows count from 1\)",
         ),
-        (np.where(np.arange(80) == 4, np.nan, 1.0), "sample_weight contains NaN"),
+        (np.where(np.arange(80) == 4, np.nan, 1.0), "sample_weight is nan"),
         (np.zeros(80), "the sum of sample_weight is zero"),
     ],
 )

@@ -16,6 +16,7 @@ from stochgp.data.rows import Data
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import codec, files
 from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
+from stochgp.tables.rules import ColumnRule
 
 D, KEY = 3, jax.random.key(2)
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(7, D)), jnp.float32)
@@ -78,7 +79,7 @@ def test_a_loaded_feature_map_is_the_same_map(name, path):
 
 
 def test_every_kind_of_value_survives(path):
-    encoder = data.TableEncoder((data.ColumnRule("a", "text", ("x", "y")),), target="b")
+    encoder = data.TableEncoder((ColumnRule("a", "text", ("x", "y")),))
     tree = {
         "plain": [None, True, 3, -0.1, "ε", (), ((1,),), {}, math.inf, -math.inf],
         "standard": data.Standardiser.fit(np.arange(6.0).reshape(3, 2)),

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from stochgp.data import TableEncoder, read_table
-from stochgp.data.target_rows import read_labels, read_targets
 from stochgp.tables.columns import Caution
+from stochgp.tables.targets import read_labels, read_targets
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -21,7 +21,8 @@ def encoded(column, new=None):
     frame = lambda values: pd.DataFrame({"a": values, "x": np.arange(float(len(values)))})
     encoder = TableEncoder.fit(frame(column))
     X, said = encoder.encoded(frame(column if new is None else new))
-    return X[:, 0], encoder.cautions if new is None else said
+    of_fit = [f"column {rule.name!r}: {rule.caution}" for rule in encoder.columns if rule.caution]
+    return X[:, 0], of_fit if new is None else said
 
 
 def test_between_semicolons_a_comma_is_the_decimal_mark(tmp_path):

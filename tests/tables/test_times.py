@@ -108,10 +108,10 @@ def test_times_with_a_zone_are_utc():
         assert TableEncoder.fit(table).output_names == encoder.output_names
     shifted = pd.DataFrame({"when": ["2011-01-01T02:00:00+02:00"]})
     assert encoder.transform(shifted)[0, 0] == 0.0
-    assert "held dates with a time zone at fit, and now they are without one" in refusal(
+    assert "held dates with a time zone at fit and holds dates without a time zone now" in refusal(
         encoder.transform, TABLES["pandas"]()
     )
-    assert "held dates without a time zone at fit, and now they are with one, from data row 1 on" in refusal(
+    assert "without a time zone at fit and holds dates with a time zone now: 2" in refusal(
         TableEncoder.fit(TABLES["pandas"]()).transform, berlin
     )
 
@@ -131,7 +131,7 @@ def test_text_that_is_no_date_is_named_with_its_row(row):
     encoder = TableEncoder.fit(pd.DataFrame({"when": dates}), missing="refuse")
     dates[row] = "2011-02-30"
     message = refusal(encoder.transform, pd.DataFrame({"when": dates}))
-    assert "'when'" in message and f"'2011-02-30' at data row {row + 1} is not one" in message
+    assert "'when'" in message and f"holds text now: '2011-02-30' at data row {row + 1}" in message
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_text_that_is_no_date_is_named_with_its_row(row):
         ([5, 6], "'when' held dates at fit and holds numbers now: 5.0 at data row 1"),
         ([True, False], "held dates at fit and holds true and false now"),
         (["2011-01-01", None], "'when' has 1 missing or infinite value, at data row 2"),
-        (["2011-01-01", "2011-01-01T00:00:00Z"], "'2011-01-01T00:00:00Z' at data row 2 is not one"),
+        (["2011-01-01", "2011-01-01T00:00:00Z"], "holds text now: '2011-01-01T00:00:00Z' at data row 2"),
         (pd.to_timedelta([1, 2]), "held dates at fit and holds numbers now"),
     ],
 )

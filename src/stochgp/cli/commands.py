@@ -264,18 +264,18 @@ def predict(
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
     """
     load_code(code)
-    from stochgp import data
     from stochgp.cli.rows import parts_of
+    from stochgp.tables.files import table_writer
 
     if out != STDIO:
         _check_outputs(out, None, [model, source, *(code or ())])
     levels = reports.parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     parts = parts_of(source, estimator)
-    with reports.table_on_stdout() if out == STDIO else data.table_writer(out) as write:
-        for table, place in parts:
-            with place():
-                write(reports.prediction_columns(estimator, table, levels))
+    with reports.table_on_stdout() if out == STDIO else table_writer(out) as write:
+        for block in parts:
+            with block.placing():
+                write(reports.prediction_columns(estimator, block.table, levels))
 
 
 @app.command

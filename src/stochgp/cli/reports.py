@@ -28,7 +28,7 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
 
 @contextlib.contextmanager
 def table_on_stdout() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """`data.table_writer` as CSV text on the standard output."""
+    """`tables.files.table_writer` as CSV text on the standard output."""
     import pyarrow as pa
     from pyarrow import csv
 

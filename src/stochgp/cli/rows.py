@@ -1,8 +1,8 @@
 """DATA of the command line: a table in memory, or blocks of a folder or a large file, and its columns."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.splits import hash_keys
+from stochgp.data.blocks import Block, with_targets
 from stochgp.names import did_you_mean, quoted
-from stochgp.tables.columns import rewording
+from stochgp.tables.columns import TableError, rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.targets import FileTargets
+from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -29,7 +29,6 @@ NUMBERS = 3  # copies of the numbers of a table in memory: its columns, the matr
 TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
 
 Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns, and the targets of the same rows
-Place = Callable[[], contextlib.AbstractContextManager]  # adds the place of rows to errors
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
@@ -66,10 +65,10 @@ def divide_table(
 
     `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
     """
-    table = data.read_table(source)
-    classify = data.holds_classes(table, target, source) if task == "auto" else task == "classes"
-    imputes = estimator.missing != "refuse"
-    X, y = split_off(table, target, source, classify, allow_missing=imputes)
+    table, imputes = data.read_table(source), estimator.missing != "refuse"
+    with naming(source):
+        classify = holds_classes(table, target) if task == "auto" else task == "classes"
+        X, y = split_off(table, target, classify, allow_missing=imputes)
     left_out = columns_left_out(X.column_names, target, chosen, source)
     X = without(X, left_out)
     if test_fraction is None:
@@ -107,26 +106,26 @@ def divide_blocks(
 
 
 def _holds_classes(blocks: data.Blocks, target: str) -> bool:
-    """`data.holds_classes` of the first block that has rows."""
+    """`holds_classes` of the first block that has rows."""
     block = next(iter(blocks.only((target,))))
     with block.placing():
-        return data.holds_classes(block.table, target)
+        return holds_classes(block.table, target)
 
 
-def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iterator[tuple[pa.Table, Place]]:
-    """Yield the rows of DATA for a fitted estimator, in one table or in blocks, and their `Place`.
+def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> Iterator[Block]:
+    """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `blocks`.
 
     Columns of a text file in blocks have the types that they had at the fit.
     """
-    if not (is_large(source, estimator.memory_limit) if in_blocks is None else in_blocks):
-        yield data.read_table(source), functools.partial(naming, source)
+    if blocks is None and not is_large(source, estimator.memory_limit):
+        table = data.read_table(source)
+        yield Block(table, Path(source), np.arange(table.num_rows))
         return
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
-        for block in data.Blocks(Path(source), types=types):
-            yield block.table, functools.partial(block.placing, source)
+        yield from replace(blocks or data.Blocks(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
@@ -135,32 +134,26 @@ def parts_of(source: str, estimator: Any, in_blocks: bool | None = None) -> Iter
 
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.Blocks | None = None
-) -> Iterator[tuple[Labelled, Place]]:
-    """Yield the rows of DATA that can be scored, as `parts_of` does; only those of `aside` if it is given.
+) -> Iterator[tuple[Labelled, Block]]:
+    """Yield the rows of DATA, or of `aside`, that can be scored, as `parts_of` does.
 
     Warns of rows without a target, which are left out if missing values are imputed.
     """
-    n_rows, n_skipped = 0, 0
-    for table, place in parts_of(source, estimator, None if aside is None else True):
-        usable = _usable_rows(table, estimator, target)
-        n_rows, n_skipped = n_rows + table.num_rows, n_skipped + table.num_rows - usable.num_rows
-        if usable.num_rows == 0:
-            continue
-        with place():
-            part = split_off(usable, target, source, hasattr(estimator, "classes_"))
-            if aside is not None:
-                part = _set_aside(estimator, usable, part, aside, target)
-        if len(part[1]):
-            yield part, place
-    if n_skipped and aside is None:
-        warn(f"{n_skipped} of {n_rows} rows are left out of the scores, as a fit would leave them out")
+    n_rows, dropped = 0, list[int]()
+    for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
+        with block.placing():
+            part = split_off(block.table, target, hasattr(estimator, "classes_"))
+        n_rows += len(part[1])
+        yield part, block
+    if (n_left := sum(dropped)) and aside is None:
+        warn(f"{n_left} of {n_rows + n_left} rows are left out of the scores, as a fit would leave them out")
 
 
-def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source: str) -> dict[str, float]:
+def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source: str) -> dict[str, float]:
     """`reports.scores` of all rows: means over the parts, of the squared error for rmse."""
     total, n_rows = dict[str, float](), 0
-    for part, place in parts:
-        with place():
+    for part, block in parts:
+        with block.placing():
             found = reports.scores(estimator, *part)
         n = int(found.pop("n"))
         n_rows += n
@@ -172,38 +165,18 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Place]], source:
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
-def _usable_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
-    """The rows with a target, if missing values are imputed."""
-    if target not in table.column_names or estimator.missing == "refuse":
-        return table
-    return table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
-
-
-def _set_aside(estimator: Any, table: pa.Table, part: Labelled, blocks: data.Blocks, target: str) -> Labelled:
-    """The rows of a block that its fit set aside."""
-    X, y = part
-    numbers = estimator._fitted.encoder.transform(without(X, reports.left_out(estimator)))
-    key = hash_keys(table, blocks.split_by) if blocks.split_by else None
-    classify = hasattr(estimator, "classes_")
-    codes = FileTargets("class", levels=estimator.classes_).numbers(table, target) if classify else y
-    among = blocks.holds(numbers, codes, key)
-    return X.filter(pa.array(among)), y[among]
-
-
-def split_off(
-    table: pa.Table, target: str, source: str, classify: bool = False, allow_missing: bool = False
-) -> Labelled:
+def split_off(table: pa.Table, target: str, classify: bool = False, allow_missing: bool = False) -> Labelled:
     """The inputs and the target column of a table: numbers (NaN if missing) or labels.
 
     Raises ValueError without such a column, or without any other.
     """
     if classify:
-        targets = data.label_column(table, target, source)
+        targets = data.label_column(table, target)
     else:
-        targets = data.target_column(table, target, source, allow_missing)
+        targets = data.target_column(table, target, allow_missing)
     inputs = without(table, [target])
     if not inputs.column_names:
-        raise ValueError(f"{source}: there are no columns beside the target {target!r}")
+        raise TableError(f"there are no columns beside the target {target!r}")
     return inputs, targets
 
 

@@ -1,51 +1,49 @@
-"""The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows."""
+"""The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows; and their random division by hashes."""
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
-from stochgp.tables.columns import LARGEST, TableError, row_of_first
+from stochgp.tables.columns import LARGEST, TableError, read_any, read_column, row_of_first
 from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
 
-from .splits import hash_again, hash_rows, is_below
-
 _ROW = re.compile(r"data row (\d+)")
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Block(NamedTuple):
-    """Some rows of a file that follow one another."""
+    """Some rows of a file."""
 
     table: pa.Table
     file: Path
-    first_row: int  # in its file, from 0
-    kept: Int[np.ndarray, " N"] | None = (
-        None  # numbers of the rows that were not left out, from 0; None = of all
-    )
+    rows: Int[np.ndarray, " N"]  # their numbers in the file, from 0
 
     @contextlib.contextmanager
-    def placing(self, source: str = "the table") -> Iterator[None]:
+    def placing(self) -> Iterator[None]:
         """Add the name of the file, and the rows' numbers in it, to errors of the block."""
         try:
             yield
         except TooNarrowError:
             raise
         except ValueError as error:
-            raise self.placed(str(error).removeprefix(f"{source}, ")) from error
+            number = lambda found: f"data row {self.rows[int(found[1]) - 1] + 1}"
+            raise TableError(f"{self.file}: {_ROW.sub(number, str(error))}") from error
 
-    def placed(self, fault: str) -> TableError:
-        """The error, with the name of the file and the rows' numbers in it."""
-        read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
-        number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
-        return TableError(f"{self.file}: {_ROW.sub(number, fault)}")
+    def filtered(self, kept: Bool[np.ndarray, " N"]) -> "Block":
+        """These rows."""
+        return Block(self.table.filter(pa.array(kept)), self.file, self.rows[kept])
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ class Blocks:
     columns : tuple of str, optional
         The ones to read; None = all.
     part : (float, int, bool), optional
-        The share that a random division sets aside, its seed, and whether a reader is to keep the rows set aside (`holds`); None = all. Iterating gives
-        all rows.
+        The share that a random division sets aside, its seed, and whether to read the rows set aside, or the others; None = all.
     types : mapping of str to Arrow types
         Of columns of text files whose first rows do not show their type.
     weight : str, optional
@@ -142,7 +139,7 @@ class Blocks:
         return [name for name in table.column_names if name in wanted and name not in (target, self.weight)]
 
     def divided(self, fraction: float, seed: int) -> tuple["Blocks", "Blocks"]:
-        """(All but, and) the rows set aside: a row is one of them if the hash of its numbers says so, in whatever order or files rows are.
+        """(All but, and) the rows set aside: a row is one of them if the hash of its values says so, in whatever order or files rows are.
 
         Raises ValueError unless 0 < fraction < 1.
         """
@@ -150,31 +147,30 @@ class Blocks:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
 
-    def holds(
-        self,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        key: UInt64[np.ndarray, " N"] | None = None,
-    ) -> Bool[np.ndarray, " N"]:
-        """Which of the rows belong to `part`: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
-        if self.part is None:
-            return np.ones(len(y), bool)
-        fraction, seed, is_aside = self.part
-        hashes = hash_rows(X, y, seed) if key is None else hash_again(key, seed)
-        return is_below(hashes, fraction) == is_aside
-
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
             first = 0
             for table in tables_of(file, wanted, self.types):
-                if table.num_rows:
-                    yield Block(table, file, first)
+                block = Block(table, file, first + np.arange(table.num_rows))
+                if self.part is not None:
+                    with block.placing():
+                        block = block.filtered(self._in_part(table))
+                if block.table.num_rows:
+                    yield block
                 first += table.num_rows
+
+    def _in_part(self, table: pa.Table) -> Bool[np.ndarray, " N"]:
+        """Which rows belong to `part`: by their values in `split_by`, or in all columns that are read."""
+        assert self.part is not None
+        fraction, seed, is_aside = self.part
+        names = self.split_by or sorted(table.column_names)
+        hashes = hash_keys(table, names, allow_missing=not self.split_by)
+        return is_below(hash_again(hashes, seed), fraction) == is_aside
 
 
 def with_targets(
-    blocks: Blocks, target: str, missing: str, dropped: list[int] | None = None
+    blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
     """The blocks without rows whose target is missing, infinite or beyond 1e150, whose numbers are added to `dropped`.
 
@@ -189,10 +185,57 @@ def with_targets(
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
-            raise block.placed(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
+            with block.placing():
+                raise TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
         if dropped is not None:
             dropped.append(int(bad.sum()))
-        if bad.any() and not bad.all():
-            block = block._replace(table=block.table.filter(pa.array(~bad)), kept=np.flatnonzero(~bad))
         if not bad.all():
-            yield block
+            yield block.filtered(~bad) if bad.any() else block
+
+
+def hash_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
+    """64 bits of each row: SplitMix64 (Steele, Lea and Flood 2014) over the bits of its numbers in float64, after the seed. −0 is 0."""
+    found = np.full(len(y), _mixed(np.array([seed], np.uint64))[0])
+    for column in (*X.T, y):
+        found = _mixed(found ^ _bits(column))
+    return found
+
+
+def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
+    """64 bits of the values that a row has in these columns: of numbers and times as in `hash_rows`, of text by its UTF-8 bytes."""
+    found = np.zeros(table.num_rows, np.uint64)
+    for name in names:
+        series = nw.from_native(table[name], series_only=True)
+        column = read_any(name, series) if allow_missing else read_column(name, series)
+        bits = _bits_of_texts(column.values) if column.kind == "text" else _bits(column.values)
+        found = _mixed(found ^ bits)
+    return found
+
+
+def hash_again(keys: UInt64[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
+    """Further 64 bits of what has these."""
+    return _mixed(_mixed(np.array([seed], np.uint64)) ^ keys)
+
+
+def _bits_of_texts(texts: Any) -> UInt64[np.ndarray, " N"]:
+    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    coded = whole.dictionary_encode()
+    digests = [blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()]
+    found = np.frombuffer(b"".join([*digests, bytes(8)]), "<u8").astype(np.uint64)  # the last of no text
+    return found[coded.indices.fill_null(len(digests)).to_numpy()]
+
+
+def _bits(values: np.ndarray) -> UInt64[np.ndarray, " N"]:
+    return (np.ascontiguousarray(values, np.float64) + 0.0).view(np.uint64)
+
+
+def is_below(hashes: UInt64[np.ndarray, " N"], fraction: float) -> np.ndarray:
+    """Which rows are among a random `fraction` of all: those whose hash is below it, as a share of 2⁶⁴."""
+    return hashes < np.uint64(min(int(fraction * 2.0**64), 2**64 - 1))
+
+
+def _mixed(x: UInt64[np.ndarray, " N"]) -> UInt64[np.ndarray, " N"]:
+    x = x + _GOLDEN  # modulo 2⁶⁴
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return x ^ (x >> np.uint64(31))

@@ -14,22 +14,20 @@ from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
-from stochgp.tables.columns import TableError, read_column, table_columns
-from stochgp.tables.encoding import DROP, TableEncoder, column_of
+from stochgp.tables.columns import Column, TableError, read_column, table_columns
+from stochgp.tables.encoding import TableEncoder, column_of
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.readings import day_first_of
-from stochgp.tables.summaries import ColumnSummary, MixedKindsError
-from stochgp.tables.targets import REAL, FileTargets
+from stochgp.tables.rules import few_values, joined, rule_of
+from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
 
-from .blocks import Block, Blocks, with_targets
+from .blocks import Block, Blocks, hash_keys, hash_rows, with_targets
 from .fingerprint_rows import name_inputs
 from .memory import Source, padded
 from .reading import note_columns
 from .rows import Data
-from .splits import hash_keys, hash_rows
 from .standardise import NO_ROWS, Standardiser, Summary
-from .target_rows import checked_weights
 from .time_order import groups_in_time
 from .training import TrainingData
 
@@ -82,23 +80,18 @@ class FileSource(Source):
                 if files.weight is not None:
                     weight = _weights(block, files.weight)
                 key = hash_keys(block.table, files.split_by) if files.split_by else None
-            rows = Data(X, y, weight, key)
-            rows = rows if files.part is None else rows.take(files.holds(X, y, key))
-            rows = rows.counted()
+            rows = Data(X, y, weight, key).counted()
             if len(rows):
                 yield replace(rows, y=self.rule.learned(rows.y)), block
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
-        if self.scales is None:
-            raise ValueError("the rows of files are not standardised yet")
+        assert self.scales is not None  # as `read_files` returns it
         for rows, block in self.read():
             for start in range(0, len(rows), size):
-                part = rows.take(slice(start, start + size))
-                try:
-                    yield padded(part.standardised(*self.scales, self.dtype), size, self.dtype)
-                except ValueError as error:
-                    raise ValueError(f"{block.file}: {error}") from error
+                with block.placing():
+                    part = rows.take(slice(start, start + size)).standardised(*self.scales, self.dtype)
+                yield padded(part, size, self.dtype)
 
 
 def open_files(
@@ -156,7 +149,7 @@ def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) ->
     """
     while True:
         try:
-            columns, n_dropped, rule = _summaries(blocks, target, missing, rule)
+            columns, gaps, n_dropped, rule = _few_values(blocks, target, missing, rule)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -165,31 +158,29 @@ def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) ->
                 ) from None
             blocks = replace(blocks, types={**blocks.types, narrow.name: narrow.wider})
     try:
-        day_first = day_first_of(column.shown for column in columns if column.shown is not None)
-        rules = tuple(column.rule(missing, day_first) for column in columns)
-        return FileSource(blocks, TableEncoder(rules, None, True, missing), target, rule, n_dropped)
+        day_first, imputes = day_first_of(columns), missing != "refuse"
+        found = [rule_of(c, imputes, day_first=day_first, gaps=c.name in gaps)[0] for c in columns]
+        return FileSource(blocks, TableEncoder(tuple(found), True, missing), target, rule, n_dropped)
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
-def _summaries(
+def _few_values(
     blocks: Blocks, target: str, missing: str, rule: FileTargets
-) -> tuple[list[ColumnSummary], int, FileTargets]:
-    """The input columns of all blocks, how many rows have no target, and the rule with the labels of all blocks."""
-    found: dict[str, ColumnSummary] = {}
-    dropped: list[int] = []
+) -> tuple[list[Column], set[str], int, FileTargets]:
+    """(Few values of the input columns of all blocks, names of those with missing values, how many rows have no target, the rule with all labels)."""
+    found, gaps, dropped = dict[str, Column](), set[str](), list[int]()
     for block in with_targets(blocks, target, missing, dropped):
         with block.placing():
             rule, columns = rule.sees(block.table, target), table_columns(block.table)
             for name in blocks.inputs(block.table, target):
-                column = column_of(name, columns[name], missing != "refuse", DROP)
-                try:
-                    found.setdefault(name, ColumnSummary(name)).add(column)
-                except MixedKindsError:
-                    raise TooNarrowError(name) from None
+                column = column_of(name, columns[name], missing != "refuse")
+                gaps |= {name} if column.missing.any() else set()
+                few = few_values(column)
+                found[name] = joined(found[name], few) if name in found else few
     if not found:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
-    return list(found.values()), sum(dropped), rule
+    return list(found.values()), gaps, sum(dropped), rule
 
 
 def are_files(X: Any) -> bool:

@@ -25,12 +25,6 @@ from stochgp.data.fingerprint_rows import (
 )
 from stochgp.data.rows import Data
 from stochgp.data.standardise import first_not_finite, refuse_not_finite
-from stochgp.data.target_rows import (
-    read_groups,
-    read_targets,
-    read_weights,
-    refuse_no_targets,
-)
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
@@ -38,6 +32,12 @@ from stochgp.tables.columns import Caution, is_array, unmasked
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
+from stochgp.tables.targets import (
+    read_groups,
+    read_targets,
+    read_weights,
+    refuse_no_targets,
+)
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -104,12 +104,6 @@ def read_training_rows(
     return rows.merged(packed), encoder
 
 
-def _has_rows(X: Any, n: int) -> bool:
-    """Whether X has n rows; False of sparse matrices and of what has no length, which are refused when they are read."""
-    is_sized = hasattr(X, "__len__") and not hasattr(X, "toarray") and getattr(X, "shape", None) != ()
-    return is_sized and len(X) == n
-
-
 def _known(
     X: Any,
     y: Float[np.ndarray, " N"],
@@ -127,7 +121,7 @@ def _known(
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
     unknown = np.isnan(y)
-    can_be_empty = not refuses and _has_rows(X, len(y))
+    can_be_empty = not refuses and X is not None and not hasattr(X, "toarray")  # sparse X is refused later
     empty = rows_without_values(X) if can_be_empty else np.zeros(len(y), bool)
     kept = np.ones(len(y), bool) if weight is None else weight > 0
     drop = unknown | empty | codes
@@ -207,8 +201,9 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
         return
     if encoder.notes:
         context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
-    for caution in encoder.cautions:
-        warn(caution, UserWarning, stacklevel=5)
+    for rule in encoder.columns:
+        if rule.caution:
+            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
 
 
 def read_inputs_at_fit(

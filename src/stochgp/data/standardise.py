@@ -8,11 +8,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float, Real
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import filled_up
 from stochgp.tables.columns import LARGEST
+from stochgp.tables.targets import read_weights
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
 
@@ -47,7 +48,8 @@ class Standardiser:
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
             raise ValueError(f"expected values of shape [N, D] or [N] with N > 0, got {X.shape}")
-        weight = None if weight is None else _checked_weight(weight, X.shape[0])
+        weight = read_weights(weight, X)
+        weight = None if weight is None else weight / weight.max()  # so that sums stay in range
         rows, found = X.reshape(X.shape[0], -1), NO_ROWS
         for part in _chunks(X.shape):
             found = found.merged(Summary.of(rows[part], None if weight is None else weight[part]))
@@ -142,15 +144,6 @@ class Summary(NamedTuple):
 
 
 NO_ROWS = Summary(0.0, *(np.zeros(0) for _ in range(4)))
-
-
-def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:
-    weight = np.asarray(weight, np.float64)
-    if weight.shape != (n,):
-        raise ValueError(f"expected {n} weights, one per row, got shape {weight.shape}")
-    if not np.all(np.isfinite(weight)) or np.any(weight < 0) or not np.any(weight > 0):
-        raise ValueError("weights must be finite, not negative, and not all zero")
-    return weight / weight.max()  # the scale of weights cancels; the sums below stay in range
 
 
 def _chunks(shape: tuple[int, ...]) -> list[slice]:

@@ -97,7 +97,10 @@ def groups_in_time(
 def time_order(
     X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Float[np.ndarray, " N"], str] | None:
-    """(When rows were taken, in days or places; by what), None if nothing says so: by the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`)."""
+    """(When rows were taken, in days or places; by what), None if nothing says so.
+
+    By the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`).
+    """
     start, dates = 0, []
     for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
         if rule.kind == "time":
@@ -124,25 +127,26 @@ def increasing(
     never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such
     a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
     """
-    (N, D), columns = X.shape, list[int]()
-    tied = np.ones(N - 1, bool)
+    (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
     first = [j for j in range(D) if _never_falls(X[:, j], tied)] if D > 1 else []
-    for j in first:
-        changes = np.diff(X[:, j]) > 0
-        if changes.sum() + 1 >= LEAST_SHARE * N:
-            return [j], changes
-    more = next((j for j in first if (X[:, j] == np.floor(X[:, j])).all()), None)
-    whole = [] if more is None else [j for j in range(D) if _is_calendar(X[:, j])]
+
+    def alone(fewest: float) -> tuple[list[int], np.ndarray] | None:
+        found = (([j], np.diff(X[:, j]) > 0) for j in first)
+        return next((one for one in found if one[1].sum() + 1 >= fewest), None)
+
+    if not first:
+        return [], ~tied
+    if found := alone(LEAST_SHARE * N):
+        return found
+    is_whole = (np.floor(X) == X).all(axis=0)
+    more = next((j for j in first if is_whole[j]), None)
+    calendar = np.flatnonzero(is_whole & (X >= 0).all(axis=0) & (X <= CALENDAR).all(axis=0)).tolist()
     while more is not None:
         columns, tied = [*columns, more], tied & (np.diff(X[:, more]) == 0)
-        more = next((j for j in whole if j not in columns and _never_falls(X[:, j], tied)), None)
+        more = next((j for j in calendar if j not in columns and _never_falls(X[:, j], tied)), None)
     if 1 < len(columns) < D:
         return columns, ~tied
-    for j in first if sorted_too else ():
-        changes = np.diff(X[:, j]) > 0
-        if changes.sum() + 1 >= FEWEST_BLOCKS:
-            return [j], changes
-    return [], np.zeros(N - 1, bool)
+    return (alone(FEWEST_BLOCKS) if sorted_too else None) or ([], np.zeros(N - 1, bool))
 
 
 def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
@@ -151,10 +155,6 @@ def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]
         return False
     steps = np.diff(values)[tied]
     return bool((steps >= 0).all() and (steps > 0).any())
-
-
-def _is_calendar(values: Float[np.ndarray, " N"]) -> bool:
-    return bool(((values >= 0) & (values <= CALENDAR) & (values == np.floor(values))).all())
 
 
 def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from stochgp.compiled import quick_jit
 from stochgp.data import Standardiser
+from stochgp.data.blocks import hash_again
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
-from stochgp.data.splits import hash_again
 from stochgp.data.standardise import ModelRows
 from stochgp.numerics.precision import full_precision
 from stochgp.observations import AbstractMeanFunction

@@ -15,7 +15,6 @@ from stochgp.context import FitContext
 from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
 from stochgp.estimators.base import GPEstimator
@@ -33,7 +32,7 @@ from stochgp.families.variational import (
     variational_posterior,
 )
 from stochgp.likelihoods import Bernoulli, Softmax
-from stochgp.tables.targets import FileTargets
+from stochgp.tables.targets import FileTargets, read_labels, refuse_one_class
 
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 

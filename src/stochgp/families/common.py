@@ -19,7 +19,6 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
-from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.devices import from_first, mesh_of, n_processes
@@ -55,7 +54,7 @@ from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.tables.molecules import FingerprintEncoder
-from stochgp.tables.targets import FileTargets
+from stochgp.tables.targets import FileTargets, name_of_targets
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")

@@ -11,7 +11,6 @@ from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Data
-from stochgp.data.target_rows import refuse_no_targets
 from stochgp.data.training import TrainingData
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
@@ -37,6 +36,7 @@ from stochgp.observations import Observation
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
+from stochgp.tables.targets import refuse_no_targets
 from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.functions import InducingFunctions
 

@@ -15,7 +15,6 @@ from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.rows import Data
-from stochgp.data.target_rows import name_of_targets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.names import lookup, printable
@@ -25,6 +24,7 @@ from stochgp.pools.refit import raise_interrupt_of
 from stochgp.pools.weights import PoolWeights, alone
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
+from stochgp.tables.targets import name_of_targets
 from stochgp.warning import say, silent
 
 SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows

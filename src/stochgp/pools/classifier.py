@@ -16,7 +16,6 @@ from stochgp.context import FitContext
 from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
@@ -35,6 +34,7 @@ from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.mixed import Pool, mixed_classes
 from stochgp.pools.refit import learned_again
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 

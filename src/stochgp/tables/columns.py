@@ -54,32 +54,17 @@ class Caution(str):
 class Column:
     """A column by its kind; without values it counts as numbers.
 
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    kind : "number", "boolean", "text" or "time"
-        What it holds.
-    values : array [N]
-        float64 for numbers and booleans (0 and 1), NaN where missing; Arrow strings for text; int64, microseconds since 1970, for times.
-    missing : bool array [N]
-        Which rows have no value.
-    zoned : bool
-        Whether times had a time zone; then they are UTC.
-    note, caution : str
-        What of its reading a user may not expect; which values are not taken as they are.
-    category : bool
-        Whether its texts are declared to be levels.
+    `values` [N] are float64 for numbers and booleans (0 and 1), NaN where missing; Arrow strings for text; int64, microseconds since 1970, for times.
     """
 
     name: str
     kind: Kind
     values: Any
     missing: Bool[np.ndarray, " N"]
-    zoned: bool = False
-    note: str = ""
-    category: bool = False
-    caution: str = ""
+    zoned: bool = False  # whether times had a time zone; then they are UTC
+    note: str = ""  # what of its reading a user may not expect
+    category: bool = False  # whether its texts are declared to be levels
+    caution: str = ""  # which values are not taken as they are
 
     def first(self, bad: Bool[np.ndarray, " N"]) -> str:
         """The place of the first of these rows, with its value."""
@@ -97,14 +82,9 @@ def rewording(change: Callable[[str], str]) -> Iterator[None]:
 
 
 def table_columns(table: Any) -> dict[str, Any]:
-    """Name → series for a data frame; x0 … x(D-1) → array for a two-dimensional array.
+    """Name → series for a data frame of pandas, polars or pyarrow; x0 … x(D-1) → array for a two-dimensional array, or a list of rows.
 
     Raises TypeError for other types, ValueError for no rows, no columns or a repeated name.
-
-    Parameters
-    ----------
-    table : data frame or array [N, D]
-        Of pandas, polars or pyarrow; lists of rows count as arrays.
     """
     if is_array(table):
         array = np.asarray(unmasked(table))
@@ -140,24 +120,11 @@ def is_array(table: Any) -> bool:
     return not hasattr(type(table), "columns")  # of the type: some frames compute the attribute
 
 
-def read_column(
-    name: str, raw: Any, allow_missing: bool = False, remedy: str = "", without_values: str = ""
-) -> Column:
+def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
     """What a series or a one-dimensional array holds; times of day become hours, durations seconds, mixed kinds text.
 
-    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row and the count), and for
+    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row, the count and a remedy), and for
     other types.
-
-    Parameters
-    ----------
-    name : str
-        What messages call the column.
-    raw : series or array [N]
-        As `table_columns` gives it.
-    allow_missing : bool
-        Whether values may be missing.
-    remedy, without_values : str
-        The end of a message: on missing values; on a column without values.
     """
     column = _read(name, raw)
     infinite = _infinite(column)
@@ -166,9 +133,7 @@ def read_column(
     if count == 0:
         return column
     if count == len(bad) > 1:
-        raise TableError(
-            f"column {name!r} holds no values: all {count} are missing or infinite{without_values}"
-        )
+        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite")
     row = int(np.argmax(bad))
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
     values = "value, at" if count == 1 else "values, the first at"
@@ -323,6 +288,8 @@ def _is_of_objects(native: Any) -> bool:
 
 def _read_objects(name: str, values: list[Any]) -> Column:
     """Objects of Python by their kinds; of more than one kind, as texts."""
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # texts alone, in a tenth of the time
+        return _read_arrow(name, pa.array(values, pa.large_string(), from_pandas=True))
     values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
     there = [value for value, absent in zip(values, missing, strict=True) if not absent]

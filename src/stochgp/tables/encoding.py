@@ -28,7 +28,6 @@ from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
-DROP = "; drop it"
 OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
 MISSING = ("auto", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
@@ -53,8 +52,6 @@ class TableEncoder:
     ----------
     columns : tuple of ColumnRule
         How each column of the training table becomes numbers, in their order; dropped columns included.
-    target : str, optional
-        The column that is no input, if the table has one.
     named : bool
         Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
     missing : "auto" or "refuse"
@@ -65,40 +62,30 @@ class TableEncoder:
     """
 
     columns: tuple[ColumnRule, ...]
-    target: str | None = None
     named: bool = True
     missing: str = "auto"
 
     @classmethod
-    def fit(
-        cls, table: Any, target: str | None = None, missing: str = "auto", targets: LevelTargets | None = None
-    ) -> "TableEncoder":
-        """The rules for every column but `target` of a data frame (pandas, polars, pyarrow) or array [N, D].
+    def fit(cls, table: Any, missing: str = "auto", targets: LevelTargets | None = None) -> "TableEncoder":
+        """The rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 levels needs `targets` of the rows, or the column `target` of numbers. Raises TableError, naming the column,
+        Text with more than 50 levels needs `targets` of the rows. Raises TableError, naming the column,
         if these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
         values (with the first data row and the count).
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
-        columns = table_columns(table)
-        inputs = {name: raw for name, raw in columns.items() if name != target}
-        if not inputs:
-            raise TableError(f"the table has no input columns beside the target {target!r}")
-        if targets is None and target in columns:
-            column = read_column(target, columns[target], allow_missing=True)
-            if column.kind == "number" and not column.missing.any():
-                targets = LevelTargets.of(column.values, 0)
-        imputes, named, day_first = missing != "refuse", not is_array(table), None
+        inputs = table_columns(table)
+        imputes, named = missing != "refuse", not is_array(table)
         of_array = "" if named else OF_ARRAY
         kept: list[ColumnRule] = []
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
         alike: dict[Any, str] = {}
         with rewording(lambda text: text + of_array):
-            if named:
-                texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
-                day_first = day_first_of(read_any(*item) for item in texts)
+            others = [name for name in inputs if named and not inputs[name].dtype.is_numeric()]
+            read = {name: column_of(name, inputs[name], imputes) for name in others}
+            day_first = day_first_of(read.values())
             for name, raw in inputs.items():
-                column = column_of(name, raw, imputes, DROP)
+                column = read.pop(name, None) or column_of(name, raw, imputes)
                 rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
@@ -106,7 +93,7 @@ class TableEncoder:
         if all(rule.kind == "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
-        return cls(tuple(rules), target, named, missing)
+        return cls(tuple(rules), named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -124,11 +111,6 @@ class TableEncoder:
         """What a user may not expect, by column."""
         found = {rule.name: both(rule.note, rule.caution) for rule in self.columns}
         return {name: text for name, text in found.items() if text}
-
-    @property
-    def cautions(self) -> list[Caution]:
-        """Which values are not taken as they are, or may be wrong: a line for a column."""
-        return [Caution(f"column {rule.name!r}: {rule.caution}") for rule in self.columns if rule.caution]
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
@@ -184,10 +166,10 @@ class TableEncoder:
         return found
 
     def unknown(self, table: Any) -> tuple[str, ...]:
-        """Names of columns that `transform` ignores; the target is not among them."""
+        """Names of columns that `transform` ignores."""
         if not self.named or is_array(table):
             return ()
-        known = {rule.name for rule in self.columns} | {self.target}
+        known = {rule.name for rule in self.columns}
         return tuple(name for name in table_columns(table) if name not in known)
 
     def _matched(self, table: Any) -> dict[str, Any]:
@@ -195,10 +177,9 @@ class TableEncoder:
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
-            inputs = [raw for name, raw in columns.items() if is_array(table) or name != self.target]
-            if len(inputs) != len(names):
-                raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(inputs)}")
-            return dict(zip(names, inputs, strict=True))
+            if len(columns) != len(names):
+                raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(columns)}")
+            return dict(zip(names, columns.values(), strict=True))
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
             others = [name for name in columns if name not in names]
@@ -209,9 +190,9 @@ class TableEncoder:
         return {name: columns[name] for name in names if name in columns}
 
 
-def column_of(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
+def column_of(name: str, raw: Any, imputes: bool) -> Column:
     """`read_any`; unless values are imputed, `read_column`, which raises TableError for missing or infinite ones."""
-    return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
+    return read_any(name, raw) if imputes else read_column(name, raw, remedy=REMEDY)
 
 
 def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRule:

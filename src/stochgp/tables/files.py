@@ -105,11 +105,6 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
     After a failure, the file at `path` is as before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
-
-    Parameters
-    ----------
-    path : path
-        The file, which is replaced.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)
@@ -187,21 +182,12 @@ def _named(path: Path, table: pa.Table) -> pa.Table:
 
 
 def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
-    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
-    if not arrays:
+    if not columns:
         raise ValueError(f"{path}: no columns to write")
-    for name, values in arrays.items():
-        if values.ndim != 1:
-            raise ValueError(f"{path}: column {name!r} has shape {values.shape}; expected one dimension")
-    if len({len(values) for values in arrays.values()}) > 1:
-        shown = ", ".join(f"{name!r} has {len(values)}" for name, values in list(arrays.items())[:8])
-        raise ValueError(f"{path}: columns of unequal length: {shown}")
     try:
-        return pa.table({name: pa.array(values) for name, values in arrays.items()})
+        return pa.table({str(name): pa.array(np.asarray(values)) for name, values in columns.items()})
     except pa.ArrowException as error:
-        raise ValueError(
-            f"{path}: a column has values that no file type holds ({_one_line(error)})"
-        ) from error
+        raise ValueError(f"{path}: these columns cannot be written ({_one_line(error)})") from error
 
 
 def tables_of(

@@ -8,13 +8,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from . import times
 from .columns import Column, both, is_number, whole
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
 FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
+FIRST_DATE, LAST_DATE = 180001, 21991231235959  # whole numbers that may be dates
 LOOKED_AT = 200  # different texts that show how most columns are read
 POINT_MONEY = frozenset(
     ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
@@ -61,39 +62,50 @@ class Reading:
 
 
 DIGITS = Reading("time", digits=True)
+# Of different texts: their values, which of these could be read, a note, and what may be wrong in it.
+Found = tuple[Reading, np.ndarray, np.ndarray, str, str]
 
 
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None
-) -> tuple[Reading | None, str]:
-    """(How a column of texts is read, None if they are levels; a note).
+) -> tuple[Reading | None, Column, str]:
+    """(How a column of texts is read, None if they are levels; the column as it is read, cautious of what may be wrong; a note).
 
     `day_first` is the order of day and month in other columns.
     At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
     """
     texts = whole(column.values.drop_null())
-    n = len(texts)
+    n, coded = len(texts), texts.dictionary_encode()
+    different, codes = coded.dictionary, coded.indices.to_numpy()
     if n == 0:
-        return None, ""
-    different = texts.unique()
+        return None, column, ""
     if not column.category and len(different) <= 2:
         words = {word.strip().lower() for word in different.to_pylist()}
         if pair := next((pair for pair in _PAIRS if words <= set(pair)), None):
-            return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
+            yes = Reading("boolean")
+            return yes, as_read(yes, column)[0], f"{pair[1]!r} is 1, {pair[0]!r} is 0"
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    dates = partial(_dates, of_table=day_first)
-    kinds = (_numbers, dates, _spans)
+    kinds = (_numbers, partial(_dates, of_table=day_first), _spans)
     if column.category:  # numbers there are codes
-        kinds = () if all_digits(column) else (dates,)
-    n_read = lambda reading, texts: int(read_texts(reading, texts)[1].sum())
+        kinds = () if all_digits(column) else kinds[1:2]
     for find in kinds:
-        if (candidate := find(some, some)) is None or 2 * n_read(candidate[0], some) < len(some):
+        candidate = find(some, np.arange(len(some)))
+        if candidate is None or 2 * candidate[2].sum() < len(some):
             continue
-        found = find(different, texts)
-        if found is not None and n - n_read(found[0], texts) <= most:
-            return found
-    return None, ""
+        found = find(different, codes)
+        if found is not None and n - found[2][codes].sum() <= most:
+            reading, values, is_read, note, doubt = found
+            column = replace(column, caution=both(column.caution, doubt))
+            return reading, _with_values(reading, column, values[codes], is_read[codes])[0], note
+    nearly = None if column.category else _numbers(different, codes)
+    bad = np.ones(n, bool) if nearly is None else ~nearly[2][codes]
+    if 2 * bad.sum() > n:
+        return None, column, ""
+    there = np.zeros(len(column.missing), bool)
+    there[np.flatnonzero(~column.missing)[bad]] = True
+    said = f"{bad.sum()} of {n} values are no numbers as the others are, {column.first(there)}: all are taken as categories"
+    return None, replace(column, caution=both(column.caution, said)), ""
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
@@ -109,12 +121,19 @@ def day_first_of(columns: Iterable[Column]) -> bool | None:
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
     """(The column of values that its texts stand for, missing if they cannot be read; which cells cannot)."""
-    texts, there = whole(column.values), np.flatnonzero(~column.missing)
-    read, is_read = read_texts(reading, texts.take(pa.array(there)))
-    is_time = reading.kind == "time"
-    values = np.zeros(len(column.missing), np.int64 if is_time else np.float64)
-    bad = np.zeros(len(values), bool)
-    values[there], bad[there] = read, ~is_read
+    coded = whole(column.values.drop_null()).dictionary_encode()
+    codes = coded.indices.to_numpy()
+    values, is_read = read_texts(reading, coded.dictionary)
+    return _with_values(reading, column, values[codes], is_read[codes])
+
+
+def _with_values(
+    reading: Reading, column: Column, read: np.ndarray, is_read: Bool[np.ndarray, " n"]
+) -> tuple[Column, Bool[np.ndarray, " N"]]:
+    """`as_read`, from the values of the texts that are not missing."""
+    bad, is_time = np.zeros(len(column.missing), bool), reading.kind == "time"
+    values = np.zeros(len(bad), np.int64 if is_time else np.float64)
+    values[~column.missing], bad[~column.missing] = read, ~is_read
     missing = column.missing | bad
     if not is_time:
         values[missing] = np.nan
@@ -140,61 +159,43 @@ def all_digits(column: Column) -> bool:
     return bool(pc.call_function("all", [found]).as_py())
 
 
-def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
-    """Numbers that are all dates such as 20141013, of which at least so many differ, as dates; None for others."""
+def numbers_as_dates(column: Column) -> Column | None:
+    """Whole numbers of one length that are all dates such as 20141013, 201410 or 201410131205, and of which 13 differ, as dates; None for others."""
     if column.kind != "number":
         return None
     numbers = column.values[~column.missing]
-    if not times.are_dates(numbers) or len(np.unique(numbers)) < fewest:
+    low, high = numbers.min(initial=np.inf), numbers.max(initial=0)
+    if not (FIRST_DATE <= low <= high <= LAST_DATE and (numbers == np.floor(numbers)).all()):
         return None
-    return as_read(DIGITS, with_digits(column))[0]
+    if len(str(int(low))) != len(str(int(high))) or len(np.unique(numbers)) < FEWEST_DATES:
+        return None
+    found, bad = as_read(DIGITS, with_digits(column))
+    return None if bad.any() else found
 
 
-def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " N"]]:
-    """(Values of texts in which none is missing, which could be read)."""
+def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " n"]]:
+    """(Values of different texts, which could be read)."""
     if reading.kind == "time":
         iso = times.times_of_texts(texts)
         if iso is not None and iso[1] == reading.zoned:
             return iso[0], np.ones(len(texts), bool)
         found = times.dates_of(texts, reading.day_first)
         return found["micros"], found["is_date"] & (found["zoned"] == reading.zoned)
-    coded = texts.dictionary_encode()
-    different, codes = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False)
     if reading.kind == "number":
-        values, units = parsed(different, reading.comma)
+        values, units = parsed(texts, reading.comma)
         values = values * _factors(units, reading.unit)
     elif reading.kind == "boolean":
-        words = [text.strip().lower() for text in different.to_pylist()]
+        words = [text.strip().lower() for text in texts.to_pylist()]
         values = np.array([_WORDS.get(word, np.nan) for word in words], np.float64)
     else:
-        values = _hours(different)
-    values = values[codes] if len(values) else np.zeros(0)
+        values = _hours(texts)
     return values, ~np.isnan(values)
-
-
-def doubts(column: Column, reading: Reading | None) -> str:
-    """What may be wrong in how a training column of texts is read; "" for nothing."""
-    there, texts = ~column.missing, whole(column.values.drop_null())
-    different = texts.unique()
-    if reading is None and not column.category and there.any():
-        nearly = _numbers(different, texts)
-        bad = there if nearly is None else as_read(nearly[0], column)[1]
-        if 2 * bad.sum() <= there.sum():
-            return f"{bad.sum()} of {there.sum()} values are no numbers as the others are, {column.first(bad)}: all are taken as categories"
-    if reading is None or reading.kind != "number" or reading.unit in POINT_MONEY:
-        return ""
-    values, others = (parsed(different, comma)[0] for comma in (reading.comma, not reading.comma))
-    first = different[0].as_py()
-    if (values == others).any() or np.isnan(values + others).any() or "," not in first:
-        return ""
-    return f"in all {there.sum()} values {first[-4]!r} may stand between thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers, NaN if a text is none; their units)."""
-    trimmed = _replaced(
-        times.trim(texts), r"^\(([^()+−-]+)\)$", r"-\1"
-    )  # as accountants write negative numbers
+    # As accountants write negative numbers.
+    trimmed = _replaced(times.trim(texts), r"^\(([^()+−-]+)\)$", r"-\1")
     found = pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(_NUMBER[comma]))
     values, units = np.full(len(texts), np.nan), np.full(len(texts), "", dtype=object)
     there = found.is_valid().to_numpy(zero_copy_only=False)
@@ -203,14 +204,18 @@ def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     part = dict(zip(_PARTS, found.drop_null().flatten(), strict=True))
     number = _replaced(part["number"], _SPACES + (r"|\." if comma else "|,"), "")
     number = _replaced(number, ",", ".") if comma else number
-    joined = [number, part["exponent"], pa.scalar("", number.type)]
-    text = pc.call_function("binary_join_element_wise", joined)
+    join = lambda *texts: pc.call_function(
+        "binary_join_element_wise", [*texts[1:], pa.scalar(texts[0], number.type)]
+    )
+    text, around = join("", number, part["exponent"]), join("|", part["before"], part["gap"], part["after"])
     size = np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    signs = [np.isin(part[name].to_pylist(), ("-", "−")) for name in ("sign", "again")]
-    of_units = map(_unit, *(part[name].to_pylist() for name in ("before", "gap", "after")))
-    names, scales = zip(*of_units, strict=True)
-    values[there] = np.where(signs[0] ^ signs[1], -size, size) * scales
-    units[there] = np.array(names, dtype=object)
+    minus = pc.SetLookupOptions(pa.array(["-", "−"], number.type))
+    signs = [pc.call_function("is_in", [part[name]], minus).to_numpy(False) for name in ("sign", "again")]
+    around = around.dictionary_encode()
+    names, scales = zip(*(_unit(*text.split("|")) for text in around.dictionary.to_pylist()), strict=True)
+    codes = around.indices.to_numpy()
+    values[there] = np.where(signs[0] ^ signs[1], -size, size) * np.array(scales)[codes]
+    units[there] = np.array(names, dtype=object)[codes]
     return values, units
 
 
@@ -226,21 +231,28 @@ def _replaced(texts: Any, pattern: str, by: str) -> Any:
     return pc.call_function("replace_substring_regex", [texts], options)
 
 
-def _numbers(different: Any, texts: Any) -> tuple[Reading, str] | None:
-    """With the decimal mark that reads more of the different texts, a point if both do, and the unit of most."""
-    marked = [parsed(different, comma) for comma in (False, True)]
-    counts = [int((~np.isnan(values)).sum()) for values, _ in marked]
-    if max(counts) == 0:
+def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
+    """With the decimal mark that reads more of the different texts, a point if both do, and the unit of most rows."""
+    (values, units), comma = parsed(different, False), False
+    if np.isnan(values).any():
+        others = parsed(different, True)
+        comma = bool(np.isnan(others[0]).sum() < np.isnan(values).sum())
+        values, units = others if comma else (values, units)
+    if np.isnan(values).all():
         return None
-    comma = counts[1] > counts[0]
-    values, units = marked[comma]
-    unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
+    unit = _unit_of(values, units, np.bincount(codes))
     readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
     shown = next((text for text in readable if not is_number(text)), "")
     said = [f"numbers written as {shown!r}"] if shown else []
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
-    return Reading("number", comma, unit), ", ".join(said)
+    first, doubt = different[0].as_py(), ""
+    if unit not in POINT_MONEY and "," in first:
+        others = parsed(different, not comma)[0]
+        if not ((values == others).any() or np.isnan(values + others).any()):
+            doubt = f"in all {len(codes)} values {first[-4]!r} may stand between thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
+    values = values * _factors(units, unit)
+    return Reading("number", comma, unit), values, ~np.isnan(values), ", ".join(said), doubt
 
 
 def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
@@ -266,18 +278,20 @@ def _factors(units: np.ndarray, unit: str) -> np.ndarray:
     return factors
 
 
-def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:
+def _dates(different: Any, codes: Int[np.ndarray, " N"], of_table: bool | None) -> Found | None:
     iso = times.times_of_texts(different)
     if iso is not None:
-        return Reading("time", zoned=iso[1]), ""
-    day_first, said = times.order_of(texts, of_table)
-    found = times.dates_of(texts, day_first)
-    n, zoned = int(found["is_date"].sum()), int(found["zoned"].sum())
-    return None if n == 0 else (Reading("time", day_first=day_first, zoned=2 * zoned > n), said)
+        return Reading("time", zoned=iso[1]), iso[0], np.ones(len(different), bool), "", ""
+    day_first, said, found = times.order_of(different, codes, of_table)
+    n, zoned = int(found["is_date"][codes].sum()), int(found["zoned"][codes].sum())
+    reading = Reading("time", day_first=day_first, zoned=2 * zoned > n)
+    is_read = found["is_date"] & (found["zoned"] == reading.zoned)
+    return None if n == 0 else (reading, found["micros"], is_read, said, "")
 
 
-def _spans(different: Any, texts: Any) -> tuple[Reading, str] | None:
-    return Reading("span"), "times of day or durations, in hours"
+def _spans(different: Any, codes: Int[np.ndarray, " N"]) -> Found:
+    span = Reading("span")
+    return span, *read_texts(span, different), "times of day or durations, in hours", ""
 
 
 def _hours(texts: Any) -> np.ndarray:

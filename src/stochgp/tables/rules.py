@@ -13,10 +13,15 @@ from stochgp.warning import warn
 from . import readings, times
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
+from .files import TooNarrowError
 from .levels import LevelStatistics, LevelTargets, statistics_of
 from .readings import Reading
 
 MAX_LEVELS = 50
+MOST_TEXTS = (
+    1_000  # different ones of all blocks that are kept: more than levels, and enough to see how they are read
+)
+OF_A_BLOCK = 64  # numbers that a median is taken of
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
 WHOLE_DATES = "whole numbers that are dates"
@@ -33,49 +38,25 @@ _HELD = {
 class ColumnRule:
     """How one column becomes numbers.
 
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    kind : "number", "boolean", "text", "time" or "dropped"
-        A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics`; a time one
-        column for each of `parts`; a column that is dropped nothing.
-    levels : tuple of str
-        Of text: its values at fit, in alphabetical order.
-    parts : tuple of str
-        Of times: "days" since `start`, "yearday", "weekday", "hour", those that vary.
-    start : int
-        Of times: the first at fit, in microseconds since 1970.
-    zoned : bool
-        Whether times had a time zone, and are UTC.
-    fill : number, optional
-        The value for a missing one, for times in microseconds since 1970; of a dropped column its only number. Without it a missing text is
-        0 in all columns.
-    indicator : bool
-        Whether a further column is 1 where the value was missing.
-    reading : Reading, optional
-        How texts are read that stand for numbers or dates.
-    bound : Bound, optional
-        Beyond which numbers are moved nearer.
-    statistics : LevelStatistics, optional
-        Of the targets within each of many levels, in place of `levels`.
-    note, caution : str
-        What a user may not expect; which values are not taken as they are, or may be wrong: a warning of the fit.
+    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics` of the targets within
+    each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
     """
 
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
-    levels: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
-    start: int = 0
-    zoned: bool = False
-    fill: float | int | None = None
-    indicator: bool = False
-    reading: Reading | None = None
-    bound: Bound | None = None
-    statistics: LevelStatistics | None = None
-    note: str = ""
-    caution: str = ""
+    levels: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
+    parts: tuple[
+        str, ...
+    ] = ()  # of times: "days" since `start`, "yearday", "weekday", "hour", those that vary
+    start: int = 0  # the first time at fit, in microseconds since 1970
+    zoned: bool = False  # whether times had a time zone, and are UTC
+    fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
+    indicator: bool = False  # whether a further column is 1 where the value was missing
+    reading: Reading | None = None  # of texts that stand for numbers or dates
+    bound: Bound | None = None  # beyond which numbers are moved nearer
+    statistics: LevelStatistics | None = None  # of many levels
+    note: str = ""  # what a user may not expect
+    caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -89,10 +70,6 @@ class ColumnRule:
             names = [] if self.kind == "dropped" else [self.name]
         return (*names, f"{self.name}=(missing)") if self.indicator else tuple(names)
 
-    def noting(self, text: str) -> "ColumnRule":
-        """The rule with a further note."""
-        return replace(self, note=both(self.note, text))
-
 
 def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
     """The rule of a column that is not learned from."""
@@ -103,12 +80,13 @@ def rule_of(
     column: Column,
     imputes: bool,
     targets: LevelTargets | None = None,
-    dates: bool = True,
+    named: bool = True,
     day_first: bool | None = None,
+    gaps: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read). If `dates` and values are imputed, numbers such as 20141013 are dates.
+    """(The rule for a training column, the column as it is read). In a `named` column, numbers such as 20141013 are dates if values are imputed.
 
-    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    `gaps` says if values are missing where the column holds `few_values`, which are neither bounded nor such dates. `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
@@ -119,19 +97,16 @@ def rule_of(
     if column.missing.all():
         return dropped(rule, "it holds no values"), column
     if column.kind == "text":
-        reading, said = readings.reading_of(column, not imputes, day_first)
+        reading, column, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-        column = replace(column, caution=both(column.caution, readings.doubts(column, reading)))
-    if reading is not None:
-        column = readings.as_read(reading, column)[0]
-    may_be_dates = dates and imputes and (reading is None or readings.all_digits(given))
+    may_be_dates = named and gaps is None and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
         shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
         reading, note, column = readings.DIGITS, both(note, shown), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator, present = imputes and bool(column.missing.any()), column.values
+    indicator = imputes and bool(column.missing.any() if gaps is None else gaps)
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
@@ -142,20 +117,21 @@ def rule_of(
         parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
         rule = replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill)
         return rule, column
-    return (_rule_of_numbers(rule, present) if imputes else rule), column
+    return (_rule_of_numbers(rule, present, gaps is None) if imputes else rule), column
 
 
-def _rule_of_numbers(rule: ColumnRule, present: np.ndarray) -> ColumnRule:
+def _rule_of_numbers(rule: ColumnRule, present: np.ndarray, bounded: bool) -> ColumnRule:
     """With the median, and a bound for values far beyond all others."""
     rule = replace(rule, fill=float(np.median(present)))
-    bound = bound_of(present) if rule.kind == "number" else None
+    bound = bound_of(present) if bounded and rule.kind == "number" else None
     if bound is None:
         return rule
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
-    return replace(rule, bound=bound).noting(
+    said = (
         f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
         f"{bound.center + reach:.6g} are moved nearer, by a logarithm"
     )
+    return replace(rule, bound=bound, note=both(rule.note, said))
 
 
 def _rule_of_levels(
@@ -173,7 +149,7 @@ def _rule_of_levels(
         )
     found = statistics_of(column.values, levels, targets)
     said = f"{len(levels)} different texts are encoded by {', '.join(found.names)} of the targets of their rows, for training rows by other rows"
-    return replace(rule, statistics=found).noting(said)
+    return replace(rule, statistics=found, note=both(rule.note, said))
 
 
 def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
@@ -216,10 +192,39 @@ def texts_of(column: Column) -> Any:
     return pa.array(texts, pa.large_string()).take(pa.array(codes.ravel(), mask=column.missing))
 
 
-def with_dates_read(column: Column) -> Column:
-    """A column of texts that are all dates of ISO 8601 as times; any other as it is."""
-    found = times.times_of_texts(column.values) if column.kind == "text" else None
-    return column if found is None else Column(column.name, "time", found[0], column.missing, found[1])
+def few_values(column: Column) -> Column:
+    """A column of a block with few of its values, none of them missing, for which `rule_of` finds the rule of all.
+
+    These are its different texts; 64 evenly spaced numbers or times, and the ends of these and of their parts.
+    """
+    iso = times.times_of_texts(column.values) if column.kind == "text" else None
+    if iso is not None:
+        column = Column(column.name, "time", iso[0], column.missing, iso[1])
+    if column.kind == "text":
+        values = column.values.drop_null().unique()
+        if len(values) > MOST_TEXTS:
+            values = values.take(pa.array(np.linspace(0, len(values) - 1, MOST_TEXTS).astype(int)))
+    else:
+        values = column.values[~column.missing]
+        scales = [values, *(times.part_of(part, values, 0) for part in times.PARTS if column.kind == "time")]
+        ends = [end(scale) for scale in scales for end in (np.argmin, np.argmax) if len(values)]
+        spaced = np.arange(0, len(values), max(1, len(values) // OF_A_BLOCK))
+        values = values[np.union1d(spaced, ends).astype(int)]
+    return replace(column, values=values, missing=np.zeros(len(values), bool), caution="")
+
+
+def joined(a: Column, b: Column) -> Column:
+    """The few values of some blocks and of a further one. Raises TooNarrowError if text joins other values."""
+    if not (len(a.values) and len(b.values)):
+        return a if len(a.values) else b
+    kind = a.kind if a.kind == b.kind else "number"
+    if not ({a.kind, b.kind} <= {kind, "boolean"} and a.zoned == b.zoned):
+        raise TooNarrowError(a.name)
+    missing = np.append(a.missing, b.missing)
+    if kind != "text":
+        return Column(a.name, kind, np.append(a.values, b.values), missing, a.zoned)
+    chunks = [chunk for part in (a.values, b.values) for chunk in getattr(part, "chunks", [part])]
+    return few_values(Column(a.name, kind, pa.chunked_array(chunks), missing))
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
@@ -244,13 +249,9 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         first = int(np.argmin(read.missing))
         texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
         return read, both(texts if is_new else "", read.caution)
-    if (column.kind == "time") != (rule.kind == "time"):
+    are_times = column.kind == "time", rule.kind == "time"
+    if any(are_times) and not (all(are_times) and column.zoned == rule.zoned):
         raise _changed(rule, column)
-    if column.kind == "time" and column.zoned != rule.zoned:
-        raise TableError(
-            f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
-            f"{row_of_first(~column.missing)} on"
-        )
     return column, said
 
 
@@ -264,25 +265,19 @@ def _moved(rule: ColumnRule, column: Column) -> str:
     return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: nothing is known of what they do"
 
 
-def _zone(zoned: bool) -> str:
-    return "with a time zone" if zoned else "without a time zone"
-
-
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
     """The error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
     value = column.values[row]
-    shown = str(value.astype("datetime64[us]") if column.kind == "time" else value)
-    if column.kind == "text":
-        shown = repr(value.as_py())
-        if rule.kind == "time":
-            return TableError(
-                f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and {shown} at data row {row + 1} is not one: write dates as "
-                f"2011-01-31, with a time as 2011-01-31{'T05:00:00Z' if rule.zoned else ' 05:00:00'}"
-            )
+    shown = repr(value.as_py()) if column.kind == "text" else str(value)
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
+    holds, zone = _HELD[column.kind], {True: " with a time zone", False: " without a time zone"}
+    if column.kind == "time":
+        shown = str(value.astype("datetime64[us]"))
+        holds += zone[column.zoned] if rule.kind == "time" else ""
+    held += zone[rule.zoned] if rule.kind == "time" and column.kind in ("time", "text") else ""
     return TableError(
-        f"column {rule.name!r} held {held} at fit and holds {_HELD[column.kind]} now: {shown} at data row {row + 1}"
+        f"column {rule.name!r} held {held} at fit and holds {holds} now: {shown} at data row {row + 1}"
     )
 
 

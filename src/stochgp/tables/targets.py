@@ -1,33 +1,38 @@
-"""How the target's column becomes numbers or labels: of a table, and of files block by block."""
+"""Targets, labels, weights and groups as checked numbers: of arrays, of a column of a table, and of files block by block."""
 
 import logging
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Int32, Shaped
 
+from stochgp.context import FitContext
 from stochgp.names import did_you_mean
 from stochgp.warning import warn
 
 from .columns import (
     DURATIONS,
+    LARGEST,
     OF_DAY,
     Column,
     TableError,
-    both,
+    is_missing,
     read_column,
     rewording,
     row_of_first,
     table_columns,
+    unmasked,
 )
-from .readings import Reading, as_read, doubts, reading_of
+from .readings import Reading, as_read, reading_of
 from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
 
 LABELS = "; if its values are labels of classes, give --task classes"
 MOST_CLASSES = 1_000  # different labels that are remembered
+LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
+MIN_RANGE = 1e-150  # of targets, whose square is not 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +105,7 @@ def _refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray,
 
 
 def target_column(
-    table: Any, name: str, source: str = "the table", allow_missing: bool = False, reads_text: bool = True
+    table: Any, name: str, allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
     """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
@@ -113,15 +118,13 @@ def target_column(
         Of pandas, polars or pyarrow.
     name : str
         The target's column.
-    source : str
-        What messages call the table.
     allow_missing : bool
         Whether values may be missing; they are NaN.
     reads_text : bool
         False refuses text of any kind.
     """
-    column = _named_column(table, name, source, allow_missing)
-    with rewording(lambda text: f"{source}, target {text}"):
+    column = _named_column(table, name, allow_missing)
+    with rewording(lambda text: f"target {text}"):
         return target_numbers(column, reads_text)
 
 
@@ -132,7 +135,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, True) if reads_text else (None, "")
+        reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
         if reading is None or reading.kind != "number":
             bad = _no_number(column) if reading is None else ~column.missing
             shown = column.values[int(np.argmax(bad))].as_py()
@@ -140,9 +143,8 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
                 f"column {column.name!r} holds text ({shown!r} at data row {row_of_first(bad)}); the target must be numbers"
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
-        read = as_read(reading, column)[0]
-        if caution := both(doubts(column, reading), read.caution):
-            warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
+        if read.caution:
+            warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
         return read.values
     if column.note in (OF_DAY, DURATIONS):
         warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
@@ -155,24 +157,19 @@ def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
     return bad if 2 * bad.sum() < len(bad) else ~column.missing
 
 
-def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
+def holds_classes(table: Any, name: str) -> bool:
     """Whether the column `name` holds labels of classes: text or booleans.
 
     Text that is numbers in all rows is no label. Raises ValueError if the column is absent, and for text that is mostly numbers (with the first
     data row of another text), that is dates, or that has more than 50 different values.
-
-    Parameters
-    ----------
-    table, name, source : data frame, str, str
-        As of `target_column`.
     """
-    column = _named_column(table, name, source, allow_missing=True)
+    column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
-    reading, _ = reading_of(column, strict=True)
+    reading = reading_of(column, strict=True)[0]
     if reading is not None and reading.kind == "number":
         return False
-    with rewording(lambda text: f"{source}, target {text}{LABELS}"):
+    with rewording(lambda text: f"target {text}{LABELS}"):
         if reading is not None and reading.kind != "boolean":
             raise TableError(f"column {name!r} holds dates or times as text")
         stray = _no_number(column)
@@ -185,21 +182,19 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     return True
 
 
-def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
+def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
     """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
 
     Raises ValueError if it is absent (with the nearest name), holds dates, or has missing values.
 
     Parameters
     ----------
-    table, name, source : data frame, str, str
+    table, name : data frame, str
         As of `target_column`.
     """
-    column = _named_column(table, name, source)
+    column = _named_column(table, name)
     if column.kind == "time":
-        raise TableError(
-            f"{source}, target column {name!r} holds dates or times; classes are text or numbers"
-        )
+        raise TableError(f"target column {name!r} holds dates or times; classes are text or numbers")
     if column.kind == "text":
         return np.array(column.values.to_pylist(), dtype=object)
     with np.errstate(invalid="ignore"):  # numbers that no integer holds
@@ -207,11 +202,11 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
     return whole if (whole == column.values).all() else column.values
 
 
-def _named_column(table: Any, name: str, source: str, allow_missing: bool = False) -> Column:
+def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
     columns = table_columns(table)
     if name not in columns:
-        raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
-    with rewording(lambda text: f"{source}, target {text}"):
+        raise TableError(f"there is no column {name!r}; {did_you_mean(name, columns)}")
+    with rewording(lambda text: f"target {text}"):
         return read_column(name, columns[name], allow_missing)
 
 
@@ -228,3 +223,154 @@ def refuse_no_counts(y: np.ndarray) -> None:
 def _no_counts(y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
     """Which are no whole numbers of at least 0."""
     return (y < 0) | (y != np.floor(y))
+
+
+def name_of_targets(y: Any) -> str | None:
+    """That of a series; y itself where it is the name of a column of files."""
+    name = y if isinstance(y, str) else getattr(y, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def refuse_no_targets(estimator: Any, y: Any) -> None:
+    """Raises ValueError, as scikit-learn words it, where y is None."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+
+
+def read_targets(
+    y: Any, allow_missing: bool = False, context: FitContext | None = None
+) -> Float[np.ndarray, " N"]:
+    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
+
+    Durations become seconds, and times of day hours, with a warning, which
+    is recorded in the context. Dates are refused.
+    """
+    from sklearn.utils.validation import column_or_1d  # takes long to load
+
+    y = column_or_1d(unmasked(y), warn=True)
+    if y.dtype.kind == "c":
+        raise ValueError("Complex data not supported: y must be real numbers")
+    try:
+        if y.dtype.kind in "mM":  # NumPy would take their counts of some unit
+            raise TypeError(f"{y.dtype}")
+        y = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        try:
+            column = read_column("y", y, allow_missing=True)
+            y = target_numbers(column)
+            if column.note and context is not None:
+                context.record("target_unit", column.note, "the unit of targets and predictions")
+        except ValueError as refusal:
+            raise ValueError(f"y must be numbers: {refusal}") from error
+    there = y[np.isfinite(y)]
+    if len(there) and 0 < (width := np.max(there) - np.min(there)) < MIN_RANGE:
+        raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
+    bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
+    if bad.any():
+        row = int(np.argmax(bad))
+        what = "NaN" if np.isnan(y[row]) else "infinity or a value beyond 1e150"
+        raise ValueError(
+            f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
+        )
+    return y
+
+
+def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
+    """(The classes, sorted; the number of each row's, NaN where the label is missing). Raises ValueError where labels are no classes, and, with `missing="refuse"`, where any is missing."""
+    from sklearn.utils.multiclass import check_classification_targets  # takes long to load
+    from sklearn.utils.validation import column_or_1d
+
+    refuse_no_targets(estimator, y)
+    y = unmasked(y)
+    unknown = missing_labels(y)
+    if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
+        refuse_missing(y, "the label")
+    labels = column_or_1d(y, warn=True)
+    known = (
+        np.asarray(labels[~unknown].tolist()) if unknown.any() else labels
+    )  # in the dtype that they have alone
+    check_classification_targets(known)
+    if unknown.any() and known.dtype.kind == "f" and (known == np.floor(known)).all():
+        known = known.astype(np.int64)  # NumPy and pandas make floats of integers beside a missing one
+    classes, numbers = np.unique(known, return_inverse=True)
+    found = np.full(len(labels), np.nan)
+    found[~unknown] = numbers
+    return classes, found
+
+
+def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
+    """Raises ValueError where the rows to learn from are all of one of the classes."""
+    if len(np.unique(numbers)) < 2:
+        only = classes.tolist()[int(numbers[0])]
+        raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+
+
+def read_weights(
+    sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
+) -> Float[np.ndarray, " N"] | None:
+    """The weights [N]; one number stands for all rows; None where none are given.
+
+    Raises ValueError for another shape, negative ones, those beyond 1e30, and a sum of 0 unless that may be.
+    """
+    if sample_weight is None:
+        return None
+    # Masked weights become NaN, which is refused.
+    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
+    found = np.asarray(given, np.float64)
+    if found.shape != (len(X),):
+        raise ValueError(
+            f"sample_weight has the shape {found.shape} for {len(X)} rows; it must be [{len(X)}]"
+        )
+    found = checked_weights(found)
+    if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
+        raise ValueError("the sum of sample_weight is zero, or too small a number")
+    return found
+
+
+def checked_weights(
+    weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
+) -> Float[np.ndarray, " N"]:
+    """The weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
+    most = f"; a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
+    for bad, what, end in ((weight < 0, "negative, ", ""), (~(weight <= LARGEST_WEIGHT), "", most)):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ValueError(
+                f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
+            )
+    return weight
+
+
+def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
+    """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
+    groups = unmasked(groups)
+    found = np.asarray(groups)
+    refuse_missing(groups, "the group")
+    if found.shape != (n_rows,):
+        raise ValueError(
+            f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
+        )
+    try:
+        number = np.unique(found, return_inverse=True)[1]
+    except TypeError as error:
+        raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
+    return number.astype(np.int32)
+
+
+def refuse_missing(labels: Any, what: str) -> None:
+    """ValueError, with the first row, for labels that are None or NaN."""
+    missing = missing_labels(labels)
+    if missing.any():
+        row, count = int(np.argmax(missing)) + 1, int(missing.sum())
+        raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
+
+
+def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
+    """Which labels are None or NaN; in a list, before NumPy makes text of them."""
+    values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
+    values = values.reshape(-1)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(len(values), bool)
+    return np.array([is_missing(value) for value in values], bool)

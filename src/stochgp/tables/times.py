@@ -21,8 +21,6 @@ TAKEN = "is taken as"  # in notes on a reading that may be wrong
 # Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
 _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
-_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates
-_LENGTHS = {6, 8, 10, 12, 14}  # digits of a month, a day, an hour, a minute, a second
 _EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
 _CENTURY = 69  # two digits below it are of 20yy, as in POSIX
 
@@ -147,16 +145,6 @@ def dates_of(texts: Any, day_first: bool) -> np.ndarray:
     return found
 
 
-def are_dates(numbers: np.ndarray) -> bool:
-    """Whether all are whole numbers such as 20141013, 201410 or 201410131205, and of one length."""
-    possible = (numbers >= _SMALLEST) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
-    if len(numbers) == 0 or not possible.all():
-        return False
-    texts = digits_of(np.unique(numbers))
-    lengths = set(pc.call_function("utf8_length", [texts]).to_pylist())
-    return len(lengths) == 1 and lengths <= _LENGTHS and bool(dates_of(texts, True)["is_date"].all())
-
-
 def digits_of(numbers: np.ndarray) -> Any:
     """Numbers as Arrow texts, 20141013.0 as "20141013"; of other numbers some text that is no date."""
     integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
@@ -165,34 +153,38 @@ def digits_of(numbers: np.ndarray) -> Any:
     return pc.call_function("if_else", [pa.array(integers), plain, others])
 
 
-def order_of(texts: Any, of_table: bool | None = None) -> tuple[bool, str]:
-    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same).
+def order_of(
+    different: Any, codes: Int64[np.ndarray, " N"], of_table: bool | None = None
+) -> tuple[bool, str, np.ndarray]:
+    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same; `dates_of` the different texts).
 
     A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month;
     else that in which different dates are evenly spaced; else that in which dates move least from row to row; else the day comes first.
     """
-    found = dates_of(texts, True)
-    numbers = np.flatnonzero(found["first"])
-    first, second = found["first"][numbers], found["second"][numbers]
+    found = {True: dates_of(different, True)}
+    rows = codes[found[True]["first"][codes] > 0]
+    first, second = found[True]["first"][rows], found[True]["second"][rows]
     if (first == second).all():
-        return True, ""
-    order, why = certain_order(found), ""
+        return True, "", found[True]
+    order, why = certain_order(found[True][codes]), ""
     if order is None and of_table is not None:
         order, why = of_table, ", as in other columns"
+    if order is not True:
+        found[False] = dates_of(different, False)
     if order is not None:
-        return order, f"dates with the {'day' if order else 'month'} first{why}"
-    times = {order: dates_of(texts, order)["micros"][numbers] for order in (True, False)}
+        return order, f"dates with the {'day' if order else 'month'} first{why}", found[order]
 
     def oddness(order: bool) -> tuple[bool, bool, int]:
-        micros = times[order]
+        micros = found[order]["micros"][rows]
         steps = np.diff(np.unique(micros))
         firsts = ((first if order else second) == 1).all() and np.ptp(micros % DAY) == 0 < len(steps)
         uneven = steps.max(initial=0) > _EVEN * steps.min(initial=YEAR)
         return not firsts, bool(uneven), int(np.abs(np.diff(micros)).sum())
 
-    order, row = min(times, key=oddness), int(np.argmax(first != second))
-    shown = f"{texts[int(numbers[row])].as_py()!r} {TAKEN} {day_of(times[order][row])}"
-    return order, f"dates that may have the day or the month first: by the days between them {shown}"
+    order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
+    shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
+    said = f"dates that may have the day or the month first: by the days between them {shown}"
+    return order, said, found[order]
 
 
 def certain_order(found: np.ndarray) -> bool | None:

@@ -13,7 +13,6 @@ from stochgp.budget import Budget
 from stochgp.data import Fingerprints
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.rows import Data
-from stochgp.data.target_rows import read_targets
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
 from stochgp.families.kernel_choice import inputs_of
@@ -22,6 +21,7 @@ from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
+from stochgp.tables.targets import read_targets
 from stochgp.thompson.maximise import (
     BLOCK,
     Maximiser,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier
-from stochgp.data.target_rows import read_targets
 from stochgp.kernels import RBF, Tanimoto
+from stochgp.tables.targets import read_targets
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -164,7 +164,7 @@ def test_masked_inputs_are_missing_at_fit_and_at_predict():
 
 
 def test_masked_weights_and_groups_are_refused():
-    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+    with pytest.raises(ValueError, match="sample_weight is nan"):
         model().fit(X, Y, np.ma.masked_array(np.ones(N), MASK))
     with pytest.raises(ValueError, match="the group of row 4 is missing, 3 of 60 are"):
         model().fit(X, Y, groups=np.ma.masked_array(np.arange(N) % 5, MASK))
