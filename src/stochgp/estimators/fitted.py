@@ -24,6 +24,8 @@ from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFu
 from stochgp.posteriors.base import Request
 from stochgp.tables.encoding import known_instead
 
+NEW_ROWS = 1_000  # with new levels, of one evaluation at known ones
+
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
     """(Of functions; of the noise of observations).
@@ -213,23 +215,25 @@ class Fitted:
         return mean, variance
 
     def _moments(self, rows: ModelRows, moments: Callable) -> tuple[np.ndarray, ...]:
-        """Means, or (means, variances), of rows. Those of a level that is new in a column of statistics: E m_l and E v_l + Var m_l over known levels l."""
+        """Means, or (means, variances), of rows; of rows with a new level in a column of statistics E m_l and E v_l + Var m_l over known levels l."""
         evaluate = lambda of: of.by_block(moments, self.posterior.block_rows)
-        found, (new, instead) = evaluate(rows), known_instead(self.encoder, rows.X)
-        if not new.any():
-            return found
-        parts, m = [], self.observation.mean_function
-        factor = self.observation.variance_factor(self._rows(rows.X[new]))
-        for X in instead:
-            mean, *variance = evaluate(self._rows(X))
-            if m is not None:
-                like = (-1, *(1,) * (mean.ndim - 1))
-                mean = mean + ((m(X) - m(rows.X[new])) / self.target_scale).reshape(like)
-                moved = (m.variance(X) - m.variance(rows.X[new])) / self.target_scale**2 / factor
-                variance = [part + moved.reshape(like) for part in variance]
-            parts.append((mean, *variance))
-        means, *variances = (np.stack(part) for part in zip(*parts, strict=True))
-        found[0][new] = means.mean(axis=0)
-        for variance in variances:  # the dispersion multiplies all of what is returned
-            found[1][new] = variance.mean(axis=0) + (means.var(axis=0, ddof=1).T / factor).T
+        found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
+        for start in range(0, len(new), NEW_ROWS):
+            at = new[start : start + NEW_ROWS]
+            for every, part in zip(found, self._of_new_levels(rows.X[at], evaluate), strict=True):
+                every[at] = part
         return found
+
+    def _of_new_levels(self, X: Float[np.ndarray, "n D"], evaluate: Callable) -> list[np.ndarray]:
+        m, Z = self.observation.mean_function, np.stack(list(known_instead(self.encoder, X)[1]))
+        stacked, shape = Z.reshape(-1, Z.shape[-1]), Z.shape[:2]
+        mean, *variance = (of.reshape(*shape, *of.shape[1:]) for of in evaluate(self._rows(stacked)))
+        factor = np.broadcast_to(self.observation.variance_factor(self._rows(X)), len(X))
+        if m is not None:
+            like = (*shape, *(1,) * (mean.ndim - 2))
+            mean = mean + ((m(stacked).reshape(shape) - m(X)) / self.target_scale).reshape(like)
+            moved = (m.variance(stacked).reshape(shape) - m.variance(X)) / self.target_scale**2 / factor
+            variance = [part + moved.reshape(like) for part in variance]
+        # The dispersion multiplies all of what is returned.
+        spread = (mean.var(axis=0, ddof=1).T / factor).T
+        return [mean.mean(axis=0), *(part.mean(axis=0) + spread for part in variance)]

@@ -61,12 +61,12 @@ class Pool:
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
+        if include_noise and (self.correction is not None or self.pooling.positive):
+            return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
         mean = np.sum(w * means, axis=1)
-        if include_noise and (self.correction is not None or self.pooling.positive):
-            return mean, self.distribution(X).std
         return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
     def distribution(self, X: Inputs) -> Any:
