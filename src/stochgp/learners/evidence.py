@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.devices import agreed
 from stochgp.learners import step_plan
 from stochgp.learners.evaluators import SETTLED_BY, AbstractEvaluator, Division, Numbers, Seed
@@ -17,7 +18,6 @@ from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature, held_out
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import Moments, add_up, chunk_rows, total_of
-from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4
@@ -62,7 +62,7 @@ class Evidence(NamedTuple):
     ----------
     moments, spectrum, nlml : Moments, Spectrum, float
         Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
-    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, LeftOut or None
+    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, Data or None
         Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
     """
 
@@ -71,7 +71,7 @@ class Evidence(NamedTuple):
     nlml: float
     held_out_nlpd: float | None
     constant_nlpd: float | None
-    held_out: LeftOut | None = None
+    held_out: Data | None = None
 
 
 class ByEvidence(AbstractEvaluator):
@@ -221,12 +221,12 @@ def _constant_nlpd(division: Division) -> float | None:
     return float(np.average(density, weights=rho[rho > 0])) / 2
 
 
-def _left_out(source: MemorySource, z: np.ndarray) -> LeftOut:
+def _left_out(source: MemorySource, z: np.ndarray) -> Data:
     """The rows of positive weight, in their order, with these errors."""
     X, weight = _read(source, "X", "weight")
     there = weight > 0
     group = None if source.group is None else source.group[there]
-    return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
+    return Data(X[there], z, np.asarray(weight[there], np.float64), group)
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:
