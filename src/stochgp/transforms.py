@@ -7,6 +7,8 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+__all__ = ["AbstractTransform", "BoxCox", "Log", "SinhArcsinh", "YeoJohnson"]
+
 LARGEST_EXPONENT = 600.0  # of exponentials in float64
 QUARTILE = 0.6744897501960817  # Φ⁻¹(¾)
 

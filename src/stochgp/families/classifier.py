@@ -18,10 +18,9 @@ from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
-from stochgp.estimators.base import GPEstimator
+from stochgp.estimators.base import GPEstimator, PosteriorClassifier
 from stochgp.estimators.diagnostics import Scores
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
 from stochgp.families.default_learners import CLASSIFIER, named_learner, options_of
 from stochgp.families.variational import (

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from sklearn.base import clone
 
@@ -16,8 +16,7 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.rows import Data
 from stochgp.data.target_rows import name_of_targets
-from stochgp.estimators.base import GPEstimator
-from stochgp.estimators.predictor import PosteriorEstimator
+from stochgp.estimators.base import GPEstimator, PosteriorEstimator
 from stochgp.names import lookup, printable
 from stochgp.pools.held_out import BY_BLOCKS
 from stochgp.pools.members import Member
@@ -33,24 +32,10 @@ SECONDS = 1.0  # for each member; with less no further member is fitted
 
 @dataclass(eq=False, repr=False)
 class PoolEstimator(PosteriorEstimator):
-    """Several estimators and their weights.
+    """Several estimators and their weights; `time_limit` is shared by the members."""
 
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
-                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
-    """
-
-    # scikit-learn requires that `__init__` takes any value, and that `fit` checks it.
-    __no_type_check__: ClassVar[bool] = True
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
-    missing: str = field(default="auto", kw_only=True)
-    new_rows: str = field(default="auto", kw_only=True)
-    random_state: Any = field(default=None, kw_only=True)
-    memory_limit: str | int | float | None = field(default=None, kw_only=True)
-    time_limit: float | None = field(default=None, kw_only=True)
-    dtype: str = field(default="float32", kw_only=True)
-    verbose: int = field(default=0, kw_only=True)
-    devices: Any = field(default=None, kw_only=True)
 
     def summary(self) -> str:
         """The members with scores, seconds and weights, and the decisions of the fit; `estimators_[name].summary()` describes one member."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
-from stochgp.estimators.predictor import PosteriorClassifier
+from stochgp.estimators.base import PosteriorClassifier
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -80,8 +80,6 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     >>> model.predict([[0.9, 0.0], [-0.9, 0.0]]).tolist()
     ['right', 'left']
     """
-
-    __no_type_check__: ClassVar[bool] = True
 
     @property
     def _fitted(self) -> Pool:

@@ -14,8 +14,7 @@ from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.distributions import PointMass
 from stochgp.distributions.mixture import recorded_width
-from stochgp.estimators.checks import Seen
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.base import PosteriorRegressor
 from stochgp.pools.base import report_members
 from stochgp.pools.mixed import Draws, Pool
 from stochgp.pools.refit import raise_interrupt_of
@@ -71,7 +70,7 @@ class Hurdle:
         return None if self.classifier is None else self.classifier.encoder
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> Any:
         return None if self.classifier is None else self.classifier.seen
 
     def need_bytes(self, request: Request) -> int:
@@ -108,18 +107,11 @@ class HurdleRegressor(PosteriorRegressor):
     `estimators_` has both, "at_value" and "elsewhere". `fit` raises ValueError if fewer than 10 targets have the value, or fewer than 10 another one.
     """
 
-    __no_type_check__: ClassVar[bool] = True
     value: float = 0.0
     classifier: Any = None
     regressor: Any = None
     missing: str = field(default="refuse", kw_only=True)
     new_rows: str = field(default="between", kw_only=True)
-    random_state: Any = field(default=None, kw_only=True)
-    memory_limit: Any = field(default=None, kw_only=True)
-    time_limit: float | None = field(default=None, kw_only=True)
-    dtype: str = field(default="float32", kw_only=True)
-    verbose: int = field(default=0, kw_only=True)
-    devices: Any = field(default=None, kw_only=True)
 
     @property
     def _fitted(self) -> Pool:

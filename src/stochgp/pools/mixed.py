@@ -13,9 +13,7 @@ from scipy.special import logsumexp
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
-from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
-from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.weights import Inputs, PerRow, mixed
 from stochgp.posteriors.base import Request
@@ -45,7 +43,7 @@ class Pool:
         return self.members[0].encoder
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> Any:
         return self.members[0].seen
 
     def need_bytes(self, request: Request) -> int:
@@ -141,7 +139,7 @@ def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, 
         return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
 
 
-class PooledDraws(AbstractDraws):
+class PooledDraws(eqx.Module):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
 
     parts: tuple[Any, ...]

@@ -17,7 +17,7 @@ from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration, Rounded
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.base import PosteriorRegressor
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel_choice import short_days
