@@ -19,7 +19,7 @@ from stochgp.distributions import (
     Student,
     Warped,
 )
-from stochgp.distributions.curves import truncated
+from stochgp.distributions.transformed import truncated
 
 LOG = transforms.Log()
 SUPPORT = (-10.0, 30.0)

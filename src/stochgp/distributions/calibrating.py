@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float64
 from scipy.special import log_softmax
 
 from stochgp.distributions.base import AbstractDistribution
-from stochgp.distributions.categorical import Categorical
-from stochgp.distributions.curves import BetaCurve, Recalibrated
+from stochgp.distributions.discrete import Categorical
+from stochgp.distributions.transformed import BetaCurve, Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration or a temperature

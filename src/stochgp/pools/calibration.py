@@ -14,7 +14,7 @@ from stochgp.distributions import (
     recalibration,
     temperature_scaling,
 )
-from stochgp.distributions.curves import truncated
+from stochgp.distributions.transformed import truncated
 from stochgp.pools.targets import shift_of
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights
 

@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from stochgp.choosing import prefer, too_few
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, mixture
-from stochgp.distributions.curves import truncated
+from stochgp.distributions.transformed import truncated
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
