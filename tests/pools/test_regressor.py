@@ -17,7 +17,7 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import base, held_out, members, regressor
+from stochgp.pools import held_out, members, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
 from stochgp.transforms import Log
@@ -286,7 +286,7 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
     }
     known["linear"] = member(Spy, "linear", epochs=2)
     monkeypatch.setattr(regressor, "REGRESSORS", known)
-    monkeypatch.setattr(base, "seconds_for_members", lambda _: seconds["left"])
+    monkeypatch.setattr(members, "seconds_for_members", lambda _: seconds["left"])
     settings = {"likelihood": "gaussian", "random_state": 0, "time_limit": 6_000}
     found = GPRegressor(members=["feature", "sparse", "linear"], **settings).fit(X, Y)
     assert order == ["linear", "rff"] and list(found.scores_) == ["feature", "linear"]

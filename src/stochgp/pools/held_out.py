@@ -15,11 +15,11 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
+from stochgp.pools.members import BY_BLOCKS
 from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, column_of_time, distance_between
 from stochgp.results import RESULTS
 
 Mask = Bool[np.ndarray, " N"]
-BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
 # A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C

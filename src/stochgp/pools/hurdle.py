@@ -15,9 +15,8 @@ from stochgp.data.rows import Data
 from stochgp.distributions import PointMass
 from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.base import PosteriorRegressor
-from stochgp.pools.base import report_members
-from stochgp.pools.mixed import Draws, Pool
-from stochgp.pools.refit import raise_interrupt_of
+from stochgp.pools.members import raise_interrupt_of
+from stochgp.pools.pool import Draws, Pool, report_members
 from stochgp.pools.weights import Inputs, PerRow
 from stochgp.posteriors.base import Request
 

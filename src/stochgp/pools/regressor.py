@@ -25,11 +25,9 @@ from stochgp.families.likelihoods import AUTO, Asked
 from stochgp.families.targets import untransformed
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
-from stochgp.pools.base import PoolEstimator, fit_members, join_table, named_members, takes_groups
 from stochgp.pools.calibration import IN_TIME, calibrate, keep_probabilities, truncate
 from stochgp.pools.classifier import GPClassifier
 from stochgp.pools.held_out import (
-    BY_BLOCKS,
     LINE,
     HeldOut,
     distance_in_time,
@@ -41,9 +39,18 @@ from stochgp.pools.held_out import (
     without_worse_kernel,
 )
 from stochgp.pools.hurdle import HurdleRegressor, frequent
-from stochgp.pools.members import FAMILIES, REGRESSORS
-from stochgp.pools.mixed import Pool
-from stochgp.pools.refit import has_trees, refitted_on_all, takes_in
+from stochgp.pools.members import (
+    BY_BLOCKS,
+    FAMILIES,
+    REGRESSORS,
+    fit_members,
+    has_trees,
+    named_members,
+    refitted_on_all,
+    takes_groups,
+    takes_in,
+)
+from stochgp.pools.pool import Pool, PoolEstimator, join_table
 from stochgp.pools.targets import COUNT, REAL, choose_counts, choose_transform, may_be_counts, prefer_by_crps
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack, stack_near_and_far
 
