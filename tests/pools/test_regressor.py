@@ -17,7 +17,7 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import held_out, members, regressor
+from stochgp.pools import held_out, hurdle, members, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
 from stochgp.transforms import Log
@@ -343,7 +343,7 @@ def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkey
     given = {"sparse": SparseGPRegressor()}, Data(X, Y), division, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
-    monkeypatch.setattr(regressor, "takes_in", lambda *_: True)
+    monkeypatch.setattr(hurdle, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N
 
 

@@ -25,7 +25,7 @@ FEWEST = 100  # rows of a recalibration or a temperature
 SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
     9.2,
     6.63,
-)  # of twice the log likelihood ratio: 1 % points of χ² with two degrees of freedom and one
+)  # twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
@@ -52,6 +52,10 @@ class PITRecalibration(eqx.Module):
     @property
     def is_identity(self) -> bool:
         return self.a == self.b == 1.0
+
+    @property
+    def name(self) -> str:
+        return "identity" if self.is_identity else f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
     def __call__(
         self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None
@@ -150,6 +154,10 @@ class TemperatureScaling(eqx.Module):
     def is_identity(self) -> bool:
         return self.temperature == 1.0
 
+    @property
+    def name(self) -> str:
+        return f"temperature {self.temperature:.3g}"
+
     def __call__(self, found: Categorical) -> Categorical:
         if self.is_identity:
             return found
@@ -193,9 +201,7 @@ def recalibration(
     if strength is not None and groups is not None:
         raise ValueError("strength is of rows; it is not taken with groups")
     found, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = len(y)
-    if n < FEWEST:
-        raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
+    n = _enough(y)
     n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
     if n_coarse > MAX_COARSE * n:
         raise ValueError(
@@ -231,9 +237,7 @@ def temperature_scaling(
         As in `recalibration`.
     """
     some, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = len(y)
-    if n < FEWEST:
-        raise ValueError(f"{n} held-out rows are too few to scale by; at least {FEWEST} are needed")
+    n = _enough(y)
     logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
     at = np.arange(n), y.astype(np.int64)
     of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
@@ -265,6 +269,15 @@ def one_of_each(
         order = np.argsort(generator.exponential(size=len(y)) / rho)
     rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
     return found[rows], y[rows], np.ones(len(rows))
+
+
+def _enough(y: np.ndarray) -> int:
+    """The number of rows. Raises ValueError for fewer than 100."""
+    if len(y) < FEWEST:
+        raise ValueError(
+            f"{len(y)} left-out rows are too few for a calibration; at least {FEWEST} are needed"
+        )
+    return len(y)
 
 
 def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> BetaCurve:

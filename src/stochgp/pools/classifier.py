@@ -17,11 +17,12 @@ from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.target_rows import read_labels, refuse_one_class
+from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
 from stochgp.estimators.base import PosteriorClassifier
+from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
-from stochgp.pools.calibration import calibrate_classes
 from stochgp.pools.held_out import (
     SECONDS_IN_HASTE,
     HeldOut,
@@ -39,7 +40,7 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.weights import IN_TIME, HeldOutPredictions, PoolWeights, alone, stack
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
@@ -245,6 +246,15 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
             return members | again
         return members
+
+
+def calibrate_classes(
+    found: Categorical, held: Data, in_time: bool, context: FitContext
+) -> TemperatureScaling | None:
+    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
+    if in_time:
+        return keep_probabilities(context, IN_TIME)
+    return clear_calibration(temperature_scaling, found, held, context)
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> HeldOut:
