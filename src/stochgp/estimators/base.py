@@ -212,7 +212,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         found = np.asarray(q, np.float64)
         if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
             raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
-        return self._quantiles(self._read(X), found)
+        X = self._read(X)
+        what = f"{len(found)} quantiles at {len(X)} rows"
+        self._reserve(Request(len(X)), what, 16 * len(X) * len(found))
+        return self._fitted.distribution(X).quantile(found)
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
@@ -259,11 +262,6 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         n_samples = int(n_samples)
         self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state))
-
-    def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
-        what = f"{len(q)} quantiles at {len(X)} rows"
-        self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
-        return self._fitted.distribution(X).quantile(q)
 
 
 class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):

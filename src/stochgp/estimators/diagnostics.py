@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -39,6 +39,7 @@ MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
+Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 BEFORE = "these rows, by what was learned before,"  # of a stream
 SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of the mean of the new ones
 MAX_RANGES = 100.0  # distance of a new row from the training range; float32 kernels lose digits of all rows from about 10,000
@@ -144,20 +145,12 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
     return f"input column {', '.join(names[:MOST_NAMED])}{more}"
 
 
-class Scores(NamedTuple):
-    """Of some rows: log p(y) in nats by the model, and by the distribution of these targets taken as one; whether y was in its interval."""
-
-    model: Float[np.ndarray, " n"]
-    constant: Float[np.ndarray, " n"]
-    inside: Float[np.ndarray, " n"]
-
-
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """Of rows whose targets are not all equal."""
+    """log p(y) in nats by the model, and by the distribution of these targets, not all equal, taken as one; whether y is in its interval."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
-    return Scores(found.logpdf(y), constant.logpdf(y), ((low <= y) & (y <= high)) * 1.0)
+    return found.logpdf(y), constant.logpdf(y), ((low <= y) & (y <= high)) * 1.0
 
 
 def constant_of(
@@ -178,14 +171,17 @@ def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndar
 
     The constant knows the mean and the variance of these rows: its gain has to be 2/n nats a row more.
     """
-    constant = found.constant - 2 / weight.sum()
+    model, constant, within = found
     mean = lambda values: float(np.average(values, weights=weight))
-    if prefer(found.model, {"a constant": constant}, cell, weight, fewest=FEW_ROWS).name is not None:
+    if (
+        prefer(model, {"a constant": constant - 2 / weight.sum()}, cell, weight, fewest=FEW_ROWS).name
+        is not None
+    ):
         return (
-            f"{what} are predicted worse than by a constant: {-mean(found.model):.3f} nats per row, against {-mean(found.constant):.3f} "
+            f"{what} are predicted worse than by a constant: {-mean(model):.3f} nats per row, against {-mean(constant):.3f} "
             "for their mean and variance. Predictions and their uncertainty may be useless"
         )
-    inside = mean(found.inside)
+    inside = mean(within)
     if inside < INSIDE:
         return f"{inside:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
     return ""
@@ -203,18 +199,19 @@ def caution_after_fit(
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
     rows = rows.take(random_rows(len(rows), ROWS))
-    need = fitted.posterior.need_bytes(Request(len(rows.y)))
-    if not _is_telling(rows) or deadline.left() < SECONDS or need > budget.free():
+    if deadline.left() < SECONDS or fitted.posterior.need_bytes(Request(len(rows))) > budget.free():
         return ""
-    return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, "training rows")
+    return caution_of_rows(fitted, rows, "training rows", score)
 
 
-def caution_of_rows(fitted: Fitted, rows: Data, what: str) -> str:
-    """`caution_of` the first of these rows, "" where they say nothing of a model."""
+def caution_of_rows(
+    fitted: Fitted, rows: Data, what: str, score: Callable[[Fitted, Data], Scores] = scores
+) -> str:
+    """`caution_of` the first of these rows; "" if they are too few, or their targets equal."""
     rows = rows.counted().take(slice(ROWS))
-    if not _is_telling(rows):
+    if len(rows) < FEW_ROWS or np.ptp(rows.y) == 0:
         return ""
-    return caution_of(scores(fitted, rows), cells_of(rows, fitted), rows.weights, what)
+    return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, what)
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
@@ -222,11 +219,6 @@ def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
-
-
-def _is_telling(rows: Data) -> bool:
-    """Whether they say anything of a model: as many as are not warned of for being few, whose targets differ."""
-    return len(rows) >= FEW_ROWS and bool(np.ptp(rows.y) > 0)
 
 
 def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:

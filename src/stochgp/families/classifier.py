@@ -157,4 +157,4 @@ def _scores(fitted: Fitted, rows: Data) -> Scores:
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
     frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()
-    return Scores(log_probabilities[np.arange(n), c], np.log(frequent[c]), np.ones(n))
+    return log_probabilities[np.arange(n), c], np.log(frequent[c]), np.ones(n)
