@@ -251,7 +251,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
-        known = {name: REGRESSORS[name] for name in REGRESSORS if self._takes_likelihood(name)}
+        known = self._known_members()
         usual = MEMBERS_OF_FEW if division.is_by_folds else MEMBERS
         usual = [name for name in usual if name in known] or list(known)[:1]
 
@@ -287,8 +287,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         regressor.set_params(point_mass=None, target=target, target_outliers="keep")
         return HurdleRegressor(value, GPClassifier(), regressor)
 
-    def _takes_likelihood(self, name: str) -> bool:
-        """Whether the member's family takes the likelihood. Raises the kernel family's error for a likelihood that no family takes."""
+    def _known_members(self) -> dict[str, Any]:
+        """Members whose families take the likelihood, by name. Raises the kernel family's error for a likelihood that no family takes."""
         refusals = {}
         for member, family in FAMILIES.items():
             try:
@@ -297,7 +297,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 refusals[member] = error
         if len(refusals) == len(FAMILIES):
             raise refusals["kernel"]
-        return name not in refusals
+        return {name: member for name, member in REGRESSORS.items() if name not in refusals}
 
     def _weigh(
         self,

@@ -55,7 +55,8 @@ class Distance:
         return np.clip(d, self.low, self.high) - middle
 
     def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
-        return _in_units(X if self.column is None else X[:, [self.column]], self.scale)
+        X = X if self.column is None else X[:, [self.column]]
+        return np.ascontiguousarray(X / self.scale, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,9 +327,9 @@ def distance_between(
 
     With a `column`, distances are along it alone.
     """
-    some = random_rows(len(X), MAX_NEAR, 0)
-    columns = slice(None) if column is None else [column]
-    distance = Distance(_in_units(X[some][:, columns], scale[columns]), scale[columns], column=column)
+    scale = scale if column is None else scale[[column]]
+    distance = Distance(np.empty((0, len(scale))), scale, column=column)
+    distance = distance.joined(X[random_rows(len(X), MAX_NEAR, 0)])
     low, high = (float(np.median(distance(Z))) for Z in (near, far))
     return replace(distance, low=low, high=high) if low < high else None
 
@@ -340,7 +341,3 @@ def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
     low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
     rises = np.all(low[1:] > high[:-1], axis=0)
     return int(np.argmax(rises)) if rises.any() else None
-
-
-def _in_units(X: Inputs, scale: Float[np.ndarray, " D"]) -> Inputs:
-    return np.ascontiguousarray(X / scale, np.float64)
