@@ -13,12 +13,12 @@ from scipy.stats import beta
 
 from stochgp import metrics
 from stochgp.distributions import (
-    BetaCurve,
     Categorical,
     ConformalScores,
     Counts,
     Mixture,
     Normal,
+    PITRecalibration,
     PointMass,
     Recalibrated,
     Rounded,
@@ -53,9 +53,10 @@ CONTINUOUS = {
         (Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)),
         np.stack([W := np.linspace(0.1, 0.9, N), 1 - W], axis=1),
     ),
-    "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), BetaCurve(1.3, 0.8)),
+    "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), PITRecalibration(1.3, 0.8)),
     "recalibrated row by row": lambda: Recalibrated(
-        Normal(MEAN, STD), BetaCurve(np.linspace(1.0, 1.4, N)[:, None], np.linspace(1.0, 0.7, N)[:, None])
+        Normal(MEAN, STD),
+        PITRecalibration(np.linspace(1.0, 1.4, N)[:, None], np.linspace(1.0, 0.7, N)[:, None]),
     ),
     "exact student": lambda: Student(MEAN, STD, 4.0),
 }
@@ -121,7 +122,7 @@ def test_crps_is_its_integral(named):
 def test_both_tails_of_a_corrected_probability_are_accurate_where_they_are_small(shape):
     u = np.array([1e-12, 0.01, 0.3, 0.4, 0.49, 0.5])
     for below, above in ((u, 1 - u), (1 - u, u)):
-        lower, upper = BetaCurve(*shape).tails(below, above)
+        lower, upper = PITRecalibration(*shape).tails(below, above)
         exact = beta(*shape), beta(*shape[::-1])  # of u, and of 1 − u
         small = below < 0.5
         np.testing.assert_allclose(
@@ -327,7 +328,7 @@ def test_quantiles_beyond_box_cox_are_zero():
 
 
 def test_recalibration_by_one_and_one_changes_nothing():
-    same, base = Recalibrated(Normal(MEAN, STD), BetaCurve(1.0, 1.0)), Normal(MEAN, STD)
+    same, base = Recalibrated(Normal(MEAN, STD), PITRecalibration(1.0, 1.0)), Normal(MEAN, STD)
     y = base.quantile([0.01, 0.6])
     np.testing.assert_allclose(same.logpdf(y), base.logpdf(y))
     np.testing.assert_allclose(same.crps(y), base.crps(y), rtol=1e-6)

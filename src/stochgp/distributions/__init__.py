@@ -12,11 +12,10 @@ from .discrete import Categorical, Counts
 from .mixture import Mixture, PointMass
 from .mixture import normal_plus_student as normal_plus_student
 from .normal import Normal, Student
-from .transformed import BetaCurve, PositiveCurve, Recalibrated, Rounded, Warped, mixture
+from .transformed import PositiveCurve, Recalibrated, Rounded, Warped, mixture
 
 __all__ = [
     "AbstractDistribution",
-    "BetaCurve",
     "Categorical",
     "ConformalScores",
     "Counts",

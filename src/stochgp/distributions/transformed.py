@@ -6,17 +6,14 @@ from typing import Any, ClassVar
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
 from stochgp.distributions.base import (
     OF_PIECE,
-    SMALLEST,
     AbstractDistribution,
     PerRow,
     Points,
     crps_of_counts,
     inside,
-    once,
 )
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
@@ -169,50 +166,6 @@ class Rounded(AbstractDistribution):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
 
 
-class BetaCurve(eqx.Module):
-    """R(u), the distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b).
-
-    Parameters
-    ----------
-    a, b : float or array [N, 1]
-        Positive, of all rows or of each. R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1; a = b = 1 is the identity.
-    """
-
-    lower: ClassVar[float] = -np.inf  # observations are above it
-    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
-    a: float | Float64[np.ndarray, "N 1"]
-    b: float | Float64[np.ndarray, "N 1"]
-
-    def __getitem__(self, rows: Any) -> "BetaCurve":
-        return BetaCurve(*(of if np.ndim(of) == 0 else np.asarray(of)[rows] for of in (self.a, self.b)))
-
-    @property
-    def tail_power(self) -> float:
-        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
-        return float(min(np.min(self.a, initial=np.inf), np.min(self.b, initial=np.inf)))
-
-    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        """log R'(u), u = `below` = 1 − `above`."""
-        below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)
-        return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
-
-    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        """(R(u), 1 − R(u)), each accurate where it is small."""
-        low = below < 0.5
-        a, b, x = np.broadcast_arrays(
-            np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
-        )
-        near = np.asarray(betainc(a, b, x))
-        far = np.asarray(1 - near)
-        large = near > 0.5  # there the difference has lost its digits
-        far[large] = betaincc(a[large], b[large], x[large])
-        return np.where(low, near, far), np.where(low, far, near)
-
-    def inverse(self, p: Probabilities) -> Probabilities:
-        """u with R(u) = p."""
-        return np.broadcast_to(betaincinv(self.a, self.b, once(p)), p.shape)
-
-
 class PositiveCurve(eqx.Module):
     """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, u above, c = P(Y ≤ 0): Y > 0, and the larger half of the probability above 0 is unchanged.
 
@@ -260,12 +213,12 @@ class Recalibrated(AbstractDistribution):
     ----------
     base : distribution
         A continuous distribution of N rows.
-    curve : BetaCurve or PositiveCurve
+    curve : PITRecalibration or PositiveCurve
         R, the same for all rows or one for each.
     """
 
     base: AbstractDistribution
-    curve: BetaCurve | PositiveCurve
+    curve: Any
 
     @property
     def tail_index(self) -> float:
