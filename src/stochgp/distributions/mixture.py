@@ -148,10 +148,13 @@ class Mixture(AbstractDistribution):
 
         return value_and_slope
 
-    def _crps(self, y: Points) -> Points:
-        """Of normal parts E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
+    def crps(self, y: Any) -> np.ndarray:
         if not all(isinstance(part, Normal) for part in self.parts):
-            return super()._crps(y)
+            return AbstractDistribution.crps(self, y)
+        return self._at(lambda part, y: part._crps_of_normals(y), y, (math.inf, math.inf))
+
+    def _crps_of_normals(self, y: Points) -> Points:
+        """E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
         means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
         w = np.broadcast_to(self.weights, means.shape)
         near = np.sum(w[:, None] * _absolute(y[..., None] - means[:, None], stds[:, None]), axis=2)
@@ -175,6 +178,8 @@ class Mixture(AbstractDistribution):
 
 def _absolute(mean: Points, std: Points) -> Points:
     """E|Z|, Z ~ N(mean, std²)."""
+    if not mean.any():
+        return std * np.sqrt(2 / np.pi)
     z = mean / std
     return mean * (2 * ndtr(z) - 1) + std * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2)
 
