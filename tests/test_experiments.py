@@ -120,7 +120,9 @@ def test_floors_compare_the_newest_lines_with_those_of_the_baseline(tmp_path, mo
     ]
     second = line("a", "c" * 40, 3, crps=0.5)
     second["settings"] |= {"seed": 1}
-    assert "| a | time | 1 | 2.000 |" in floors.page([*lines, second])[1]  # a seed without a line of the baseline
+    assert (
+        "| a | time | 1 | 2.000 |" in floors.page([*lines, second])[1]
+    )  # a seed without a line of the baseline
     scores, comparison = floors.page(lines)
     assert "| a | time | 0 | ccccccc | 0.5000 | 0.750 |" in scores and "| new |" in scores
     rows = [row.strip("| ").split(" | ") for row in comparison.splitlines()[2:]]

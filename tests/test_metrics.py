@@ -7,7 +7,7 @@ import scipy.stats
 import sklearn.metrics
 
 from stochgp import metrics
-from stochgp.distributions import Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import Normal, normal_plus_student
 
 RNG = np.random.default_rng(4)
 N = 12
@@ -102,8 +102,7 @@ def test_scores_of_distributions_are_those_of_their_means_and_standard_deviation
 
 
 def test_nlpd_is_of_the_density_not_of_a_gaussian_with_the_same_deviation():
-    multipliers, log_weights = student_multipliers(3.0)
-    found = ScaleMixture(MEAN, np.zeros(N), STD**2, multipliers, log_weights, 3.0)
+    found = normal_plus_student(MEAN, np.zeros(N), STD**2, 3.0)
     wanted = -np.mean(scipy.stats.t.logpdf(Y, 3, MEAN, STD))
     assert metrics.nlpd(Y, found) == pytest.approx(wanted, rel=1e-7)
     assert metrics.nlpd(Y, found.mean, found.std) != pytest.approx(wanted, rel=1e-2)

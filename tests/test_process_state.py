@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 from stochgp import FeatureGPRegressor, GPRegressor
 from stochgp.compiled import in_threads
 from stochgp.data.rows import Data
-from stochgp.pools.refit import takes_in
+from stochgp.pools.members import takes_in
 from stochgp.warning import silent, warn
 
 SRC = Path(__file__).parents[1] / "src" / "stochgp"

@@ -10,7 +10,6 @@ from scipy.stats import lognorm
 
 from stochgp import transforms
 from stochgp.distributions import (
-    BetaCurve,
     Mixture,
     Normal,
     PITRecalibration,
@@ -19,7 +18,7 @@ from stochgp.distributions import (
     Student,
     Warped,
 )
-from stochgp.distributions.curves import truncated
+from stochgp.distributions.transformed import truncated
 
 LOG = transforms.Log()
 SUPPORT = (-10.0, 30.0)
@@ -58,7 +57,7 @@ def test_without_a_support_moments_are_as_they_were():
         Mixture((FAR, Normal(np.zeros(3), np.ones(3))), np.array([0.06, 0.94])),
         PITRecalibration(0.7, 0.8, 0.1, 500)(FAR),
         PITRecalibration(0.7, 0.8, 0.1, 500)(Mixture((FAR, FAR), np.array([0.5, 0.5]))),
-        Recalibrated(FAR, BetaCurve(0.5, 0.5)),
+        Recalibrated(FAR, PITRecalibration(0.5, 0.5)),
         Warped(Student(MEAN, STD, 3.0), LOG, SUPPORT),
         Rounded(Warped(Normal(MEAN, STD), transforms.Log(0.5), SUPPORT)),
     ],

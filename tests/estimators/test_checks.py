@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
-from stochgp.estimators.checks import FEW_ROWS, Seen
+from stochgp.estimators.diagnostics import FEW_ROWS, Seen
 
 _generator = np.random.default_rng(0)
 N = 60

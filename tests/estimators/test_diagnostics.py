@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
 from stochgp.data.rows import Data
-from stochgp.estimators.diagnostics import Scores, caution_of, cells_of, constant_of, scores
+from stochgp.estimators.diagnostics import caution_of, cells_of, constant_of, scores
 from stochgp.learners import BSGD, SVGP
 
 _generator = np.random.default_rng(0)
@@ -46,13 +46,13 @@ def test_a_model_is_worse_by_two_standard_errors_of_cells_or_not_at_all():
     noise = np.repeat((noise - noise.mean()) / noise.std(), 4)
     least = 2 / N + 2 / np.sqrt(99)
     for more, is_worse in ((least + 1e-6, True), (least - 1e-6, False), (-1.0, False), (np.nan, True)):
-        found = caution(Scores(-noise - more, 0 * ONES, ONES), np.arange(N) // 4)
+        found = caution((-noise - more, 0 * ONES, ONES), np.arange(N) // 4)
         assert ("worse than by a constant" in found) == is_worse
 
 
 def test_next_to_nothing_is_not_worse():
     for more, is_worse in ((2 / N + 0.0101, True), (2 / N + 0.0099, False)):
-        assert ("worse" in caution(Scores(-more * ONES, 0 * ONES, ONES))) == is_worse
+        assert ("worse" in caution((-more * ONES, 0 * ONES, ONES))) == is_worse
 
 
 def test_rows_that_count_are_judged_as_equal_rows():
@@ -80,8 +80,8 @@ def test_few_groups_give_way_to_cells_of_near_rows():
 
 def test_intervals_that_hold_too_few_rows_are_said():
     inside = np.where(np.arange(N) < 0.79 * N, 1.0, 0.0)
-    assert caution(Scores(ONES, 0 * ONES, inside)).startswith("79% of rows lie within their 95% intervals")
-    assert caution(Scores(ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0))) == ""
+    assert caution((ONES, 0 * ONES, inside)).startswith("79% of rows lie within their 95% intervals")
+    assert caution((ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0))) == ""
 
 
 def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):

@@ -15,8 +15,8 @@ from stochgp import (
     kernels,
     solvers,
 )
+from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.distributions import PITRecalibration
-from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
 

@@ -12,10 +12,10 @@ from scipy.stats import norm
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.contrib.onnx import to_onnx
 from stochgp.data.rows import Data
 from stochgp.deadline import within
-from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.likelihoods import Gaussian
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import as_key

@@ -27,7 +27,7 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     Phi = np.sqrt(v) * np.asarray(gp.features(jnp.asarray(toy.X)), np.float64)
     mean, covariance = dense_posterior(Phi[:n], toy.y[:n], s2, Phi[n:])
     V, error = np.diag(covariance) + s2, toy.y[n:] - mean
-    np.testing.assert_allclose(evidence.held_out.z, error / np.sqrt(V), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(evidence.held_out.y, error / np.sqrt(V), rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal(evidence.held_out.X, toy.X[n:])
     of = lambda e, V: np.average(np.log(2 * np.pi * V) + e**2 / V, weights=weight) / 2
     np.testing.assert_allclose(evaluation.nlpd, of(error, V), rtol=1e-6)
@@ -36,7 +36,7 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     other, more = judged(10)
     np.testing.assert_allclose(other.chosen, evaluation.chosen, rtol=1e-6)
     np.testing.assert_allclose(other.nlpd, evaluation.nlpd, rtol=1e-9)
-    np.testing.assert_allclose(more.held_out.z, evidence.held_out.z, rtol=1e-6)
+    np.testing.assert_allclose(more.held_out.y, evidence.held_out.y, rtol=1e-6)
     np.testing.assert_allclose(more.held_out.weight, 10 * weight, rtol=1e-12)
 
 

@@ -1,5 +1,6 @@
 """The law of errors of left-out rows: trees, densities, evidence, and posteriors of that law."""
 
+import dataclasses
 import re
 
 import jax
@@ -11,13 +12,14 @@ from scipy import integrate, stats
 from toy import KEY
 
 from stochgp.data import Standardiser
+from stochgp.data.rows import Data
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import cells, clusters, folds, median, paired
 from stochgp.numerics.trees import Trees
-from stochgp.observations import Dispersion, LeftOut, Observation
+from stochgp.observations import Dispersion, Observation
 from stochgp.observations.boosting import Boosting, binned, edges_of
 from stochgp.observations.error_distribution import (
     SCALED,
@@ -43,7 +45,7 @@ def draws(n, seed, df=None, slope=0.0, d=3):
     generator = np.random.default_rng(seed)
     X = generator.uniform(-1, 1, size=(n, d))
     T = generator.normal(size=n) if df is None else generator.standard_t(df, size=n)
-    return LeftOut(X, T * np.exp(slope * np.sign(X[:, 0]) / 2))
+    return Data(X, T * np.exp(slope * np.sign(X[:, 0]) / 2))
 
 
 def some_trees():
@@ -130,11 +132,11 @@ def test_trees_are_as_many_as_make_the_loss_of_the_other_rows_smallest():
     shape = Dispersion(1.0, None)
 
     def loss(eta):
-        seen.append(-float(np.mean(shape.log_density(others.squares, eta))))
+        seen.append(-float(np.mean(shape.log_density(others.y**2, eta))))
         return seen[-1]
 
-    found = QUICK.fit(rows.X, lambda eta: slopes(rows.squares, eta, shape), others.X, loss, 0)
-    at_end = -np.mean(shape.log_density(others.squares, found.on_host(others.X)))
+    found = QUICK.fit(rows.X, lambda eta: slopes(rows.y**2, eta, shape), others.X, loss, 0)
+    at_end = -np.mean(shape.log_density(others.y**2, found.on_host(others.X)))
     assert_allclose(at_end, min(seen), rtol=1e-12)
     assert len(found.leaves) == int(np.argmin(seen))
 
@@ -151,7 +153,7 @@ def test_densities_integrate_to_one_and_have_the_variance_of_their_shape(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_slopes_are_those_of_the_loss_and_of_its_expectation(shape):
-    squares, eta = draws(20, 5).squares, np.linspace(-1, 1, 20)
+    squares, eta = draws(20, 5).y ** 2, np.linspace(-1, 1, 20)
     up, down = (shape.log_density(squares, eta + step) for step in (1e-6, -1e-6))
     assert_allclose(slopes(squares, eta, shape)[0], -(up - down) / 2e-6, rtol=1e-7, atol=1e-9)
     law = stats.norm() if shape.df is None else stats.t(shape.df)
@@ -161,7 +163,7 @@ def test_slopes_are_those_of_the_loss_and_of_its_expectation(shape):
 
 
 def test_many_degrees_of_freedom_are_a_gaussian():
-    squares, eta = draws(20, 6).squares, np.linspace(-1, 1, 20)
+    squares, eta = draws(20, 6).y ** 2, np.linspace(-1, 1, 20)
     gaussian, student = Dispersion(0.8, None), Dispersion(0.8, 1e8)
     assert_allclose(student.log_density(squares, eta), gaussian.log_density(squares, eta), rtol=1e-6)
     assert_allclose(slopes(squares, eta, student)[0], slopes(squares, eta, gaussian)[0], rtol=1e-5)
@@ -171,16 +173,16 @@ def test_many_degrees_of_freedom_are_a_gaussian():
 def test_the_shape_is_found(df):
     """log κ within 4 standard errors, by the inverse information of (log κ, log ν) at the truth."""
     n = 4000
-    found = student_dispersion(0.5 * draws(n, 7, df=df).squares)
+    found = student_dispersion(0.5 * draws(n, 7, df=df).y ** 2)
     value = lambda u: Dispersion(0.5 * np.exp(u[0]), df * np.exp(u[1])).log_density(0.5 * sample, np.zeros(1))
-    sample = draws(200_000, 8, df=df).squares
+    sample = draws(200_000, 8, df=df).y ** 2
     steps = np.eye(2) * 1e-4
     J = np.stack([(value(step) - value(-step)) / 2e-4 for step in steps])
     errors = np.sqrt(np.diag(np.linalg.inv(J @ J.T / 200_000)) / n)
     assert abs(np.log(found.factor / 0.5)) < 4 * errors[0]
     assert abs(np.log(found.df / df)) < 4 * errors[1]
-    assert student_dispersion(draws(n, 7, df=df).squares, 6.0).df == 6
-    squares = draws(n, 9).squares
+    assert student_dispersion(draws(n, 7, df=df).y ** 2, 6.0).df == 6
+    squares = draws(n, 9).y ** 2
     assert_allclose(gaussian_dispersion(squares).factor, (1 + squares.sum()) / (1 + n), rtol=1e-12)
 
 
@@ -225,7 +227,7 @@ def test_cells_are_halves_of_halves():
 
 
 def test_parts_do_not_split_groups():
-    rows = draws(300, 0)._replace(group=np.arange(300) // 7)
+    rows = dataclasses.replace(draws(300, 0), group=np.arange(300) // 7)
     part = split(rows, 0)
     assert all(len(np.unique(part[rows.group == g])) == 1 for g in range(43))
     assert set(part) == {0, 1, 2, 3}
@@ -256,18 +258,18 @@ def test_without_heavy_tails_no_student_t_is_chosen(n, wanted):
 
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
-    assert choose(clear.some(np.arange(60)), 0, QUICK).name is None
-    tied = clear._replace(z=np.where(np.arange(4000) % 5 == 0, 0, clear.z))
+    assert choose(clear.take(np.arange(60)), 0, QUICK).name is None
+    tied = dataclasses.replace(clear, y=np.where(np.arange(4000) % 5 == 0, 0, clear.y))
     assert "tied" in choose(tied, 0, QUICK).why
-    assert "groups" in choose(clear._replace(group=np.arange(4000) % 9), 0, QUICK).why
+    assert "groups" in choose(dataclasses.replace(clear, group=np.arange(4000) % 9), 0, QUICK).why
 
 
 def test_the_scale_is_constant_if_rows_are_few():
     clear = draws(4000, 12, df=3.0, slope=2.0)
-    assert fit(clear.some(np.arange(500)), 0, QUICK).trees is not None
+    assert fit(clear.take(np.arange(500)), 0, QUICK).trees is not None
     assert fit(clear, 0, QUICK, scaled=False).trees is None
-    few = clear.some(np.arange(499))
-    found, wanted = fit(few, 0, QUICK), student_dispersion(few.squares)
+    few = clear.take(np.arange(499))
+    found, wanted = fit(few, 0, QUICK), student_dispersion(few.y**2)
     assert found.trees is None
     assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-5)
     assert fit(clear, 0, QUICK, df=5.0).df == 5
@@ -331,18 +333,20 @@ COUNTS = np.random.default_rng(0).integers(1, 5, 600).astype(float)
 
 def counted(n, seed, **law):
     """(Rows that count as 1 to 4, the same rows repeated); the copies of a row are a group, as the row is."""
-    rows = draws(n, seed, **law)._replace(group=np.arange(n))
-    return rows._replace(weight=COUNTS[:n]), rows.some(np.repeat(np.arange(n), COUNTS[:n].astype(int)))
+    rows = dataclasses.replace(draws(n, seed, **law), group=np.arange(n))
+    return dataclasses.replace(rows, weight=COUNTS[:n]), rows.take(
+        np.repeat(np.arange(n), COUNTS[:n].astype(int))
+    )
 
 
 @pytest.mark.parametrize("df", [None, 4.0])
 def test_shapes_of_rows_that_count_are_those_of_repeated_rows(df):
     one, many = counted(300, 20, df=4.0)
-    assert_allclose(median(one.squares, one.weight), np.median(many.squares), rtol=1e-12)
-    assert_allclose(median(one.squares[:7]), np.median(one.squares[:7]), rtol=1e-12)
-    found, wanted = (gaussian_dispersion(rows.squares, rows.weight) for rows in (one, many))
+    assert_allclose(median(one.y**2, one.weight), np.median(many.y**2), rtol=1e-12)
+    assert_allclose(median(one.y[:7] ** 2), np.median(one.y[:7] ** 2), rtol=1e-12)
+    found, wanted = (gaussian_dispersion(rows.y**2, rows.weight) for rows in (one, many))
     assert_allclose(found.factor, wanted.factor, rtol=1e-12)
-    found, wanted = (student_dispersion(rows.squares, df, rows.weight) for rows in (one, many))
+    found, wanted = (student_dispersion(rows.y**2, df, rows.weight) for rows in (one, many))
     assert found.trees is None
     assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-4)
 
@@ -364,7 +368,9 @@ def test_rows_that_count_choose_what_repeated_rows_choose():
     found, wanted = (choose(rows, 0, QUICK._replace(share=1.0)) for rows in (one, many))
     numbers = lambda preference: re.findall(r"gains (\S+ ± \S+) nats", preference.why)
     assert (found.name, numbers(found)) == (wanted.name, numbers(wanted))
-    assert numbers(found) != numbers(choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)))
+    assert numbers(found) != numbers(
+        choose(dataclasses.replace(one, weight=None), 0, QUICK._replace(share=1.0))
+    )
 
 
 def test_inputs_of_two_values_split_as_others_do():
@@ -394,9 +400,9 @@ def test_boosting_ends_when_it_is_told_to():
     rows, asked = draws(100, 6), iter([True, True, False])
     found = Boosting(n_trees=9, patience=9).fit(
         rows.X,
-        lambda v: (v - rows.squares, np.ones(100)),
+        lambda v: (v - rows.y**2, np.ones(100)),
         rows.X,
-        lambda v: float(np.mean((v - rows.squares) ** 2)),
+        lambda v: float(np.mean((v - rows.y**2) ** 2)),
         0,
         goes_on=lambda: next(asked),
     )

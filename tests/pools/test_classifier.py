@@ -13,7 +13,7 @@ from stochgp.data.rows import Data
 from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
-from stochgp.pools.calibration import calibrate_classes
+from stochgp.pools.classifier import calibrate_classes
 from stochgp.pools.weights import PoolWeights
 
 N = 1_000

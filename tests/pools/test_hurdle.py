@@ -13,7 +13,7 @@ from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Data
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import HurdleRegressor, classifier, members, regressor
+from stochgp.pools import HurdleRegressor, classifier, hurdle, members, regressor
 from stochgp.pools.hurdle import frequent
 
 N = 1_000
@@ -98,7 +98,7 @@ def test_a_pool_takes_a_hurdle_model_if_held_out_rows_prefer_it(tmp_path):
 
 
 def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
-    monkeypatch.setattr(regressor, "MIN_GAIN_OF_POINT_MASS", 10.0)
+    monkeypatch.setattr(hurdle, "MIN_GAIN", 10.0)
     found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp.distributions import Normal, PITRecalibration
 from stochgp.pools.hurdle import Hurdle
-from stochgp.pools.mixed import Pool
+from stochgp.pools.pool import Pool
 from stochgp.pools.weights import PoolWeights
 
 C = np.array([[4.0, 1.5, 0.0], [1.5, 2.0, 0.3], [0.0, 0.3, 1.0]])  # of observations

@@ -17,7 +17,7 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import base, held_out, members, regressor
+from stochgp.pools import held_out, hurdle, members, regressor
 from stochgp.pools.held_out import HeldOut
 from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
 from stochgp.transforms import Log
@@ -286,7 +286,7 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
     }
     known["linear"] = member(Spy, "linear", epochs=2)
     monkeypatch.setattr(regressor, "REGRESSORS", known)
-    monkeypatch.setattr(base, "seconds_for_members", lambda _: seconds["left"])
+    monkeypatch.setattr(members, "seconds_for_members", lambda _: seconds["left"])
     settings = {"likelihood": "gaussian", "random_state": 0, "time_limit": 6_000}
     found = GPRegressor(members=["feature", "sparse", "linear"], **settings).fit(X, Y)
     assert order == ["linear", "rff"] and list(found.scores_) == ["feature", "linear"]
@@ -294,7 +294,7 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
 
 
 def test_members_are_of_the_families_that_take_the_likelihood():
-    names = lambda likelihood: {n for n in QUICK if GPRegressor(likelihood=likelihood)._takes_likelihood(n)}
+    names = lambda likelihood: set(GPRegressor(likelihood=likelihood)._known_members())
     assert names("auto") == names("gaussian") == set(QUICK)
     assert names("poisson") == names("negative-binomial") == {"sparse"}
     with pytest.raises(ValueError, match="likelihood"):
@@ -343,7 +343,7 @@ def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkey
     given = {"sparse": SparseGPRegressor()}, Data(X, Y), division, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
-    monkeypatch.setattr(regressor, "takes_in", lambda *_: True)
+    monkeypatch.setattr(hurdle, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stochgp
-from stochgp.distributions import ScaleMixture
+from stochgp.distributions import Mixture, Normal
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner
@@ -69,10 +69,9 @@ class Laplace(AbstractLikelihood):
 
     def predictive(self, mean, variance, X):
         t, weight = np.polynomial.laguerre.laggauss(40)
-        b = float(self.scale)
-        return ScaleMixture(
-            mean[:, 0], variance[:, 0], np.full(len(mean), 2 * b**2), t, np.log(np.maximum(weight, 1e-300))
-        )
+        noise = 2 * float(self.scale) ** 2 * t
+        parts = tuple(Normal(mean[:, 0], np.sqrt(variance[:, 0] + each)) for each in noise)
+        return Mixture(parts, weight)
 
     def sample(self, f, X, *, key):
         return f[:, 0] + value_of(self.scale, f.dtype) * jax.random.laplace(key, f.shape[:1], f.dtype)

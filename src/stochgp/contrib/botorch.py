@@ -22,8 +22,8 @@ from gpytorch.distributions import MultivariateNormal
 from jaxtyping import Float
 from torch import Tensor
 
+from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
-from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.arrays import by_blocks
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
@@ -34,7 +34,7 @@ Numbers = Float[np.ndarray, "..."]
 class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
-    Mean and covariance of f are those of `predict` (`estimators.joint_predictions`). With an iterative solver the covariance is estimated from
+    Mean and covariance of f are those of `predict` (`contrib.joint_predictions`). With an iterative solver the covariance is estimated from
     `n_samples` function samples, or 64, with a relative standard error of √(2/S); otherwise it is exact.
 
     Parameters

@@ -8,16 +8,14 @@ from .calibrating import (
     recalibration,
     temperature_scaling,
 )
-from .categorical import Categorical
-from .counts import Counts
-from .curves import BetaCurve, PositiveCurve, Recalibrated
+from .discrete import Categorical, Counts
 from .mixture import Mixture, PointMass
-from .normal import Normal, ScaleMixture, Student, student_multipliers
-from .transformed import Rounded, Warped, mixture
+from .mixture import normal_plus_student as normal_plus_student
+from .normal import Normal, Student
+from .transformed import PositiveCurve, Recalibrated, Rounded, Warped, mixture
 
 __all__ = [
     "AbstractDistribution",
-    "BetaCurve",
     "Categorical",
     "ConformalScores",
     "Counts",
@@ -28,12 +26,10 @@ __all__ = [
     "PositiveCurve",
     "Recalibrated",
     "Rounded",
-    "ScaleMixture",
     "Student",
     "TemperatureScaling",
     "Warped",
     "mixture",
     "recalibration",
-    "student_multipliers",
     "temperature_scaling",
 ]  # fmt: skip

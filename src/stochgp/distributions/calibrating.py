@@ -8,56 +8,100 @@ that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are 
 import dataclasses
 import math
 import typing
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
 import scipy.optimize
 from jaxtyping import Bool, Float64
-from scipy.special import log_softmax
+from scipy.special import betainc, betaincc, betaincinv, betaln, log_softmax, xlogy
 
-from stochgp.distributions.base import AbstractDistribution
-from stochgp.distributions.categorical import Categorical
-from stochgp.distributions.curves import BetaCurve, Recalibrated
+from stochgp.distributions.base import SMALLEST, AbstractDistribution, once
+from stochgp.distributions.discrete import Categorical
+from stochgp.distributions.transformed import Probabilities, Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration or a temperature
 SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
     9.2,
     6.63,
-)  # of twice the log likelihood ratio: 1 % points of χ² with two degrees of freedom and one
+)  # twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
 
 
 class PITRecalibration(eqx.Module):
-    """F → R(F), R the distribution function of Beta(a, b), fitted to PIT values; a = b = 1 if these do not clearly differ from uniform ones.
+    """F → R(F), R the distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b); a = b = 1 is the identity.
+
+    R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1.
 
     Parameters
     ----------
-    a, b : float
-        Of Beta(a, b), both positive.
+    a, b : float or array [N, 1]
+        Positive, of all rows or of each.
     gain : float
         The gain in log density, in nats a row, on average over the rows of the fit; 0 for a = b = 1.
     n_rows : int
         The number of rows, or groups, of the fit.
     """
 
-    a: float
-    b: float
-    gain: float
-    n_rows: int
+    lower: ClassVar[float] = -np.inf  # observations are above it
+    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
+    a: float | Float64[np.ndarray, "N 1"]
+    b: float | Float64[np.ndarray, "N 1"]
+    gain: float = 0.0
+    n_rows: int = 0
 
     @property
     def is_identity(self) -> bool:
-        return self.a == self.b == 1.0
+        return bool(np.all(self.a == 1) and np.all(self.b == 1))
+
+    @property
+    def name(self) -> str:
+        return "identity" if self.is_identity else f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
     def __call__(
         self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None
     ) -> AbstractDistribution:
         """Correct each row by Beta(a^s, b^s), s its `strength` from 0 to 1; None: 1 for all."""
-        return found if self.is_identity else Recalibrated(found, _curve(self.a, self.b, strength))
+        return found if self.is_identity else Recalibrated(found, self.of(strength))
+
+    def of(self, strength: Float64[np.ndarray, " N"] | None) -> "PITRecalibration":
+        """The curve of Beta(a^s, b^s)."""
+        if strength is None:
+            return self
+        return PITRecalibration(self.a ** strength[:, None], self.b ** strength[:, None])
+
+    def __getitem__(self, rows: Any) -> "PITRecalibration":
+        a, b = (x if np.ndim(x) == 0 else np.asarray(x)[rows] for x in (self.a, self.b))
+        return PITRecalibration(a, b)
+
+    @property
+    def tail_power(self) -> float:
+        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
+        return float(min(np.min(self.a, initial=np.inf), np.min(self.b, initial=np.inf)))
+
+    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
+        """log R'(u), u = `below` = 1 − `above`."""
+        below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)
+        return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
+
+    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
+        """(R(u), 1 − R(u)), each accurate where it is small."""
+        low = below < 0.5
+        a, b, x = np.broadcast_arrays(
+            np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
+        )
+        near = np.asarray(betainc(a, b, x))
+        far = np.asarray(1 - near)
+        large = near > 0.5  # there the difference has lost its digits
+        far[large] = betaincc(a[large], b[large], x[large])
+        return np.where(low, near, far), np.where(low, far, near)
+
+    def inverse(self, p: Probabilities) -> Probabilities:
+        """u with R(u) = p."""
+        return np.broadcast_to(betaincinv(self.a, self.b, once(p)), p.shape)
 
 
 class ConformalScores(eqx.Module):
@@ -150,6 +194,10 @@ class TemperatureScaling(eqx.Module):
     def is_identity(self) -> bool:
         return self.temperature == 1.0
 
+    @property
+    def name(self) -> str:
+        return f"temperature {self.temperature:.3g}"
+
     def __call__(self, found: Categorical) -> Categorical:
         if self.is_identity:
             return found
@@ -193,16 +241,14 @@ def recalibration(
     if strength is not None and groups is not None:
         raise ValueError("strength is of rows; it is not taken with groups")
     found, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = len(y)
-    if n < FEWEST:
-        raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
+    n = _enough(y)
     n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
     if n_coarse > MAX_COARSE * n:
         raise ValueError(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-    slope = lambda a, b: _curve(a, b, strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
+    slope = lambda a, b: PITRecalibration(a, b).of(strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
     loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
@@ -231,9 +277,7 @@ def temperature_scaling(
         As in `recalibration`.
     """
     some, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = len(y)
-    if n < FEWEST:
-        raise ValueError(f"{n} held-out rows are too few to scale by; at least {FEWEST} are needed")
+    n = _enough(y)
     logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
     at = np.arange(n), y.astype(np.int64)
     of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
@@ -267,9 +311,13 @@ def one_of_each(
     return found[rows], y[rows], np.ones(len(rows))
 
 
-def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> BetaCurve:
-    """The curve of Beta(a^s, b^s)."""
-    return BetaCurve(a, b) if strength is None else BetaCurve(a ** strength[:, None], b ** strength[:, None])
+def _enough(y: np.ndarray) -> int:
+    """The number of rows. Raises ValueError for fewer than 100."""
+    if len(y) < FEWEST:
+        raise ValueError(
+            f"{len(y)} left-out rows are too few for a calibration; at least {FEWEST} are needed"
+        )
+    return len(y)
 
 
 def _are_coarse(width: Float64[np.ndarray, " N"], y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:

@@ -1,18 +1,23 @@
 """Mixtures of predictive distributions, and point masses as their parts."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float64, Int
-from scipy.special import logsumexp, ndtr
+from scipy.optimize import root_scalar
+from scipy.special import logsumexp, ndtr, softmax
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 from stochgp.distributions.normal import Normal
 
 TOUCHING = 1e-6  # of the width: a target as near to the value counts as the value
+FALLEN = 28.0  # nats: where the integral over λ is cut off
+FARTHEST = 1e4  # errors, in scales, up to which it is accurate
+GAUSSIAN_DF = 100.0  # above it tails are thinner, and accurate for smaller errors
 LEAST_WIDTH = 1e-3  # in standard deviations of the targets
 
 
@@ -25,10 +30,13 @@ class Mixture(AbstractDistribution):
         p_j, of the same N rows, continuous or a `PointMass`.
     weights : array [J] or [N, J]
         w_j of all rows, or of each: at least 0, with the sum 1 over the parts.
+    df : float
+        Moments of this order and above do not exist, although those of the parts do: the parts approximate a Student-t.
     """
 
     parts: tuple[AbstractDistribution, ...]
     weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]
+    df: float = math.inf
 
     def __check_init__(self) -> None:
         n_parts, total = self.weights.shape[-1], self.weights.sum(axis=-1)
@@ -46,7 +54,7 @@ class Mixture(AbstractDistribution):
 
     @property
     def tail_index(self) -> float:
-        return min(part.tail_index for part in self.parts)
+        return min(self.df, *(part.tail_index for part in self.parts))
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -65,19 +73,21 @@ class Mixture(AbstractDistribution):
     @property
     def std(self) -> PerRow:
         mean = self.mean
+        if self.df <= 2:
+            return np.full(self.n_rows, math.inf)
         squares = (w * (part.std**2 + (part.mean - mean) ** 2) for w, part in self._weighted)
         return np.sqrt(sum(squares, np.zeros(self.n_rows)))
 
     def __getitem__(self, rows: Any) -> "Mixture":
         weights = self.weights if self.weights.ndim == 1 else self.weights[rows]
-        return Mixture(tuple(part[rows] for part in self.parts), weights)
+        return Mixture(tuple(part[rows] for part in self.parts), weights, self.df)
 
     def affine(self, scale: float, shift: float | PerRow) -> "Mixture":
-        return Mixture(tuple(part.affine(scale, shift) for part in self.parts), self.weights)
+        return Mixture(tuple(part.affine(scale, shift) for part in self.parts), self.weights, self.df)
 
     @property
     def _held(self) -> int:
-        return max(part._held for part in self.parts)
+        return sum(part._held for part in self.parts)
 
     @property
     def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
@@ -138,17 +148,21 @@ class Mixture(AbstractDistribution):
 
         return value_and_slope
 
-    def _crps(self, y: Points) -> Points:
-        """Of normal parts E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
+    def crps(self, y: Any) -> np.ndarray:
         if not all(isinstance(part, Normal) for part in self.parts):
-            return super()._crps(y)
-        found = np.zeros_like(y)
-        for w, part in self._weighted:
-            found += w[..., None] * _absolute(y - part.mean[:, None], part.std[:, None])
-            for v, other in self._weighted:
-                both = _absolute((part.mean - other.mean)[:, None], np.hypot(part.std, other.std)[:, None])
-                found -= (w * v)[..., None] * both / 2
-        return found
+            return AbstractDistribution.crps(self, y)
+        return self._at(lambda part, y: part._crps_of_normals(y), y, (math.inf, math.inf))
+
+    def _crps_of_normals(self, y: Points) -> Points:
+        """E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
+        means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
+        w = np.broadcast_to(self.weights, means.shape)
+        near = np.sum(w[:, None] * _absolute(y[..., None] - means[:, None], stds[:, None]), axis=2)
+        each = (
+            w[:, k] * np.sum(w * _absolute(means - means[:, [k]], np.hypot(stds, stds[:, [k]])), axis=1)
+            for k in range(w.shape[1])
+        )
+        return near - sum(each, np.zeros(self.n_rows))[:, None] / 2
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         if self.weights.ndim == 1:
@@ -156,12 +170,16 @@ class Mixture(AbstractDistribution):
             which = generator.choice(len(self.parts), size=(self.n_rows, n), p=w)
         else:
             which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
-        draws = np.stack([part._draw(generator, n) for part in self.parts])
-        return np.take_along_axis(draws, which[None], axis=0)[0]
+        found = np.empty(which.shape)
+        for k, part in enumerate(self.parts):
+            found = np.where(which == k, part._draw(generator, n), found)
+        return found
 
 
 def _absolute(mean: Points, std: Points) -> Points:
     """E|Z|, Z ~ N(mean, std²)."""
+    if not mean.any():
+        return std * np.sqrt(2 / np.pi)
     z = mean / std
     return mean * (2 * ndtr(z) - 1) + std * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2)
 
@@ -230,3 +248,35 @@ class PointMass(AbstractDistribution):
 def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
     """The resolution of targets: the smallest difference of two, at least a thousandth of their standard deviation."""
     return max(float(np.diff(np.unique(y)).min(initial=np.inf)), LEAST_WIDTH * float(np.std(y)))
+
+
+def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float) -> Mixture:
+    """f + √scale · T, f ~ N(mean, variance), T a Student-t: a mixture of the normal distributions of `student_multipliers`."""
+    c, w = student_multipliers(df)
+    return Mixture(tuple(Normal(mean, np.sqrt(variance + scale * c_k)) for c_k in c), w, df)
+
+
+def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
+    """(1/λ_k, w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
+
+    w_k ∝ exp((df/2)(u − e^u)). The largest of 1/λ_k is such that Σ_k w_k/λ_k = df/(df − 2), if that exists. The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right
+    as the Gamma density does, both until what is integrated has fallen by e^(−28).
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, positive.
+    """
+    half, more = df / 2, (df + 1) / 2
+    error = FARTHEST * min(1.0, GAUSSIAN_DF / df)
+    fall = lambda shape: lambda u: shape * (np.expm1(u) - u) - FALLEN
+    farthest = -FALLEN / more - 2  # beyond the root: e^u − 1 − u ≥ −u − 1
+    left = math.log((df + 1) / (df + error**2)) + root_scalar(fall(more), bracket=(farthest, 0.0)).root
+    right = root_scalar(fall(half), bracket=(0.0, math.log(FALLEN / half + 2) + 2)).root
+    n = math.ceil((right - left) / min(0.45, 0.9 / math.sqrt(more))) + 1
+    u = np.linspace(left, right, n)
+    log_w = half * (u - np.exp(u))
+    c, w = np.exp(-u), softmax(log_w)
+    if 2 < df < 4:  # from 4 on the nodes lack less than 1e-8 of it
+        c[0] += (df / (df - 2) - w @ c) / w[0]
+    return c, w

@@ -1,6 +1,6 @@
-"""What all estimators share: the interface of scikit-learn, one fit, predictions, saving, reports."""
+"""What all estimators share: the interface of scikit-learn, predictions, saving, reports."""
 
-from .function_draws import FunctionDraws
-from .predictor import PosteriorRegressor
+from .base import PosteriorRegressor
+from .fitted import FunctionDraws
 
 __all__ = ["FunctionDraws", "PosteriorRegressor"]

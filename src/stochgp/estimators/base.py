@@ -1,12 +1,289 @@
-"""What the estimators of all families share: their settings and their summary. Each family has its own `fit`."""
+"""The interface of scikit-learn that all estimators share: settings, and everything that follows from a posterior. Each family has its own `fit`."""
 
 import html
-from dataclasses import dataclass
+import logging
+import os
+import typing
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
+import numpy as np
+from jaxtyping import Float, Shaped
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from stochgp.budget import Budget
+from stochgp.choosing import Decisions
+from stochgp.data.reading import read_inputs
+from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import summarise
+from stochgp.estimators.saving import pack, save, unpack
+from stochgp.estimators.settings import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.likelihoods import Warped
+from stochgp.numerics.seeds import as_key
+from stochgp.posteriors import Request
+from stochgp.tables.encoding import known_instead
+from stochgp.warning import say, warn
+
+FEW_BYTES = 1 << 25  # whose check would take longer than the prediction of a row
+
+logger = logging.getLogger("stochgp.estimators")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PosteriorEstimator(BaseEstimator):
+    """A scikit-learn estimator whose `fit` leaves a `Fitted`, or a pool of these, in `_fitted`. Its settings are described by `GPEstimator`."""
+
+    # scikit-learn requires that `__init__` takes any value, and that `fit` checks it.
+    __no_type_check__: ClassVar[bool] = True
+    memory_limit: str | int | float | None = None
+    time_limit: float | None = None
+    dtype: str = "float32"
+    random_state: Any = None
+    verbose: int = 0
+    missing: str = "auto"
+    devices: Any = None
+    new_rows: str = "auto"
+
+    if typing.TYPE_CHECKING:
+        _fitted: Any = field(init=False)
+        target_name_: str | None = field(init=False)
+        plan_: Decisions = field(init=False)
+        fit_report_: dict[str, Any] = field(init=False)
+        fit_seconds_: float = field(init=False)
+        n_rows_: int = field(init=False)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
+
+        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox, nor registered by `stochgp.register`, and warns
+        of settings that the file cannot hold.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings; where `deep`, also the fields of kernels, learners and other parts: `kernel__lengthscale`, for `set_params` and searches.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether fields of parts are there too.
+        """
+        found = BaseEstimator.get_params(self, deep)
+        own = BaseEstimator.get_params(self, deep=False).items() if deep else ()
+        return found | {
+            f"{name}{BETWEEN_NAMES}{inner}": part
+            for name, value in own
+            for inner, part in fields_of(value).items()
+        }
+
+    def set_params(self, **params: Any) -> "PosteriorEstimator":
+        """Sets settings, and fields of parts by names such as `kernel__lengthscale`: the part is made again with them.
+
+        Raises ValueError for a name that is not there.
+
+        Parameters
+        ----------
+        **params
+            New values by name.
+        """
+        own, inner = {}, {}
+        settings = BaseEstimator.get_params(self, deep=False)
+        for name, value in params.items():
+            first, _, rest = name.partition(BETWEEN_NAMES)
+            of_part = rest and first in settings and not hasattr(settings[first], "get_params")
+            (inner.setdefault(first, {}) if of_part else own)[rest if of_part else name] = value
+        parts = {
+            name: with_fields(own.get(name, settings[name]), changes, name) for name, changes in inner.items()
+        }
+        BaseEstimator.set_params(self, **own | parts)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing != "refuse"
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack(dict(vars(self)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(unpack(state))
+
+    def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
+        """Checked inputs; what is odd about them is said, but of rows that are to be learned from not that they are new."""
+        encoder = self._fitted.encoder
+        if encoder is not None:
+            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
+            if unknown:
+                warn(
+                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        found = read_inputs(self, encoder, X)
+        seen = self._fitted.seen
+        if seen is not None:
+            new = known_instead(encoder, found)[0]
+            if text := seen.varying(encoder, found[~new] if new.any() else found):
+                warn(text, UserWarning, stacklevel=3)
+            text, is_far = ("", False) if learns else seen.extrapolation(encoder, found)
+            if is_far:
+                warn(text, UserWarning, stacklevel=3)
+            elif text:
+                logger.info(text)
+                say(self.verbose, text)
+        return found
+
+    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results. Few bytes always fit into half of what is available."""
+        need = self._fitted.need_bytes(request) + results
+        if self.memory_limit is not None or need > FEW_BYTES:
+            Budget.of(self.memory_limit).require(need, what)
+
+
+class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
+    """What a regressor says of targets, from its `Fitted`."""
+
+    mean: float | str | None
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+    ) -> Any:
+        """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
+
+        Rows are taken in blocks, so that memory grows with N only by the result.
+
+        Parameters
+        ----------
+        X
+            Rows [N, D], with the columns of `fit`.
+        return_std, return_cov : bool
+            One of them: the standard deviation [N], or the covariance [N, N] too.
+        include_noise : bool
+            False: of f, as in scikit-learn. True: of an observation, whose variance is that of f and of the noise.
+
+        Returns
+        -------
+        The mean [N], or a pair of it and what was asked for. All float64, in target units, covariances in their squares.
+
+        Raises
+        ------
+        ValueError
+            For both at once, for inputs that cannot be used, and for a covariance over the memory limit (with both numbers).
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+        X = self._read(X)
+        if return_cov:
+            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
+            mean = self._fitted.mean(X)
+            return mean, self._fitted.covariance(X, include_noise=include_noise)
+        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
+        if return_std:
+            return self._fitted.mean_and_std(X, include_noise=include_noise)
+        return self._fitted.mean(X)
+
+    def predict_distribution(self, X: Any) -> AbstractDistribution:
+        """The distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
+
+        Returns
+        -------
+        A value with `logpdf`, `cdf`, `sf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
+        and `std` are those of `predict(X, return_std=True, include_noise=True)`.
+        """
+        check_is_fitted(self)
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"distributions at {len(X)} rows", 24 * len(X))
+        return self._fitted.distribution(X)
+
+    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
+        """The quantiles q [Q] of an observation at each row, noise included, in target units: of a Gaussian mean + std · Φ⁻¹(q).
+
+        Raises
+        ------
+        ValueError
+            Unless every q is above 0 and below 1.
+        """
+        check_is_fitted(self)
+        found = np.asarray(q, np.float64)
+        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
+        X = self._read(X)
+        what = f"{len(found)} quantiles at {len(X)} rows"
+        self._reserve(Request(len(X)), what, 16 * len(X) * len(found))
+        return self._fitted.distribution(X).quantile(found)
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
+        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+
+        The noise is included. With `calibration="conformal"` between them only.
+
+        Raises
+        ------
+        ValueError
+            Unless 0 < level < 1, and for a level that needs more held-out rows.
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"intervals at {len(X)} rows", 32 * len(X))
+        return self._fitted.interval(self._fitted.distribution(X), level)
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
+    ) -> Float[np.ndarray, "N S"]:
+        """Joint draws of f at the rows of X from the posterior, in target units; with `include_noise` of observations there.
+
+        Observations have independent noise, and at each row the distribution of `predict_distribution`, heavy tails and corrections included; what a pool corrects in the
+        probabilities of its mixture, and its frequent values, are not.
+        """
+        key = as_key(random_state)
+        functions = self.sample_functions(n_samples, key)
+        X = self._read(X)
+        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
+        if include_noise:
+            return self._fitted.observed(functions, X, key=draw_keys(key)[1])
+        return functions.at_numbers(X)
+
+    def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:
+        """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
+
+        With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless
+        `n_samples` is a whole number of at least 1.
+        """
+        check_is_fitted(self)
+        if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
+        n_samples = int(n_samples)
+        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
+        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+
+
+class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
+    """What a classifier says of labels, from its `Fitted`, whose distribution is `Categorical`."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """P(y = c) of each row and class, in the order of `classes_`, averaged over the posterior of the latent functions."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """The logarithms of the probabilities, accurate where these are small."""
+        check_is_fitted(self)
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
+        found: Any = self._fitted.distribution(X)
+        return found.log_probabilities
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
+        """The most probable class of each row."""
+        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -29,20 +306,10 @@ class GPEstimator(PosteriorEstimator):
     verbose : 0, or 1 for progress on stderr
     """
 
-    # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
-    __no_type_check__: ClassVar[bool] = True
     batch_size: int | None = None
     epochs: int | None = None
     learning_rate: float | None = None
     standardize: bool = True
-    memory_limit: str | int | float | None = None
-    time_limit: float | None = None
-    dtype: str = "float32"
-    random_state: Any = None
-    verbose: int = 0
-    missing: str = "auto"
-    devices: Any = None
-    new_rows: str = "auto"
 
     def __init_subclass__(cls, **given: Any) -> None:
         """`help` shows the parameters that all estimators share, and all regressors, after those of the family."""

@@ -1,6 +1,7 @@
 """Corrections of observations' distributions by rows that the fit has not seen."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,20 +58,34 @@ def _tied(y: np.ndarray) -> float:
     return float(np.sum(counts * (counts - 1)) / (len(y) * (len(y) - 1)))
 
 
-def calibrated(fitted: Fitted, left_out: Data, method: str | None, context: FitContext) -> Fitted:
+def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext) -> Fitted:
     """The model with the correction by these rows, which is recorded."""
-    found = fitted.distribution(left_out.X)
-    options: dict[str, Any] = {"groups": left_out.group, "weight": left_out.weight}
-    if method == PIT:
-        made: Any = recalibration(found, left_out.y, **options)
-        name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
-        why = f"the probabilities of {made.n_rows} left-out rows"
-    else:
-        made, name = ConformalScores.of(found, left_out.y, **options), CONFORMAL
-        why = f"intervals, by {len(made.scores)} left-out rows"
-    context.record("calibration", name, why)
+    found, kind = fitted.distribution(left_out.X), recalibration if method == PIT else ConformalScores.of
+    made = kind(found, left_out.y, groups=left_out.group, weight=left_out.weight)
+    what = "the probabilities of" if method == PIT else "intervals, by"
+    context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
     observation = dataclasses.replace(fitted.observation, correction=made)
     return dataclasses.replace(fitted, observation=observation)
+
+
+def clear_calibration(
+    kind: Callable, found: Any, rows: Data, context: FitContext, where: str = "", **options: Any
+) -> Any:
+    """The calibration, `recalibration` or `temperature_scaling`, of a pool's distributions of held-out rows; None unless these clearly gain. Recorded."""
+    try:
+        made = kind(found, rows.y, groups=rows.group, weight=rows.weight, **options)
+    except ValueError as refusal:
+        return keep_probabilities(context, str(refusal))
+    if made.is_identity:
+        return keep_probabilities(context, "held-out rows do not clearly gain by a calibration")
+    why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
+    context.record("probabilities", made.name + where, why)
+    return made
+
+
+def keep_probabilities(context: FitContext, why: str) -> None:
+    """Record that the probabilities of a pool have no calibration."""
+    context.record("probabilities", "as they are", why)
 
 
 def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:

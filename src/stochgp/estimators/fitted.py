@@ -7,23 +7,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data import Standardiser
+from stochgp.data.blocks import hash_again
+from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.checks import Seen
-from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws
+from stochgp.numerics.precision import full_precision
 from stochgp.numerics.seeds import fold_in, split_key
-from stochgp.observations import Observation
+from stochgp.observations import AbstractMeanFunction, Observation
+from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
-from stochgp.tables.encoding import known_instead
+from stochgp.tables.encoding import STAND_INS, known_instead
+from stochgp.transforms import AbstractTransform
+
+DRAWN_ROWS = 256  # of one evaluation of functions
+NEW_ROWS = 1_000  # with new levels, of one evaluation at known ones
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -47,7 +55,7 @@ class Fitted:
     posterior: AbstractPosterior
     dtype: str
     observation: Observation
-    seen: Seen | None = None  # the ranges of the training rows, None of packed fingerprints
+    seen: Any = None  # a `Seen`, the ranges of the training rows; None of packed fingerprints
     log_slope: float = 0.0  # the mean of log T' over the training rows, T the transform of targets
     slope_rows: float = 0.0  # how many these are
     stream: Any = None  # a `learning.Stream` that can go on, where one was learned from
@@ -164,7 +172,7 @@ class Fitted:
             covariance[np.diag_indices(len(X))] += noise * self.target_scale**2
         return covariance
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionDraws:
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
         """Functions drawn from the posterior, in the user's units."""
         of_functions, _ = draw_keys(key)
         m, normals = self.observation.mean_function, None
@@ -186,7 +194,7 @@ class Fitted:
             )
 
     def observed(
-        self, functions: AbstractDraws, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
+        self, functions: Any, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations of these functions."""
         return self.with_noise(functions.at_numbers(X), X, key=key)
@@ -214,23 +222,92 @@ class Fitted:
         return mean, variance
 
     def _moments(self, rows: ModelRows, moments: Callable) -> tuple[np.ndarray, ...]:
-        """Means, or (means, variances), of rows. Those of a level that is new in a column of statistics: E m_l and E v_l + Var m_l over known levels l."""
+        """Means, or (means, variances), of rows; of rows with a new level in a column of statistics E m_l and E v_l + Var m_l over known levels l."""
         evaluate = lambda of: of.by_block(moments, self.posterior.block_rows)
-        found, (new, instead) = evaluate(rows), known_instead(self.encoder, rows.X)
-        if not new.any():
-            return found
-        parts, m = [], self.observation.mean_function
-        factor = self.observation.variance_factor(self._rows(rows.X[new]))
-        for X in instead:
-            mean, *variance = evaluate(self._rows(X))
-            if m is not None:
-                like = (-1, *(1,) * (mean.ndim - 1))
-                mean = mean + ((m(X) - m(rows.X[new])) / self.target_scale).reshape(like)
-                moved = (m.variance(X) - m.variance(rows.X[new])) / self.target_scale**2 / factor
-                variance = [part + moved.reshape(like) for part in variance]
-            parts.append((mean, *variance))
-        means, *variances = (np.stack(part) for part in zip(*parts, strict=True))
-        found[0][new] = means.mean(axis=0)
-        for variance in variances:  # the dispersion multiplies all of what is returned
-            found[1][new] = variance.mean(axis=0) + (means.var(axis=0, ddof=1).T / factor).T
+        found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
+        for start in range(0, len(new), NEW_ROWS):
+            at = new[start : start + NEW_ROWS]
+            for every, part in zip(found, self._of_new_levels(rows.X[at], evaluate), strict=True):
+                every[at] = part
         return found
+
+    def _of_new_levels(self, X: Float[np.ndarray, "n D"], evaluate: Callable) -> list[np.ndarray]:
+        m, Z = self.observation.mean_function, np.stack(list(known_instead(self.encoder, X)[1]))
+        stacked, shape = Z.reshape(-1, Z.shape[-1]), Z.shape[:2]
+        mean, *variance = (of.reshape(*shape, *of.shape[1:]) for of in evaluate(self._rows(stacked)))
+        factor = np.broadcast_to(self.observation.variance_factor(self._rows(X)), len(X))
+        if m is not None:
+            like = (*shape, *(1,) * (mean.ndim - 2))
+            mean = mean + ((m(stacked).reshape(shape) - m(X)) / self.target_scale).reshape(like)
+            moved = (m.variance(stacked).reshape(shape) - m.variance(X)) / self.target_scale**2 / factor
+            variance = [part + moved.reshape(like) for part in variance]
+        # The dispersion multiplies all of what is returned.
+        spread = (mean.var(axis=0, ddof=1).T / factor).T
+        return [mean.mean(axis=0), *(part.mean(axis=0) + spread for part in variance)]
+
+
+class FunctionDraws(eqx.Module):
+    """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
+
+    A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
+    data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
+    """
+
+    functions: AbstractFunctions
+    center: Float[Array, " D"]
+    scale: Float[Array, " D"]
+    target_mean: Float[Array, ""]
+    target_scale: Float[Array, ""]
+    encoder: Encoder | None = eqx.field(static=True)
+    dtype: str = eqx.field(static=True)
+    transform: AbstractTransform | None = None
+    mean_function: AbstractMeanFunction | None = None
+    normals: Float[Array, "R S"] | None = None  # z of each draw of the mean function
+
+    @property
+    def n_samples(self) -> int:
+        return self.functions.n_samples
+
+    def __call__(self, X: Any) -> Any:
+        if isinstance(X, jax.Array) and not is_packed(self.encoder):
+            return self._on_device(X)
+        return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
+
+    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        found, (new, instead) = self._at(X), known_instead(self.encoder, X)
+        if new.any():  # a draw at a row is of the known level that its own bits determine
+            level = hash_again(found[new].view(np.uint64), 0) % np.uint64(STAND_INS)
+            found[new] = sum((level == k) * self._at(Z) for k, Z in enumerate(instead))
+        return found
+
+    def _at(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
+        targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
+        rows = ModelRows(X, inputs, self.dtype)
+        (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), DRAWN_ROWS)
+        values, m = targets.inverse(values), self.mean_function
+        return self._back(
+            values if m is None else values + m(X)[:, None] + m.deviations(X) @ np.asarray(self.normals)
+        )
+
+    def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
+            raise ValueError(
+                f"expected floating rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
+            )
+        Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
+        functions = cast(self.functions, X.dtype)  # float64 where it may not be used
+        values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
+        if (m := self.mean_function) is not None and self.normals is not None:
+            with full_precision():
+                values += m.on_device(X)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
+        return self._back(values)
+
+    def _back(self, values: Any) -> Any:
+        """In the units of y."""
+        return values if self.transform is None else self.transform.inverse(values)
+
+
+@quick_jit
+def _apply(functions: AbstractFunctions, X: Any) -> Array:
+    return functions(jnp.asarray(X))

@@ -134,12 +134,16 @@ def summarise(estimator: Any) -> str:
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator)
+    target = f" of {estimator.target_name_!r}" if estimator.target_name_ else ""
+    inputs = f"{len(estimator._fitted.inputs.mean)} numeric inputs"
+    inputs = getattr(estimator._fitted.encoder, "described", inputs)
+    found = notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_)
     parts = [
-        _title(estimator),
-        *_of_data(estimator),
+        f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s",
+        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; {_of_targets(estimator._fitted)}",
         *_of_model(estimator),
-        *_of_fit(estimator),
-        *_of_notes(estimator),
+        _of_fit(estimator),
+        *(textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found),
         "",
         "Chosen:",
     ]
@@ -151,21 +155,14 @@ def relevance(estimator: Any) -> list[tuple[str, str, float]]:
 
     Of a kernel whose lengthscales are along other directions, that of each input alone (`kernels.rotated`). Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
     """
-    kernel = getattr(estimator, "kernel_", None)
-    names = _input_names(estimator)
-    found = [item for part in _stationary(kernel) for item in _lengths(part, names)]
+    encoder, found = estimator._fitted.encoder, []
+    names = None if encoder is None else list(encoder.output_names)
+    names = names or [f"x{i}" for i in range(len(estimator._fitted.inputs.mean))]
+    for kernel in _stationary(getattr(estimator, "kernel_", None)):
+        used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
+        lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),)).tolist()
+        found += [(name, type(kernel).__name__, length) for name, length in zip(used, lengths, strict=True)]
     return sorted(found, key=lambda item: item[2])
-
-
-def _title(estimator: Any) -> str:
-    target = f" of {estimator.target_name_!r}" if estimator.target_name_ else ""
-    return f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s"
-
-
-def _of_data(estimator: Any) -> list[str]:
-    fitted = estimator._fitted
-    inputs = getattr(fitted.encoder, "described", f"{len(fitted.inputs.mean)} numeric inputs")
-    return [f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; " + _of_targets(fitted)]
 
 
 def _of_targets(fitted: Any) -> str:
@@ -210,26 +207,15 @@ def _of_model(estimator: Any) -> list[str]:
     return lines
 
 
-def _of_fit(estimator: Any) -> list[str]:
-    lines = [f"Fit: {estimator.n_iter_} steps, {'converged' if estimator.converged_ else 'NOT converged'}"]
+def _of_fit(estimator: Any) -> str:
+    line = f"Fit: {estimator.n_iter_} steps, {'converged' if estimator.converged_ else 'NOT converged'}"
     if hasattr(estimator, "nlml_"):
-        lines[0] += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
+        line += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
     if hasattr(estimator, "elbo_"):
-        lines[0] += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
+        line += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
     if (residual := estimator.fit_report_.get("residual")) is not None:
-        lines[0] += f"; relative residual {residual:.2g}, measured on all rows"
-    return lines
-
-
-def _of_notes(estimator: Any) -> list[str]:
-    found = notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_)
-    return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
-
-
-def _input_names(estimator: Any) -> list[str]:
-    encoder = estimator._fitted.encoder
-    names = None if encoder is None else list(encoder.output_names)
-    return names or [f"x{i}" for i in range(len(estimator._fitted.inputs.mean))]
+        line += f"; relative residual {residual:.2g}, measured on all rows"
+    return line
 
 
 def _stationary(kernel: Any) -> list[AbstractStationary]:
@@ -239,9 +225,3 @@ def _stationary(kernel: Any) -> list[AbstractStationary]:
         return _stationary(kernel.left) + _stationary(kernel.right)
     found = along_inputs(kernel)
     return [] if found is None else [found]
-
-
-def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, str, float]]:
-    used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
-    lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),))
-    return [(name, type(kernel).__name__, float(length)) for name, length in zip(used, lengths, strict=True)]

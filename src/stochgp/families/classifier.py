@@ -17,10 +17,9 @@ from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
-from stochgp.estimators.base import GPEstimator
+from stochgp.estimators.base import GPEstimator, PosteriorClassifier
 from stochgp.estimators.diagnostics import Scores
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.predictor import PosteriorClassifier
 from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
 from stochgp.families.default_learners import CLASSIFIER, named_learner, options_of
 from stochgp.families.variational import (
@@ -157,4 +156,4 @@ def _scores(fitted: Fitted, rows: Data) -> Scores:
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
     frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()
-    return Scores(log_probabilities[np.arange(n), c], np.log(frequent[c]), np.ones(n))
+    return log_probabilities[np.arange(n), c], np.log(frequent[c]), np.ones(n)

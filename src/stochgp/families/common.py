@@ -23,8 +23,7 @@ from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.devices import from_first, mesh_of, n_processes
 from stochgp.estimators.calibrating import calibrated, set_aside
-from stochgp.estimators.checks import Seen, warn_of
-from stochgp.estimators.diagnostics import Scores, caution_after_fit, scores
+from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,

@@ -315,7 +315,7 @@ class FeatureGPRegressor(FamilyRegressor):
         held_out = getattr(learned.evidence, "held_out", None)
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
             return error_distribution(asked, posterior, learned.gp, data, context)
-        few = held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT
+        few = held_out is not None and asked.name == AUTO and len(held_out) < MIN_HELD_OUT
         if asked.name == GAUSSIAN or (held_out is not None and not few):
             return error_distribution(asked, posterior, learned.gp, data, context, held_out)
         if asked.name == STUDENT:

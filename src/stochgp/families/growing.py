@@ -12,8 +12,7 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
-from stochgp.estimators.checks import Seen
-from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
+from stochgp.estimators.diagnostics import BEFORE, Seen, caution_of_rows, shift_of, warned, within_reach
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
 from stochgp.families.default_learners import sparse_learner

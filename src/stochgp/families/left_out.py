@@ -25,7 +25,7 @@ from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
-from stochgp.observations import Dispersion, LeftOut
+from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
 from stochgp.solvers.sizes import SMALL
 
@@ -113,7 +113,7 @@ def error_distribution(
     gp: Any,
     data: TrainingData,
     context: FitContext,
-    held_out: LeftOut | None = None,
+    held_out: Data | None = None,
 ) -> Dispersion | None:
     """The distribution of errors; None = N(m, V), as the posterior has it.
 
@@ -125,7 +125,7 @@ def error_distribution(
     """
     name, why = asked.name, AS_BEFORE if asked.again else AS_ASKED
     chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
-    R, D = min(data.n_rows, ROWS) if held_out is None else len(held_out.z), data.n_inputs
+    R, D = min(data.n_rows, ROWS) if held_out is None else len(held_out), data.n_inputs
     searched = search_bytes(gp, data, R) if held_out is None and hasattr(gp, "kernel") else 8 * R * D
     need = searched + BYTES_PER_NUMBER * R * D
     if chooses:
@@ -161,7 +161,7 @@ def error_distribution(
     return dispersion
 
 
-def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
+def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     """Random rows.
 
     From all others if the posterior predicts them so and there are no groups, else from neighbours that stand in for all rows, with z² of mean 1, rows weighing
@@ -177,9 +177,9 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
         every = Data(data.X, data.y, data.weight, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:
-        return LeftOut(np.asarray(data.X[rows], np.float64), z, group, weight)
+        return Data(np.asarray(data.X[rows], np.float64), z, weight, group)
     source = data.source(False)
     X = host_inputs(source)
     z = np.asarray(predicted_by_others(gp, source, X, rows).z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
-    return LeftOut(np.asarray(X[rows], np.float64), z, group, weight)
+    return Data(np.asarray(X[rows], np.float64), z, weight, group)

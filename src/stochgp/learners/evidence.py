@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 
 from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.devices import agreed
 from stochgp.features import on_host
 from stochgp.learners import evaluators
@@ -25,7 +26,6 @@ from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature
 from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
-from stochgp.observations import LeftOut
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4
@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
     ----------
     moments, spectrum, nlml : Moments, Spectrum, float
         Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
-    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, LeftOut or None
+    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, Data or None
         Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
     """
 
@@ -74,7 +74,7 @@ class Evidence(NamedTuple):
     nlml: float
     held_out_nlpd: float | None
     constant_nlpd: float | None
-    held_out: LeftOut | None = None
+    held_out: Data | None = None
 
 
 class ByEvidence(AbstractEvaluator):
@@ -225,12 +225,12 @@ def _constant_nlpd(division: Division) -> float | None:
     return float(np.average(density, weights=rho[rho > 0])) / 2
 
 
-def _left_out(source: MemorySource, z: np.ndarray) -> LeftOut:
+def _left_out(source: MemorySource, z: np.ndarray) -> Data:
     """The rows of positive weight, in their order, with these errors."""
     rows = source.on_host(np.arange(source.size))
     there = rows.weight > 0
     group = None if source.group is None else source.group[there]
-    return LeftOut(rows.X[there], z, group, rows.weight[there])
+    return Data(rows.X[there], z, rows.weight[there].astype(np.float64), group)
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, PRNGKeyArray
 
-from stochgp.distributions import Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import Mixture, Normal, normal_plus_student
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, noise_of_rows, row_variances
 from stochgp.parameters import AbstractParameter, positive, value_of
@@ -83,15 +83,13 @@ class StudentT(AbstractLikelihood):
         tail = 0.5 * (nu + 1) * jnp.log1p(jnp.square(y - f[:, 0]) / (nu * s2))
         return half_step(nu / 2) - 0.5 * jnp.log(nu * math.pi * s2) - tail
 
-    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> ScaleMixture:
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Mixture:
         """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""
         nu = float(self.df)
         if nu <= 1:
             what = f"a Student-t with {nu:.3g} degrees of freedom"
             warn(f"{what} has no mean: medians take its place", stacklevel=2)
-        multipliers, log_weights = student_multipliers(nu)
-        scale = noise_of_rows(self.noise, X)
-        return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, nu)
+        return normal_plus_student(mean[:, 0], variance[:, 0], noise_of_rows(self.noise, X), nu)
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))

@@ -20,6 +20,8 @@ class Trees(eqx.Module):
     All splits of one level of a tree are the same, so a tree is d comparisons and a table of 2^d numbers.
     """
 
+    __getattribute__ = object.__getattribute__  # methods are plain ones, not the pytrees of Equinox
+
     inputs: Int32[Any, "T d"]
     thresholds: Float[Any, "T d"]
     leaves: Float[Any, "T L"]

@@ -25,8 +25,7 @@ from stochgp.kernels import Matern32
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import Positive
-from stochgp.transforms import AbstractTransform, anchored
-from stochgp.transforms.base import QUARTILE
+from stochgp.transforms import QUARTILE, AbstractTransform, anchored
 
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60

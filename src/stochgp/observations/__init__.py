@@ -1,7 +1,6 @@
 """All that lies between the latent f and what is observed."""
 
 from .error_distribution import Dispersion
-from .error_distribution import LeftOut as LeftOut
 from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from stochgp.numerics.trees import Trees, joined
 
@@ -14,6 +14,8 @@ Slopes = Callable[[Float[np.ndarray, " N"]], tuple[Float[np.ndarray, " N"], Floa
 Loss = Callable[[Float[np.ndarray, " V"]], float]
 Split = tuple[int, int]  # an input, and the last bin of the lower side
 Bins = Int[np.ndarray, "N D"]
+Mask = Bool[np.ndarray, " N"]
+Histograms = Callable[[Mask, np.ndarray, int], Float[np.ndarray, "2 L S"]]
 
 
 class Boosting(NamedTuple):
@@ -50,7 +52,7 @@ class Boosting(NamedTuple):
         generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight, self.fewest)
         bins, other_bins = binned(X, edges), binned(others, edges)
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
-        trees: list[Trees] = []
+        trees: list[tuple[list[int], list[float], np.ndarray]] = []  # inputs, thresholds, leaves
         best, n_best = loss(other_values), 0
         inputs = np.flatnonzero([len(edge) > 0 for edge in edges])
         while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
@@ -59,70 +61,79 @@ class Boosting(NamedTuple):
             g, h = (part[rows] for part in slopes(values))
             splits, leaves = self._grow(bins[np.ix_(rows, some)], [len(edges[j]) for j in some], g, h)
             splits = [(int(some[j]), cut) for j, cut in splits]
-            trees.append(_tree(splits, leaves, edges))
+            thresholds = [edges[j][cut] if cut < len(edges[j]) else np.inf for j, cut in splits]
+            trees.append(([j for j, _ in splits], thresholds, leaves))
             values += leaves[_leaf(bins, splits)]
             other_values += leaves[_leaf(other_bins, splits)]
             now = loss(other_values)
             if now < best:
                 best, n_best = now, len(trees)
-        return joined(trees[:n_best]) if n_best else None
+        if n_best == 0:
+            return None
+        splits_of, thresholds_of, leaves_of = zip(*trees[:n_best], strict=True)
+        return joined([Trees(np.array(splits_of, np.int32), np.array(thresholds_of), np.array(leaves_of))])
 
     def _grow(
         self, bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
     ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
-        """The splits of one tree, level by level those of highest worth, and the values of its leaves.
-
-        Σg and Σh of one side of all splits are from histograms of all inputs at once. For inputs of two values, mostly 0 as categories are, only rows above the cut
-        are added up.
-        """
-        sizes, n = np.array(n_edges) + 1, len(g)
-        many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
-        order = np.repeat(np.arange(len(many)), sizes[many])  # of the inputs of slots
-        start = np.cumsum(sizes[many]) - sizes[many]
-        slots, pairs = bins[:, many] + start, np.nonzero(bins[:, two])
-        is_equal = bool((h == h[0]).all())
-
-        def histograms(rows: np.ndarray, leaf: np.ndarray, L: int) -> Float[np.ndarray, "2 L S"]:
-            """Σg and Σh of these rows, in each leaf and slot."""
-            place, T, B = (slots[rows] + len(order) * leaf[rows, None]).ravel(), len(order), len(two)
-            there = np.isin(pairs[0], rows, kind="table") if len(rows) < n else slice(None)
-            above = pairs[0][there]
-            place_of_two, found = B * leaf[above] + pairs[1][there], []
-            for w in (g, None if is_equal else h):
-                dense, sparse = (None, None) if w is None else (np.repeat(w[rows], len(many)), w[above])
-                parts = np.bincount(place, dense, L * T), np.bincount(place_of_two, sparse, L * B)
-                found.append(np.hstack([part.reshape(L, -1) for part in parts if len(part)]))
-            return np.stack([found[0], h[0] * found[1] if is_equal else found[1]])
-
+        """The splits of one tree, level by level those of highest worth, and the values of its leaves."""
+        inputs, cuts, order, histograms = _histograms(bins, n_edges, g, h)
+        n, T = len(g), len(order)
         leaf, splits = np.zeros(n, np.int64), []
-        sums = histograms(np.arange(n), leaf, 1)
+        sums = histograms(np.ones(n, bool), leaf, 1)
         for level in range(self.depth):
-            totals = np.stack([np.bincount(leaf, w, 1 << level) for w in (g, h)])[..., None]
+            totals = np.stack([np.bincount(leaf, w, 1 << level)[:, None] for w in (g, h)])
             side = sums.copy()
-            np.cumsum(sums[..., : len(order)], axis=2, out=side[..., : len(order)])
-            side[..., : len(order)] -= totals * order
-            worth = sum((G**2 / (H + self.ridge)).sum(axis=0) for G, H in (side, totals - side))
-            k = int(np.argmax(worth))
-            j, cut = (many[order[k]], k - start[order[k]]) if k < len(order) else (two[k - len(order)], 0)
-            splits.append((int(j), int(cut)))
-            is_above = bins[:, j] > cut
+            np.cumsum(sums[..., :T], axis=2, out=side[..., :T])
+            side[..., :T] -= totals * order
+            k = int(np.argmax(self._worth(*side) + self._worth(*(totals - side))))
+            splits.append((int(inputs[k]), int(cuts[k])))
+            is_above = bins[:, inputs[k]] > cuts[k]
             if level < self.depth - 1:
-                less = is_above if 2 * is_above.sum() <= n else ~is_above
-                part = histograms(np.flatnonzero(less), leaf, 1 << level)
-                both = [sums - part, part] if less is is_above else [part, sums - part]
+                is_few = 2 * np.count_nonzero(is_above) <= n
+                part = histograms(is_above == is_few, leaf, 1 << level)
+                both = [sums - part, part] if is_few else [part, sums - part]
                 sums = np.stack(both, axis=2).reshape(2, 2 << level, -1)
             leaf = 2 * leaf + is_above
         G, H = (np.bincount(leaf, w, 1 << self.depth) for w in (g, h))
         return splits, -self.rate * G / (H + self.ridge)
 
+    def _worth(self, G: np.ndarray, H: np.ndarray) -> Float[np.ndarray, " S"]:
+        """Σ_P (Σ_P g)²/(Σ_P h + ridge)."""
+        found = np.square(G)
+        found /= H + self.ridge
+        return found.sum(axis=0)
 
-def _tree(
-    splits: list[Split], leaves: Float[np.ndarray, " L"], edges: list[Float[np.ndarray, " _"]]
-) -> Trees:
-    """One tree as arrays of NumPy. A cut above the last threshold is at +∞."""
-    thresholds = [edges[j][cut] if cut < len(edges[j]) else np.inf for j, cut in splits]
-    inputs = np.array([[j for j, _ in splits]], np.int32)
-    return Trees(inputs, np.array([thresholds], np.float64), leaves[None])
+
+def _histograms(
+    bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
+    """(Input and cut of all S splits; which of the inputs of more than two values has the first T of them; Σg and Σh [2, L, S] of rows in L leaves).
+
+    Those of all inputs are made at once. For inputs of two values, mostly 0 as categories are, only rows above the cut are added up.
+    """
+    sizes = np.array(n_edges) + 1
+    many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
+    order = np.repeat(np.arange(len(many)), sizes[many])
+    start = np.cumsum(sizes[many]) - sizes[many]
+    slots, (row_of_pair, input_of_pair) = bins[:, many] + start, np.nonzero(bins[:, two])
+    T, B, is_equal = len(order), len(two), bool((h == h[0]).all())
+
+    def histograms(chosen: Mask, leaf: np.ndarray, L: int) -> Float[np.ndarray, "2 L S"]:
+        rows, there = np.flatnonzero(chosen), np.flatnonzero(chosen[row_of_pair])
+        above, found = row_of_pair[there], np.empty((2, L, T + B))
+        place = (slots[rows] + T * leaf[rows, None]).ravel()
+        place_of_two = input_of_pair[there] + B * leaf[above]
+        for k, w in enumerate((g, None if is_equal else h)):
+            dense, sparse = (None, None) if w is None else (np.repeat(w[rows], len(many)), w[above])
+            found[k, :, :T] = np.bincount(place, dense, L * T).reshape(L, T)
+            found[k, :, T:] = np.bincount(place_of_two, sparse, L * B).reshape(L, B)
+        if is_equal:
+            found[1] *= h[0]
+        return found
+
+    cuts = np.concatenate([np.arange(T) - start[order], np.zeros(B, np.int64)])
+    return np.concatenate([many[order], two]), cuts, order, histograms
 
 
 def _leaf(bins: Bins, splits: list[Split]) -> Int[np.ndarray, " N"]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -11,10 +10,11 @@ from scipy.optimize import minimize
 
 from stochgp import deadline
 from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
+from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Normal, Student
 from stochgp.distributions.normal import LOG_2PI, log_student
 from stochgp.likelihoods import AbstractNoise, TreeNoise
-from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise
 from stochgp.numerics.clustered import clusters, folds, median
 from stochgp.numerics.trees import Trees
 from stochgp.observations.boosting import Boosting
@@ -91,17 +91,8 @@ class Dispersion(eqx.Module):
         return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
 
     def multiplier(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """c s(x)."""
-        return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
-
-    def of_noise(self, noise: AbstractNoise) -> AbstractNoise:
-        """The noise c s(x) σ² s₀(x), for the noise σ² s₀(x)."""
-        if not self.is_scaling:
-            return noise
-        level = float(self.scale.level) * float(noise.level)
-        if self.trees is not None:
-            return TreeNoise(known_noise(level).level, frozen(self.trees), noise)
-        return with_level(noise, level)
+        """c s(x), on the host."""
+        return self.variance * np.exp(self.log_scale(X))
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         """The distribution of observations with these means and standard deviations, noise and c s(x) included."""
@@ -110,47 +101,7 @@ class Dispersion(eqx.Module):
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
 
 
-class LeftOut(NamedTuple):
-    """Rows predicted without themselves and without their groups.
-
-    Parameters
-    ----------
-    X : array [R, D]
-        Inputs as the model sees them.
-    z : array [R]
-        (y − m)/√V, V the variance of an observation.
-    group : array [R] or None
-        Numbers of the groups; None = there are none.
-    weight : array [R] or None
-        Frequency weights ρ; None = all are 1.
-    """
-
-    X: Float[np.ndarray, "R D"]
-    z: Float[np.ndarray, " R"]
-    group: Int[np.ndarray, " R"] | None = None
-    weight: Float[np.ndarray, " R"] | None = None
-
-    def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
-        group, weight = (None if part is None else part[rows] for part in (self.group, self.weight))
-        return LeftOut(self.X[rows], self.z[rows], group, weight)
-
-    @property
-    def squares(self) -> Float[np.ndarray, " R"]:
-        return np.square(self.z)
-
-    @property
-    def count(self) -> Float[np.ndarray, " R"]:
-        """ρ."""
-        return np.ones(len(self.z)) if self.weight is None else self.weight
-
-    def cells(self) -> Int[np.ndarray, " R"]:
-        """Numbers of the parts whose sums are taken as independent: 64 cells of near rows, or the groups."""
-        return clusters(self.X, self.group)
-
-
-def choose(
-    rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True
-) -> Preference:
+def choose(rows: Data, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True) -> Preference:
     """Compare the Student-t of `fit` with the constant Gaussian, on rows that neither was fitted to.
 
     The name is None, and the Gaussian stays, unless `prefer` says otherwise; so it does with fewer than 100 rows or 10 groups, and for tied or
@@ -158,15 +109,15 @@ def choose(
     Gaussian whose scale depends on the inputs, which needs 500 rows.
     """
     name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
-    if why := too_few(len(rows.z), rows.group, **fewest) or _is_degenerate(rows):
+    if why := too_few(len(rows), rows.group, **fewest) or _is_degenerate(rows):
         return Preference(None, {}, why)
     scored, gaussian, rival = _scores(rows, seed, boosting, heavy_tails)
-    tested = rows.some(scored)
-    return prefer(gaussian, {name: rival}, tested.cells(), tested.weight)
+    tested = rows.take(scored)
+    return prefer(gaussian, {name: rival}, clusters(tested.X, tested.group), tested.weight)
 
 
 def fit(
-    rows: LeftOut,
+    rows: Data,
     seed: int,
     boosting: Boosting = BOOSTING,
     *,
@@ -180,14 +131,14 @@ def fit(
     rows, if no tree improves the density, or unless `scaled`, the scale is constant, and all rows give κ and ν. `df` fixes ν.
     """
     part = split(rows, seed)
-    most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
-    scaled = scaled and len(rows.z) >= MIN_ROWS_SCALED
+    most, last = (rows.take(where) for where in (part != 0, part == 0))
+    scaled = scaled and len(rows) >= MIN_ROWS_SCALED
     return _fit(most, last, _trees(most, last, seed, boosting) if scaled else None, heavy_tails, df)
 
 
-def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
+def split(rows: Data, seed: int) -> Int[np.ndarray, " R"]:
     """A part 0 … 3 for each row, at random; groups stay whole."""
-    return folds(len(rows.z), rows.group, PARTS, seed)
+    return folds(len(rows), rows.group, PARTS, seed)
 
 
 def gaussian_dispersion(squares: Squares, weight: Squares | None = None) -> Dispersion:
@@ -228,60 +179,59 @@ def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squa
     return 0.5 * (1 - (nu + 1) * zeta / (nu + zeta)), np.full_like(zeta, 0.5 * nu / (nu + 3))
 
 
-def _is_degenerate(rows: LeftOut) -> str | None:
+def _is_degenerate(rows: Data) -> str | None:
     """Why the errors are not those of a continuous distribution; None if they may be."""
-    if np.average(rows.squares == 0, weights=rows.weight) > TIED:
+    squares = rows.y**2
+    if np.average(squares == 0, weights=rows.weight) > TIED:
         return "targets are tied: more than a tenth of the left-out rows are predicted exactly"
-    if median(rows.squares, rows.weight) < ROUNDED and rows.squares.max() <= 1:
+    if median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
         return "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
     return None
 
 
 def _scores(
-    rows: LeftOut, seed: int, boosting: Boosting, heavy_tails: bool
+    rows: Data, seed: int, boosting: Boosting, heavy_tails: bool
 ) -> tuple[Int[np.ndarray, " S"], Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
     """Return the scored rows and their log densities under the Gaussian and under its rival.
 
     Two parts fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as have 10 groups.
     """
-    part, scaled = split(rows, seed), len(rows.z) >= MIN_ROWS_SCALED
+    part, scaled = split(rows, seed), len(rows) >= MIN_ROWS_SCALED
     scored, gaussian, rival, n_scored = [], [], [], 1
     if rows.group is not None:
         n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
     for k in range(PARTS if len(part) < MANY else n_scored):
         is_tested, is_other = part == k, part == (k + 1) % PARTS
-        first, others, tested = (
-            rows.some(np.flatnonzero(where)) for where in (~is_tested & ~is_other, is_other, is_tested)
-        )
+        first, others, tested = (rows.take(where) for where in (~is_tested & ~is_other, is_other, is_tested))
         trees = _trees(first, others, seed, boosting) if scaled else None
         shape = _fit(first, others, trees, heavy_tails)
         base = _fit(first, others, None, False)
         scored.append(np.flatnonzero(is_tested))
-        gaussian.append(base.log_density(tested.squares, np.zeros(1)))
-        rival.append(shape.log_density(tested.squares, shape.log_scale(tested.X)))
+        gaussian.append(base.log_density(tested.y**2, np.zeros(1)))
+        rival.append(shape.log_density(tested.y**2, shape.log_scale(tested.X)))
     return np.concatenate(scored), np.concatenate(gaussian), np.concatenate(rival)
 
 
 def _fit(
-    rows: LeftOut, others: LeftOut, trees: Trees | None, heavy_tails: bool, df: float | None = None
+    rows: Data, others: Data, trees: Trees | None, heavy_tails: bool, df: float | None = None
 ) -> Dispersion:
     """With these trees, and the shape from the other rows; without trees from all rows."""
     eta = Dispersion(trees=trees).log_scale(others.X)
-    squares, count = others.squares * np.exp(-eta), others.count
+    squares, count = others.y**2 * np.exp(-eta), others.weights
     if trees is None:
-        squares, count = np.append(rows.squares, squares), np.append(rows.count, count)
+        squares, count = np.append(rows.y**2, squares), np.append(rows.weights, count)
     shape = student_dispersion(squares, df, count) if heavy_tails else gaussian_dispersion(squares, count)
     return dataclasses.replace(shape, trees=trees)
 
 
-def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
+def _trees(rows: Data, others: Data, seed: int, boosting: Boosting) -> Trees | None:
     """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps. At a deadline no tree is added."""
-    start = Dispersion(student_dispersion(rows.squares, TREE_DF, rows.weight).factor, TREE_DF)
-    loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
+    start = Dispersion(student_dispersion(rows.y**2, TREE_DF, rows.weight).factor, TREE_DF)
+    loss = lambda eta: -float(np.average(start.log_density(others.y**2, eta), weights=others.weight))
 
     def of_rows(eta: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-        g, h = slopes(rows.squares, eta, start)
-        return rows.count * g, rows.count * h
+        g, h = slopes(rows.y**2, eta, start)
+        return rows.weights * g, rows.weights * h
 
     found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight, lambda: deadline.left() > 0)
     if found is None:

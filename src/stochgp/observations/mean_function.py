@@ -2,11 +2,11 @@
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -38,6 +38,8 @@ class AbstractMeanFunction(eqx.Module):
     noise_factor, residual, width : float
         Noise variance of new rows divided by the learned one; variance of left-out errors at which `width` is 1, 0 = at any; a factor of `deviations`.
     """
+
+    __getattribute__ = object.__getattribute__  # methods are plain ones, not the pytrees of Equinox
 
     noise_factor: float = eqx.field(default=1.0, kw_only=True)
     residual: float = eqx.field(default=0.0, kw_only=True)
@@ -220,9 +222,10 @@ class TreeMean(AbstractMeanFunction):
 
     def _of_folds(self, X: Any, xp: Any) -> Any:
         """g_k(x)/K [N, K]."""
-        K, ends = len(self.sizes), np.cumsum((0, *self.sizes))
-        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
-        return xp.stack([part(k).on_host(X) if xp is np else part(k)(X) for k in range(K)], axis=-1)
+        arrays = [xp.asarray(part) for part in (self.trees.inputs, self.trees.thresholds, self.trees.leaves)]
+        ends = np.cumsum((0, *self.sizes))
+        parts = [Trees(*(part[start:end] for part in arrays)) for start, end in itertools.pairwise(ends)]
+        return xp.stack([part.on_host(X) if xp is np else part(X) for part in parts], axis=-1)
 
 
 def boosted(

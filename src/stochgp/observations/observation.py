@@ -96,7 +96,8 @@ class Observation:
     @property
     def noise_variance(self) -> float:
         """The variance of the noise of z at multiplier 1."""
-        return self._noise_factor * float(self._noise.level)
+        c = 1.0 if self.inflation is None else self.inflation.variance
+        return c * self._noise_factor * float(self._noise.level)
 
     @property
     def corrects_probabilities(self) -> bool:
@@ -199,11 +200,12 @@ class Observation:
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
-        ones, noise = np.ones(NOISE_ROWS), self._noise
+        noise, factor = self._noise, self._noise_factor * self.variance_factor(X)
         if isinstance(noise, ConstantNoise):
-            return np.full(len(X.X), self.noise_variance)
+            return np.broadcast_to(factor * float(noise.level), (len(X.X),))
+        ones = np.ones(NOISE_ROWS)
         (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
-        return self._noise_factor * found
+        return factor * found
 
     def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
         """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
@@ -261,8 +263,7 @@ class Observation:
 
     @property
     def _noise(self) -> AbstractNoise:
-        noise = self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
-        return noise if self.inflation is None else self.inflation.of_noise(noise)
+        return typing.cast(typing.Any, self.likelihood).noise
 
     @property
     def _noise_factor(self) -> float:
@@ -294,11 +295,11 @@ class Observation:
         return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
     def variance_factor(self, X: ModelRows) -> PerRow | float:
-        """c s(x), the factor of the variance of f at each row."""
-        if self.inflation is None or not self.inflation.is_scaling:
-            return 1.0
+        """c s(x), the factor of the variances of f and of the noise at each row."""
+        if self.inflation is None or self.inflation.trees is None:
+            return 1.0 if self.inflation is None else self.inflation.variance
         multiplier = self.inflation.multiplier
-        return X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)[0]
+        return X.by_block(lambda Z: (multiplier(Z),), None)[0]
 
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray

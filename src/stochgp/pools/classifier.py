@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,12 +16,12 @@ from stochgp.context import FitContext
 from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.estimators.predictor import PosteriorClassifier
+from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.estimators.base import PosteriorClassifier
+from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
-from stochgp.pools.base import PoolEstimator, fit_members, join_table, named_members
-from stochgp.pools.calibration import calibrate_classes
 from stochgp.pools.held_out import (
     SECONDS_IN_HASTE,
     HeldOut,
@@ -30,10 +30,16 @@ from stochgp.pools.held_out import (
     held_out_clusters,
     held_out_in_time,
 )
-from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
-from stochgp.pools.mixed import Pool, mixed_classes
-from stochgp.pools.refit import learned_again
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.members import (
+    CLASSIFIERS,
+    MAX_FEW_ROWS,
+    N_INDUCING,
+    fit_members,
+    learned_again,
+    named_members,
+)
+from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
+from stochgp.pools.weights import IN_TIME, HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -80,8 +86,6 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     >>> model.predict([[0.9, 0.0], [-0.9, 0.0]]).tolist()
     ['right', 'left']
     """
-
-    __no_type_check__: ClassVar[bool] = True
 
     @property
     def _fitted(self) -> Pool:
@@ -136,7 +140,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             if not is_compared:
                 candidates = dict(list(candidates.items())[:1])
             seen = rows.take(~division.all)
-            members = fit_members(self, candidates, seen, encoder, context, labels=self._labels(seen))
+            members = fit_members(self, candidates, self._labelled(seen), encoder, context)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
             temperature = None
@@ -152,8 +156,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)
 
-    def _labels(self, rows: Data) -> np.ndarray:
-        return self.classes_[rows.y.astype(np.int64)]
+    def _labelled(self, rows: Data) -> Data:
+        """The rows with labels in place of the numbers of classes."""
+        return replace(rows, y=self.classes_[rows.y.astype(np.int64)])
 
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, division: HeldOut
@@ -170,10 +175,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                     break
                 if not part.scored.any():
                     continue
+                seen = self._labelled(rows.take(~part.all))
                 again = {
-                    name: self._learned_again(
-                        member, rows.take(~part.all), **self._settings_again(member, SHORTER_FOLDS)
-                    )
+                    name: learned_again(member, seen, **self._settings_again(member, SHORTER_FOLDS))
                     for name, member in members.items()
                 }
                 where.append(np.flatnonzero(part.scored))
@@ -209,9 +213,6 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         held = replace(held, y=nothing)
         return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
 
-    def _learned_again(self, member: Any, rows: Data, **settings: Any) -> Any:
-        return learned_again(member, rows, labels=self._labels(rows), **settings)
-
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False
     ) -> dict[str, Any]:
@@ -237,7 +238,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             for name, member in members.items():
                 try:
                     settings = self._settings_again(member, SHORTER if goes_on else 1, goes_on)
-                    found = self._learned_again(member, rows, **settings)
+                    found = learned_again(member, self._labelled(rows), **settings)
                 except MemoryLimitError as refusal:
                     why = f"from {name!r} on, members have not learned from held-out rows: {refusal}"
                     context.record("refit", False, why)
@@ -245,6 +246,15 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
             return members | again
         return members
+
+
+def calibrate_classes(
+    found: Categorical, held: Data, in_time: bool, context: FitContext
+) -> TemperatureScaling | None:
+    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
+    if in_time:
+        return keep_probabilities(context, IN_TIME)
+    return clear_calibration(temperature_scaling, found, held, context)
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> HeldOut:

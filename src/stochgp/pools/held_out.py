@@ -15,11 +15,11 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
+from stochgp.pools.members import BY_BLOCKS
 from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, column_of_time, distance_between
 from stochgp.results import RESULTS
 
 Mask = Bool[np.ndarray, " N"]
-BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
 # A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
@@ -159,7 +159,11 @@ def _predict(members: dict[str, Any], rows: Data, division: HeldOut) -> HeldOutP
         counts, sums = (np.bincount(fold, w) for w in (rows.weights, rows.weights * rows.y))
         constant = ((sums.sum() - sums) / (counts.sum() - counts))[fold]
     is_apart = division.in_time and division.single.any() and division.blocks.any()
-    weight = _balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64)
+    weight = held.weights.astype(np.float64)
+    if is_apart:  # single rows and rows of blocks count alike
+        single = division.single[i]
+        totals = weight[single].sum(), weight[~single].sum()
+        weight = weight / np.where(single, *totals) * weight.sum() / 2
     far, cluster = division.blocks[i] if is_apart else None, held_out_clusters(members, held)
     return HeldOutPredictions(
         list(members), held, distributions, mean, density, weight, cluster, constant, far
@@ -242,13 +246,6 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
             "nlpd": -float(np.average(predictions.log_density[:, k], weights=predictions.weight)),
             "rmse": float(np.average(squares, weights=predictions.weight) ** 0.5),
         }
-
-
-def _balanced(held: Data, single: Any) -> PerRow:
-    """Weights with which single rows and rows of blocks count alike."""
-    weight = held.weights.astype(np.float64)
-    totals = weight[single].sum(), weight[~single].sum()
-    return weight / np.where(single, *totals) * weight.sum() / 2
 
 
 def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:

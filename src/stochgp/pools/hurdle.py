@@ -14,18 +14,18 @@ from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.distributions import PointMass
 from stochgp.distributions.mixture import recorded_width
-from stochgp.estimators.checks import Seen
-from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.pools.base import report_members
-from stochgp.pools.mixed import Draws, Pool
-from stochgp.pools.refit import raise_interrupt_of
-from stochgp.pools.weights import Inputs, PerRow
+from stochgp.estimators.base import PosteriorRegressor
+from stochgp.pools.members import raise_interrupt_of, takes_in
+from stochgp.pools.pool import Draws, Pool, report_members
+from stochgp.pools.targets import prefer_by_crps
+from stochgp.pools.weights import HeldOutPredictions, Inputs, PerRow, PoolWeights, alone
 from stochgp.posteriors.base import Request
 
 # A value is tried that a tenth of the targets have, five times as many as have any other: the neighbours of a frequent count are frequent too. With calls on a
 # doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 instead of .349.
 MIN_SHARE, MIN_RATIO, MIN_OTHERS = 0.1, 5.0, 20
 MIN_ROWS = 10  # of the value, and of others
+MIN_GAIN = 0.01  # of the CRPS
 
 
 def frequent(rows: Data) -> float | None:
@@ -71,7 +71,7 @@ class Hurdle:
         return None if self.classifier is None else self.classifier.encoder
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> Any:
         return None if self.classifier is None else self.classifier.seen
 
     def need_bytes(self, request: Request) -> int:
@@ -108,18 +108,11 @@ class HurdleRegressor(PosteriorRegressor):
     `estimators_` has both, "at_value" and "elsewhere". `fit` raises ValueError if fewer than 10 targets have the value, or fewer than 10 another one.
     """
 
-    __no_type_check__: ClassVar[bool] = True
     value: float = 0.0
     classifier: Any = None
     regressor: Any = None
     missing: str = field(default="refuse", kw_only=True)
     new_rows: str = field(default="between", kw_only=True)
-    random_state: Any = field(default=None, kw_only=True)
-    memory_limit: Any = field(default=None, kw_only=True)
-    time_limit: float | None = field(default=None, kw_only=True)
-    dtype: str = field(default="float32", kw_only=True)
-    verbose: int = field(default=0, kw_only=True)
-    devices: Any = field(default=None, kw_only=True)
 
     @property
     def _fitted(self) -> Pool:
@@ -175,3 +168,25 @@ class HurdleRegressor(PosteriorRegressor):
     def summary(self) -> str:
         """The summaries of classifier and regressor."""
         return "\n\n".join(f"{name}: {member.summary()}" for name, member in self.estimators_.items())
+
+
+def unless_preferred(
+    name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
+) -> PoolWeights:
+    """The hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
+    rival = {name: predictions.distributions[predictions.names.index(name)]}
+    found = prefer_by_crps(others.mixed(weights), rival, predictions.rows, predictions.cluster, MIN_GAIN)
+    if not found.gains:  # one of the two has no finite scores
+        return weights
+    if found.name is None:
+        return dataclasses.replace(weights, why=f"{weights.why}; {found.why}")
+    return alone(name, f"{found.why}: {weights.why}")
+
+
+def update_member(member: Any, held: Data) -> bool:
+    """`takes_in`; the members elsewhere of a hurdle model take in rows of other values."""
+    if isinstance(member, HurdleRegressor):
+        held, elsewhere = held.take(held.y != member.value), member.estimators_["elsewhere"]
+        joined = [update_member(part, held) for part in elsewhere.estimators_.values()]
+        return all(joined)
+    return takes_in(member, held)

@@ -1,21 +1,38 @@
-"""Members of pools: functions of the rows that return an estimator with its defaults for them."""
+"""Members of pools: functions of the rows that return an estimator with its defaults for them; how members are fitted, and refitted."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from stochgp.budget import Budget
+import jax
+from sklearn.base import clone
+
+from stochgp import deadline
+from stochgp.budget import Budget, MemoryLimitError, release
+from stochgp.context import PLANNED, FitContext
 from stochgp.data.rows import Data
+from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.base import GPEstimator
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.kernel_choice import near_in_time
 from stochgp.families.likelihoods import FEATURE, KERNEL, SPARSE
+from stochgp.families.solving import with_posterior
 from stochgp.families.sparse import SparseGPRegressor
+from stochgp.features import is_network
 from stochgp.kernels import Constant, Linear, Sum, resolve
+from stochgp.names import lookup
 from stochgp.observations import LINEAR_MEAN, TREES
+from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
+from stochgp.results import RESULTS
+from stochgp.storage.checkpoint import CheckpointError
+from stochgp.warning import say, silent
 
+BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
 Member = Callable[[Data, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
 
 # Beyond so many rows the kernel GP of a pool predicts from near rows: with 33,000 to 36,000 rows in a quarter of the seconds, at a loss of 0.01 to 0.08 nats.
@@ -26,6 +43,9 @@ N_INDUCING = 256
 # Inducing points and steps of a classifier up to so many rows. With 256 and 2,048, digits (1,438 rows) took 41 s instead of 17, at a log loss of .078 instead of .080.
 MAX_FEW_ROWS = 5_000
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
+SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
+SECONDS = 1.0  # for each member; with less no further member is fitted
+FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
 def kernel(rows: Data, days: list[int], memory_limit: Any) -> KernelGPRegressor:
@@ -80,3 +100,190 @@ CLASSIFIERS: Mapping[str, Member] = {
     # Of the standardised inputs: the sum of a few of them has the prior variance of the other members.
     "linear": classifier(lambda: Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4),
 }
+
+
+def named_members(
+    members: Any,
+    names: list[str],
+    known: Mapping[str, Member],
+    rows: Data,
+    days: list[int],
+    memory_limit: Any,
+    kind: type,
+) -> dict[str, Any]:
+    """The estimators of the setting `members`: of these names for "auto", of the names given, or clones of the estimators given, which must be of this `kind`."""
+    if isinstance(members, Mapping):
+        for name, member in members.items():
+            if not isinstance(member, kind):
+                what = f"members[{name!r}] is a {type(member).__name__}"
+                raise TypeError(f"{what}, not a {kind.__name__.removesuffix('Mixin').lower()}")
+        return {name: clone(member) for name, member in members.items()}
+    if isinstance(members, str):
+        lookup(members, {"auto": None}, "members")
+    else:
+        names = list(members)
+    return {name: lookup(name, known, "members")(rows, days, memory_limit) for name in names}
+
+
+def seconds_for_members(pool: Any) -> float:
+    """Seconds of the time limit that are left for fits of members."""
+    return deadline.left() - SHARE_AFTER_FITS * (pool.time_limit or 0.0)
+
+
+def member_settings(pool: Any, name: str, n_left: int, context: FitContext) -> dict[str, Any]:
+    """Settings that every member has, with its share of the time that is left."""
+    left = None if pool.time_limit is None else max(seconds_for_members(pool), 0.1) / n_left
+    return {
+        "dtype": pool.dtype, "memory_limit": pool.memory_limit, "time_limit": left, "verbose": pool.verbose,
+        "new_rows": "between", "random_state": context.seed(name), "missing": "refuse", "devices": pool.devices,
+    }  # fmt: skip
+
+
+def set_member(
+    pool: Any, name: str, member: Any, n_left: int, settings: Mapping[str, Any], context: FitContext
+) -> None:
+    """Give the member the settings of the pool; settings of the user's own members stay."""
+    known = member.get_params(deep=False)
+    shared = member_settings(pool, name, n_left, context) | dict(settings)
+    shared = {key: value for key, value in shared.items() if key in known}
+    if isinstance(pool.members, Mapping):
+        default = type(member)()
+        shared = {key: v for key, v in shared.items() if getattr(member, key) == getattr(default, key)}
+    member.set_params(**shared)
+
+
+def fit_members(
+    pool: Any,
+    candidates: dict[str, Any],
+    rows: Data,
+    encoder: Any,
+    context: FitContext,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The candidates that could be fitted to these rows, in their order. Raises the last error if there is none.
+
+    Linear regression is first, for a short time limit; then the kernel GP of blocks of time.
+    """
+    fitted, seconds, error = {}, [], ValueError("members names no estimator")
+    is_quick = {name: getattr(member, "features", None) == "linear" for name, member in candidates.items()}
+    first = next(iter(candidates))
+    order = sorted(candidates, key=lambda name: (not is_quick[name], name != first + BY_BLOCKS))
+    for k, name in enumerate(order):
+        n_left = len(order) - k
+        member: Any = candidates[name]
+        is_late = seconds_for_members(pool) < max([*seconds, SECONDS * n_left])
+        if is_late and not all(is_quick[other] for other in fitted):
+            context.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
+            break
+        say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
+        set_member(pool, name, member, n_left, settings, context)
+        if isinstance(candidates[name], GPEstimator):
+            vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
+        groups = rows.group if takes_groups(name, candidates) else None
+        try:
+            # The first member warns of the rows; the others would repeat it.
+            with (
+                context.interruptible(f"the fit of {name!r}"),
+                contextlib.nullcontext() if name == first else silent(),
+            ):
+                member.fit(rows.X, rows.y, rows.weight, groups=groups, **context.of_member(name))
+                fitted[name] = member
+                seconds.append(member.fit_seconds_)
+                raise_interrupt_of(member)
+            release()  # what compiling has left behind
+        except ValueError as refused:
+            if len(candidates) == 1 or isinstance(refused, CheckpointError):
+                raise
+            error = refused
+            context.leave_out(name, str(refused))
+        if context.is_interrupted:
+            break
+    if not fitted:
+        raise KeyboardInterrupt if context.is_interrupted else error
+    return _with_steps({name: fitted[name] for name in candidates if name in fitted}, context)
+
+
+def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
+    """The members but for those that a limit ended before their first step, unless all were."""
+    ends = {name: member.plan_["ended"] for name, member in members.items() if member.n_iter_ == 0}
+    idle = [name for name, end in ends.items() if end["choice"] != PLANNED]
+    if len(idle) == len(members):
+        return members
+    for name in idle:
+        context.leave_out(name, f"it has taken no step: {ends[name]['why']}")
+    return {name: member for name, member in members.items() if name not in idle}
+
+
+def takes_groups(name: str, names: Any) -> bool:
+    """Whether the member is given the groups: not if it alone is scored on single rows, and others on blocks."""
+    return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
+
+
+def raise_interrupt_of(member: Any) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C ended the fit of this member, which reports it in `plan_` alone."""
+    if member.plan_["ended"]["choice"] == RESULTS.interrupted.name:
+        raise KeyboardInterrupt
+
+
+def has_trees(member: Any) -> bool:
+    """Whether its prior mean is a sum of trees."""
+    return getattr(member, "mean", None) == TREES
+
+
+def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
+    """A member with the same settings but for these, and the kind of error distribution that it chose, that learns from these rows."""
+    again: Any = clone(member)
+    again.set_params(time_limit=None, **settings)
+    vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
+    with silent():
+        again.fit(rows.X, rows.y, rows.weight, groups=rows.group)
+    raise_interrupt_of(again)
+    return again
+
+
+def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
+    """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
+    posterior: Any = member._fitted.posterior
+    noise = float(
+        getattr(posterior, "base", posterior).noise.level
+    )  # `noise_variance_` has the factor of the error distribution
+    again = learned_again(
+        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
+        learning_rate=None, prediction=member.plan_["prediction"]["choice"],
+    )  # fmt: skip
+    if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
+        with jax.enable_x64(True):
+            again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))
+        again.noise_variance_ = again._fitted.observation.noise_variance * again._fitted.target_scale**2
+    return again
+
+
+def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
+    """Refit a member on all rows, standardised by them, and return whether it could be: a kernel GP at its hyperparameters, a network or trees learned again.
+
+    Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
+    """
+    is_kernel = isinstance(member, KernelGPRegressor)
+    if not (is_kernel or is_network(getattr(member, "features", None)) or has_trees(member)):
+        return False
+    with contextlib.suppress(TimeIsUpError, MemoryLimitError):
+        again = kernel_of_all_rows(member, rows) if is_kernel else learned_again(member, rows)
+        for attribute in FITTED:
+            if hasattr(again, attribute):
+                setattr(member, attribute, getattr(again, attribute))
+        if width > 1:
+            member._fitted = member._fitted.widened(width)
+        return True
+    return False
+
+
+def takes_in(member: Any, rows: Data) -> bool:
+    """Update the posterior with held-out rows, and return whether family, time and memory allowed it: hyperparameters and features stay."""
+    update = {KernelGPRegressor: "update", FeatureGPRegressor: "partial_fit"}
+    with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
+        deadline.require()
+        for kind, method in update.items():
+            if isinstance(member, kind):
+                getattr(member, method)(rows.X, rows.y, rows.weight)
+                return True
+    return False

@@ -17,7 +17,8 @@ from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration, Rounded
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.base import PosteriorRegressor
+from stochgp.estimators.calibrating import keep_probabilities
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel_choice import short_days
@@ -25,11 +26,8 @@ from stochgp.families.likelihoods import AUTO, Asked
 from stochgp.families.targets import untransformed
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
-from stochgp.pools.base import PoolEstimator, fit_members, join_table, named_members, takes_groups
-from stochgp.pools.calibration import IN_TIME, calibrate, keep_probabilities, truncate
 from stochgp.pools.classifier import GPClassifier
 from stochgp.pools.held_out import (
-    BY_BLOCKS,
     LINE,
     HeldOut,
     distance_in_time,
@@ -40,12 +38,36 @@ from stochgp.pools.held_out import (
     widen_for_later_times,
     without_worse_kernel,
 )
-from stochgp.pools.hurdle import HurdleRegressor, frequent
-from stochgp.pools.members import FAMILIES, REGRESSORS
-from stochgp.pools.mixed import Pool
-from stochgp.pools.refit import has_trees, refitted_on_all, takes_in
-from stochgp.pools.targets import COUNT, REAL, choose_counts, choose_transform, may_be_counts, prefer_by_crps
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack, stack_near_and_far
+from stochgp.pools.hurdle import HurdleRegressor, frequent, unless_preferred, update_member
+from stochgp.pools.members import (
+    BY_BLOCKS,
+    FAMILIES,
+    REGRESSORS,
+    fit_members,
+    has_trees,
+    named_members,
+    refitted_on_all,
+    takes_groups,
+)
+from stochgp.pools.pool import Pool, PoolEstimator, join_table
+from stochgp.pools.targets import (
+    COUNT,
+    REAL,
+    choose_counts,
+    choose_transform,
+    may_be_counts,
+    shift_of,
+)
+from stochgp.pools.weights import (
+    IN_TIME,
+    HeldOutPredictions,
+    PoolWeights,
+    alone,
+    calibrate,
+    stack,
+    stack_near_and_far,
+    truncate,
+)
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 MEMBERS = ("kernel", "linear", "trees")
@@ -53,7 +75,7 @@ MEMBERS_OF_FEW = ("kernel", "trees")  # below MIN_ROWS_HELD_OUT
 MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # scored on blocks
 FOLDED = {"kernel", "trees", "linear"}  # members that predict each fold from the others without another fit
 MIN_REFIT_SHARE = 0.12  # of the rows, held out, for which trees are learned again
-POINT_MASS, MIN_GAIN_OF_POINT_MASS = "point_mass", 0.01  # of the CRPS
+POINT_MASS = "point_mass"
 
 
 @dataclass(eq=False, repr=False)
@@ -229,7 +251,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
-        known = {name: REGRESSORS[name] for name in REGRESSORS if self._takes_likelihood(name)}
+        known = self._known_members()
         usual = MEMBERS_OF_FEW if division.is_by_folds else MEMBERS
         usual = [name for name in usual if name in known] or list(known)[:1]
 
@@ -265,8 +287,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         regressor.set_params(point_mass=None, target=target, target_outliers="keep")
         return HurdleRegressor(value, GPClassifier(), regressor)
 
-    def _takes_likelihood(self, name: str) -> bool:
-        """Whether the member's family takes the likelihood. Raises the kernel family's error for a likelihood that no family takes."""
+    def _known_members(self) -> dict[str, Any]:
+        """Members whose families take the likelihood, by name. Raises the kernel family's error for a likelihood that no family takes."""
         refusals = {}
         for member, family in FAMILIES.items():
             try:
@@ -275,7 +297,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 refusals[member] = error
         if len(refusals) == len(FAMILIES):
             raise refusals["kernel"]
-        return name not in refusals
+        return {name: member for name, member in REGRESSORS.items() if name not in refusals}
 
     def _weigh(
         self,
@@ -306,10 +328,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         weights = self._best_or_pool(others, distance)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
-            weights = _unless_preferred(name, weights, others, predictions)
+            weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:
             return weights, None
-        if self.target == AUTO:
+        if self.target == AUTO and shift_of(others.rows) is not None:
             weights = truncate(weights, others, context)
         if division.in_time and distance is None:
             return weights, keep_probabilities(context, IN_TIME)
@@ -345,7 +367,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 is_due = division.in_time or (has_trees(member) and len(held) > MIN_REFIT_SHARE * len(rows))
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
                 if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
-                    joined.append(_update(member, held))
+                    joined.append(update_member(member, held))
             distance = weights.distance
             if len(held) and distance is not None and all(joined):
                 weights = dataclasses.replace(weights, distance=distance.joined(held.X))
@@ -361,27 +383,3 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         member = FeatureGPRegressor(target=self.target_, **self._own_likelihood)
         why = "the rows are read block by block"
         return self._fit_from_files("feature", member, why, files, y, others, context)
-
-
-def _unless_preferred(
-    name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
-) -> PoolWeights:
-    """The hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
-    rival = {name: predictions.distributions[predictions.names.index(name)]}
-    found = prefer_by_crps(
-        others.mixed(weights), rival, predictions.rows, predictions.cluster, MIN_GAIN_OF_POINT_MASS
-    )
-    if not found.gains:  # one of the two has no finite scores
-        return weights
-    if found.name is None:
-        return dataclasses.replace(weights, why=f"{weights.why}; {found.why}")
-    return alone(name, f"{found.why}: {weights.why}")
-
-
-def _update(member: Any, held: Data) -> bool:
-    """`takes_in`; the members elsewhere of a hurdle model take in rows of other values."""
-    if isinstance(member, HurdleRegressor):
-        held, elsewhere = held.take(held.y != member.value), member.estimators_["elsewhere"]
-        joined = [_update(part, held) for part in elsewhere.estimators_.values()]
-        return all(joined)
-    return takes_in(member, held)

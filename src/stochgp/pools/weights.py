@@ -11,14 +11,18 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
+from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, mixture
-from stochgp.distributions.curves import truncated
+from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture, recalibration
+from stochgp.distributions.transformed import truncated
+from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
+MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
+IN_TIME = "rows of later times are not exchangeable with those held out"
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
@@ -51,7 +55,8 @@ class Distance:
         return np.clip(d, self.low, self.high) - middle
 
     def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
-        return _in_units(X if self.column is None else X[:, [self.column]], self.scale)
+        X = X if self.column is None else X[:, [self.column]]
+        return np.ascontiguousarray(X / self.scale, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +221,41 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
     return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
 
 
+def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
+    """Distributions of positive numbers for positive, skew targets, if the CRPS of held-out rows is not higher."""
+    y = predictions.y
+    if y.min() <= 0:
+        return weights
+    found = predictions.mixed(weights)
+    if found.has_masses or not (found.cdf(0.0) > MAX_BELOW).any():
+        return weights
+    before, after = (
+        float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
+    )
+    why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
+    context.record("positive", after <= before, why)
+    return replace(weights, positive=after <= before)
+
+
+def calibrate(
+    weights: PoolWeights, predictions: HeldOutPredictions, near_only: bool, context: FitContext
+) -> PITRecalibration | None:
+    """The curve of the probabilities of the pool (a beta-transformed pool: Ranjan and Gneiting 2010), if held-out rows clearly gain.
+
+    In tables with a time it is learned from rows between the training rows, and has no strength far from them.
+    """
+    rows, found, strength = predictions.rows, predictions.mixed(weights), None
+    if found.has_masses:
+        return keep_probabilities(context, "a curve is of continuous distributions")
+    if near_only:
+        assert predictions.far is not None
+        i = np.flatnonzero(~predictions.far)
+        rows, found = replace(rows, group=None).take(i), found[i]
+        strength = weights.strength(rows.X)
+    where = " near the training rows, of later ones F" if near_only else ""
+    return clear_calibration(recalibration, found, rows, context, where, strength=strength)
+
+
 def pool_scores(
     log_density: PerRow,
     mean: PerRow,
@@ -287,9 +327,9 @@ def distance_between(
 
     With a `column`, distances are along it alone.
     """
-    some = random_rows(len(X), MAX_NEAR, 0)
-    columns = slice(None) if column is None else [column]
-    distance = Distance(_in_units(X[some][:, columns], scale[columns]), scale[columns], column=column)
+    scale = scale if column is None else scale[[column]]
+    distance = Distance(np.empty((0, len(scale))), scale, column=column)
+    distance = distance.joined(X[random_rows(len(X), MAX_NEAR, 0)])
     low, high = (float(np.median(distance(Z))) for Z in (near, far))
     return replace(distance, low=low, high=high) if low < high else None
 
@@ -301,7 +341,3 @@ def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
     low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
     rises = np.all(low[1:] > high[:-1], axis=0)
     return int(np.argmax(rises)) if rises.any() else None
-
-
-def _in_units(X: Inputs, scale: Float[np.ndarray, " D"]) -> Inputs:
-    return np.ascontiguousarray(X / scale, np.float64)

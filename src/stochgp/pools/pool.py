@@ -1,6 +1,8 @@
-"""Several fitted members as one: mixtures of their predictions, row by row."""
+"""Several fitted members as one: mixtures of their predictions, row by row; what estimators with members share."""
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import equinox as eqx
@@ -10,15 +12,21 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import logsumexp
 
+from stochgp.budget import release
+from stochgp.choosing import Decisions
+from stochgp.context import PLANNED, FitContext
+from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
-from stochgp.estimators.checks import Seen
+from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
-from stochgp.estimators.function_draws import AbstractDraws
+from stochgp.names import printable
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.weights import Inputs, PerRow, mixed
+from stochgp.pools.members import member_settings
+from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
 from stochgp.posteriors.base import Request
+from stochgp.tables.targets import name_of_targets
 
 Draws = Float[np.ndarray, "N S"]
 
@@ -45,7 +53,7 @@ class Pool:
         return self.members[0].encoder
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> Any:
         return self.members[0].seen
 
     def need_bytes(self, request: Request) -> int:
@@ -61,12 +69,12 @@ class Pool:
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
+        if include_noise and (self.correction is not None or self.pooling.positive):
+            return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
         mean = np.sum(w * means, axis=1)
-        if include_noise and (self.correction is not None or self.pooling.positive):
-            return mean, self.distribution(X).std
         return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
     def distribution(self, X: Inputs) -> Any:
@@ -141,7 +149,7 @@ def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, 
         return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
 
 
-class PooledDraws(AbstractDraws):
+class PooledDraws(eqx.Module):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
 
     parts: tuple[Any, ...]
@@ -177,3 +185,88 @@ class PooledDraws(AbstractDraws):
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
         which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
         return np.take_along_axis(np.stack(values), which[None], axis=0)[0]
+
+
+@dataclass(eq=False, repr=False)
+class PoolEstimator(PosteriorEstimator):
+    """Several estimators and their weights; `time_limit` is shared by the members."""
+
+    ensemble: bool = True
+    members: Any = field(default="auto", kw_only=True)
+
+    def summary(self) -> str:
+        """The members with scores, seconds and weights, and the decisions of the fit; `estimators_[name].summary()` describes one member."""
+        lines = [
+            f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {vars(self)['fit_seconds_']:.1f} s",
+            f"Data: {self.n_rows_} rows (equal ones counted once)",
+            "Members, by held-out rows:" if len(self.scores_) > 1 else "Member:",
+        ]
+        for name, scores in self.scores_.items():
+            weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
+            scored = "".join(f"{score} {scores[score]:.4g}, " for score in scores if score != "seconds")
+            lines.append(f"  {name}: {weight}; {scored}{scores['seconds']:.1f} s")
+        return printable("\n".join([*lines, "", "Chosen:", str(self.plan_)]))
+
+    def _store(
+        self,
+        members: dict[str, Any],
+        weights: PoolWeights,
+        calibration: Any,
+        scores: dict[str, dict[str, float]],
+        n_rows: int,
+        y: Any,
+        context: FitContext,
+    ) -> Any:
+        self.estimators_ = {name: members[name] for name in weights.names}
+        self.weights_ = dict(zip(weights.names, weights.average.tolist(), strict=True))
+        self._pooling, self._correction = weights, calibration
+        self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
+        context.record("members", list(weights.names), weights.why)
+        context.record("weights", self.weights_, "mean over the held-out rows")
+        self.plan_, self.fit_report_ = Decisions(context.plan_), context.report
+        report_members(self)
+        release()
+        return self
+
+    def _fit_from_files(
+        self,
+        name: str,
+        member: Any,
+        why: str,
+        files: Any,
+        y: Any,
+        others: Mapping[str, Any],
+        context: FitContext,
+    ) -> Any:
+        """One member, which reads the rows of the files block by block."""
+        own = self.get_params(deep=False)
+        settings = {key: own[key] for key in ("missing", "new_rows", "target_outliers") if key in own}
+        member.set_params(**member_settings(self, name, 1, context) | settings)
+        member.fit(files, y, **others, **context.of_member(name))
+        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
+            if hasattr(member, attribute):
+                setattr(self, attribute, getattr(member, attribute))
+        scores = {name: {"seconds": member.fit_seconds_}}
+        return self._store({name: member}, alone(name, why), None, scores, member.n_rows_, y, context)
+
+
+def report_members(estimator: Any) -> None:
+    """Set the attributes that an estimator has from its members: how the fit ended, steps, history."""
+    members = estimator.estimators_.values()
+    ends = [estimator.plan_["ended"]] if "ended" in estimator.plan_ else []
+    ends += [member.plan_["ended"] for member in members]
+    ended = next((entry for entry in ends if entry["choice"] != PLANNED), ends[0])
+    estimator.plan_ = estimator.plan_.without("ended") | {"ended": ended}
+    estimator.n_iter_ = sum(member.n_iter_ for member in members)
+    estimator.converged_ = ended["choice"] == PLANNED and all(member.converged_ for member in members)
+    estimator.history_ = [entry for member in members for entry in member.history_]
+
+
+def join_table(pool: Any, members: Mapping[str, Any], encoder: Any) -> None:
+    """Let the members, and their own members, take the tables that the pool takes."""
+    for member in members.values():
+        own = getattr(member, "estimators_", {})
+        join_table(pool, own, encoder)
+        if not own:
+            member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
+        name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

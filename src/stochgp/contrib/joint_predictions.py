@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
 
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.base import PosteriorRegressor
 from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
 
 
