@@ -144,7 +144,7 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
         rest = group != group[i]
         solved = np.linalg.solve(K[np.ix_(rest, rest)] + np.diag(0.04 / weight[rest]), K[rest, i])
         z[i] = (y[i] - solved @ y[rest]) / np.sqrt(K[i, i] - solved @ K[rest, i] + 0.04)
-    assert_allclose(found.z, z / np.sqrt(np.average(z**2, weights=weight)), rtol=1e-4, atol=1e-5)
+    assert_allclose(found.y, z / np.sqrt(np.average(z**2, weights=weight)), rtol=1e-4, atol=1e-5)
     assert (found.group is not None) == grouped
 
 
@@ -174,8 +174,8 @@ def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
     at = some_rows(300, 80)
     assert_array_equal(found.weight, weight[at])
     assert_array_equal(found.group, group[at])
-    assert_allclose(np.average(found.squares, weights=weight[at]), 1, rtol=1e-12)
-    assert_allclose(scaled.z, found.z, rtol=1e-3)  # matrices in float32
+    assert_allclose(np.average(found.y**2, weights=weight[at]), 1, rtol=1e-12)
+    assert_allclose(scaled.y, found.y, rtol=1e-3)  # matrices in float32
 
 
 def test_a_student_t_is_fitted_as_asked():

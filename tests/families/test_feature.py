@@ -1,5 +1,7 @@
 """FeatureGPRegressor: units, weights, predictions, samples, attributes, bad input."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -277,7 +279,7 @@ def test_rows_from_the_host_give_the_same_fit(monkeypatch):
     model = FeatureGPRegressor(**QUICK | {"epochs": 5})
     on_device = model.fit(X, y).predict(X)
     assert model.fit_report_["rows_on_device"]
-    monkeypatch.setattr("stochgp.learning.fit.SHARE_FOR_ROWS", 0.0)
+    monkeypatch.setattr(sys.modules["stochgp.learning.fit"], "SHARE_FOR_ROWS", 0.0)
     assert_array_equal(model.fit(X, y).predict(X), on_device)
     assert not model.fit_report_["rows_on_device"]
 

@@ -63,7 +63,7 @@ def test_new_targets_widen_the_support():
 def test_a_network_takes_a_rare_category_for_at_most_eight_standard_deviations(n_rare):
     rare = np.column_stack([X, np.arange(N) < n_rare]).astype(float)
     model = FeatureGPRegressor("mlp", likelihood="gaussian", epochs=1, random_state=0).fit(rare, X[:, 0])
-    bound = model.features_.left.network.embedding
+    bound = model.features_.left.network
     Z = model._fitted.inputs.transform(rare, np.float32)
     limits = np.stack([Z.min(axis=0), Z.max(axis=0)])
     for side, expected in zip((bound.low, bound.high), np.clip(limits, -8, 8), strict=True):
