@@ -45,7 +45,7 @@ class SGPR(AbstractQuasiNewton):
     epochs : int or None
         Steps at most; None = 200.
     tolerance : float
-        The run ends if the loss, in nats per datum, changes by less than this in 5 steps, or if rounding allows no more.
+        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or if rounding allows no more.
     """
 
     first_seconds: ClassVar[float] = COMPILING
