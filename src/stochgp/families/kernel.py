@@ -70,7 +70,8 @@ from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
 START_ROWS, MIN_START_ROWS = 1_000, 200
-START = FullBatch(spread=SPREAD, tolerance=1e-3)  # of a few rows, where learning begins
+# With a tolerance of 1e-3 the CRPS on pol was 7 % higher.
+START = FullBatch(spread=SPREAD, tolerance=1e-2)
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
 

@@ -34,7 +34,6 @@ TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 SEARCHED_AT = 3e-3  # nats per datum that a step promises when neighbours are searched again
 NEGLIGIBLE = 5e-4  # nats per datum that a step promises when learning ends
-SETTLED = 5e-4  # nats per datum by which the last two steps lowered the loss when learning ends
 NEAR = 1e-3  # nats per datum that a last step, which no evaluation follows, may promise
 MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
 
@@ -63,7 +62,6 @@ class ConditionalState(eqx.Module):
     harder: np.float64  # the factor of the damping after the next refused step
     changed: np.float64  # share of the neighbours that the last search changed
     kept: np.float64  # the gain of the last step over the promised gain
-    falls: Float[np.ndarray, "2"]  # of the loss by the last two steps since the last search, 1 before them
     n_searches: np.int64
 
 
@@ -170,8 +168,7 @@ class AbstractConditionals(AbstractLearner):
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
         at = densities.unknown(len(prepared.start))
-        falls = np.ones(2)
-        return ConditionalState(gp, near, at, damping, harder, changed, kept, falls, np.int64(0))
+        return ConditionalState(gp, near, at, damping, harder, changed, kept, np.int64(0))
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -179,8 +176,7 @@ class AbstractConditionals(AbstractLearner):
         """Takes steps. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
         numbers: list[Numbers] = []
         for step in range(first_step, first_step + n_steps):
-            is_due = _gain(state.at) < SEARCHED_AT or state.falls.sum() < SETTLED
-            is_due = is_due or 2 * step >= problem.plan.total_steps
+            is_due = _gain(state.at) < SEARCHED_AT or 2 * step >= problem.plan.total_steps
             if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
                 state = self._search(state, problem)
             state, found = self.score(state, problem)
@@ -205,11 +201,9 @@ class AbstractConditionals(AbstractLearner):
         factor = max(1 / 3, 1 - (2 * ratio - 1) ** 3) if better else float(state.harder)
         damping = np.float64(np.clip(state.damping * factor, LEAST_DAMPING, MOST_DAMPING))
         harder = np.float64(2 if better else 2 * state.harder)
-        falls = np.array([state.falls[1], at.loss - new.loss]) if better else state.falls
         gp, at = (gp, new) if better else (state.gp, at)
-        numbers = self._numbers_of(at, problem.prepared, better) | {"fallen": float(falls.sum())}
         fields: dict[str, Any] = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
-        return dataclasses.replace(state, gp=gp, falls=falls, **fields), numbers
+        return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem.prepared, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
         """θ − H⁻¹∇L if little is left to gain and the last step gained its promise, else θ.
@@ -228,7 +222,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:
-        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE or entry["fallen"] < SETTLED
+        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
         return settled and entry["searches"] >= self.searches
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
@@ -240,7 +234,6 @@ class AbstractConditionals(AbstractLearner):
             "near": near,
             "changed": np.float64(1 - shared(near[:, :-1], state.near[:, :-1])),
             "at": densities.unknown(len(prepared.start)),
-            "falls": np.ones(2),
             "n_searches": np.int64(state.n_searches + 1),
         }
         return dataclasses.replace(state, **fields)
@@ -283,7 +276,7 @@ class LeaveOneOut(AbstractConditionals):
     training rows than these from each other (repeated measurements, later days), unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0005 nats a row, or the last two lowered the loss by less than that; or all steps were taken and the loss had settled, by
+    a standard error of the optimum. Or another step promises less than 0.0005 nats a row; or all steps were taken and the loss had settled, by
     less than 0.01 nats a row: see `ByLoss`.
 
     Parameters
