@@ -18,6 +18,7 @@ NAMES = {
     "sparse_defaults": "SparseGPRegressor() on six UCI sets, beside an RBF kernel and Gaussian noise",
     "floors": "scores and CPU seconds of defaults on tables and UCI sets, against an earlier commit",
     "stages": "default fits with one stage switched off",
+    "pools": "GPRegressor() against its best member, and the bounds of its means, on 40 tables",
     "likelihoods": 'likelihood="auto" against "gaussian" and boosting',
     "defaults": "FeatureGPRegressor() on six UCI sets",
 }
