@@ -48,7 +48,7 @@ from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
 from stochgp.families.solving import updated
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import FullBatch
+from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
@@ -65,7 +65,7 @@ from stochgp.posteriors import (
     MixturePosterior,
 )
 from stochgp.posteriors.base import Request
-from stochgp.results import RESULTS, Estimate
+from stochgp.results import RESULTS, Estimate, FitResult
 from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
@@ -188,27 +188,7 @@ class KernelGPRegressor(FamilyRegressor):
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data, context), None
             if learner is not None:
-                start, source = gp, data.source(False)
-                if not is_deep(gp.kernel) and (
-                    self.learner == "auto" or isinstance(learner, AbstractConditionals)
-                ):
-                    start = optimum_of_few(gp, source, context)
-                least = MIN_SECONDS if self.learner == "auto" else 0.0
-                learned, source = learn(
-                    learner, start, data, context, keep_seconds=seconds_for_posterior(data, self), min_seconds=least,
-                    prior=gp,
-                )  # fmt: skip
-                if is_deep(gp.kernel):
-                    is_done = self.learner in ("auto", "bsgd") and learned.result in DONE
-                    again, refit = learned.gp if is_done else None, REFIT_OF_DEEP
-                else:
-                    is_named, refit = isinstance(self.kernel, str), learner.refitting()
-                    again = rotate_inputs(self.rotate_inputs, is_named, learned, learner, source, context)
-                if again is not None:
-                    learned = continued(
-                        learned, again, refit, source, key=context.learn_key,
-                        progress=reporter(data, context), checkpoint=context.checkpoint_of("refit"),
-                    )  # fmt: skip
+                learned = learned_kernel_gp(self, learner, gp, data, context)
                 gp = learned.gp
             is_learned = learned is not None
             posterior: Any
@@ -312,6 +292,35 @@ class KernelGPRegressor(FamilyRegressor):
 def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:
     """The posterior at the learned hyperparameters; of a mixture its base."""
     return posterior.base if isinstance(posterior, MixturePosterior) else posterior
+
+
+def learned_kernel_gp(
+    estimator: KernelGPRegressor,
+    learner: AbstractLearner,
+    gp: KernelGP,
+    data: TrainingData,
+    context: FitContext,
+) -> FitResult:
+    """The run of the learner, continued with rotated inputs if left-out rows prefer them; that of a network by the exact likelihood."""
+    is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
+    if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
+        start = optimum_of_few(gp, data.source(False), context)
+    learned, source = learn(
+        learner, start, data, context, keep_seconds=seconds_for_posterior(data, estimator),
+        min_seconds=MIN_SECONDS if is_auto else 0.0, prior=gp,
+    )  # fmt: skip
+    if deep:
+        is_default = is_auto or estimator.learner == "bsgd"
+        again, refit = learned.gp if is_default and learned.result in DONE else None, REFIT_OF_DEEP
+    else:
+        is_named, refit = isinstance(estimator.kernel, str), learner.refitting()
+        again = rotate_inputs(estimator.rotate_inputs, is_named, learned, learner, source, context)
+    if again is None:
+        return learned
+    return continued(
+        learned, again, refit, source, key=context.learn_key, progress=reporter(data, context),
+        checkpoint=context.checkpoint_of("refit"),
+    )  # fmt: skip
 
 
 def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -116,7 +116,7 @@ class AbstractLearner(eqx.Module):
         """θ of the state."""
         return state.gp
 
-    def refitting(self) -> Self:
+    def refitting(self) -> Any:
         """The same for a start near the optimum: with fewer steps, if it can tell how many suffice."""
         return self
 

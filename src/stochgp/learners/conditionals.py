@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -125,7 +125,7 @@ class AbstractConditionals(AbstractLearner):
         state, problem = self._few(gp, source, seed)
         return self._curvature(gp, problem, state.near).hessian
 
-    def refitting(self) -> Self:
+    def refitting(self) -> Any:
         """The same for a start near the optimum: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 

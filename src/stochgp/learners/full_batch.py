@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import numpy as np
@@ -249,7 +249,7 @@ class FullBatch(AbstractQuasiNewton):
 
         return Loss(evaluate, parts, pace, ROUNDING)
 
-    def refitting(self) -> Self:
+    def refitting(self) -> Any:
         """The same for a start near the optimum: at most 5 steps."""
         return dataclasses.replace(self, epochs=REFIT_STEPS)
 

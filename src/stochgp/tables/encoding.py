@@ -239,7 +239,7 @@ def rows_without_values(table: Any) -> np.ndarray:
     as_array = np.asarray(table) if is_array(table) else None
     has_gaps = as_array is None or as_array.ndim == 2 and as_array.dtype.kind == "f" and as_array.size > 0
     columns = table_columns(table) if has_gaps else {}
-    empty = np.full(len(table), len(columns) > 1)
+    empty = np.full(len(table if as_array is None else as_array), len(columns) > 1)
     for name, raw in columns.items():
         if empty.any():
             empty &= read_any(name, raw).missing
