@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import arena_tuning
 from benchmarks.arena_rivals import RIVALS, Predicted
-from benchmarks.arena_summary import in_haste, ranks, shares, sides
+from benchmarks.arena_summary import divisions, in_haste, ranks, shares, sides
 from benchmarks.arena_tables import TABLES, Rows, divided
 from measuring import store, tables
 from measuring.harness import AbsentError
@@ -52,8 +52,9 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
 
 
 def page(records: list[store.Record]) -> list[str]:
-    """Shares of the divisions, mean ranks, the pool in haste, all lines."""
-    return [tables.table(*part(store.rows(records))) for part in (shares, ranks, in_haste, sides)]
+    """Shares of the divisions, mean ranks, the pool in haste, all lines, the best other side of each division."""
+    parts = (shares, ranks, in_haste, sides, divisions)
+    return [tables.table(*part(store.rows(records))) for part in parts]
 
 
 def run(cell: store.Cell) -> dict[str, Any]:

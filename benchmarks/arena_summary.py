@@ -76,6 +76,29 @@ def sides(rows: list[Row]) -> tuple[list[str], list[list]]:
     return headings, lines
 
 
+def divisions(rows: list[Row]) -> tuple[list[str], list[list]]:
+    """Return the scores of the pool on each division, each beside the lowest other one and its side."""
+    headings = ["table", "split", "rows"]
+    for score in SCORES:
+        headings += [score.upper(), f"{score.upper()} of the best other", f"best by {score.upper()}"]
+    lines = []
+    for (name, split, _), found in _divisions(rows):
+        ours = _pool(found)
+        if ours is None or "refused" in ours:
+            continue
+        line = [name, split, ours["n_train"]]
+        for score in SCORES:
+            other = _best(found, score, _meant(score))
+            line += [
+                _number(ours[score]),
+                *(("", "") if other is None else (_number(other[score]), _named(other))),
+            ]
+        lines.append([*line, ours["coverage95"], ours["fit_seconds"]])
+    return [*headings, "95 %", "fit s"], [
+        [*line[:-2], f"{line[-2]:.3f}", f"{line[-1]:.0f}"] for line in lines
+    ]
+
+
 def in_haste(rows: list[Row]) -> tuple[list[str], list[list]]:
     """On how many divisions the pool of 20 seconds is ahead of ridge regression, by the median of how much, and the most seconds that a fit took."""
     both = [(_pool(rows, IN_HASTE), _of_side(rows, RIDGE)) for _, rows in _divisions(rows)]

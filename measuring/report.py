@@ -1,6 +1,6 @@
 """Write docs/measured.md, docs/comparison.md and docs/solvers.md from templates and lines of results.
 
-In a template, `{{expression | format}}` calls `page`, `value`, `values` and `sources` of this module.
+In a template, `{{expression | format}}` calls `page`, `columns`, `value`, `values` and `dates` of this module.
 """
 
 import functools
@@ -65,24 +65,31 @@ def page(name: str, *parts: int) -> str:
     return "\n\n".join(written[part] for part in parts or (0,))
 
 
-def sources() -> str:
-    """Where the lines of each file were measured."""
-    rows = []
-    for name in names():
-        found = records(name)
-        columns = (
-            {f"{r['machine']['processor']}, {r['machine']['cores_physical']} cores" for r in found},
-            {r["versions"]["jax"] for r in found},
-            {str(r["threads"]["cores_usable"]) for r in found},
-            {r["commit"][:7] for r in found},
-        )
-        rows.append([f"`{name}`", len(found), *("; ".join(sorted(column)) for column in columns)])
-    return table("lines | number | machine | JAX | cores used | commits", rows)
+def columns(text: str, *wanted: str, rows: dict[str, tuple[str, ...]] | None = None) -> str:
+    """Keep some columns of a Markdown table, "old → new" renames one, and the rows with these cells.
+
+    `rows` maps a column to the cells of the rows to keep. Raises ValueError for a column that the table does not have.
+    """
+    heading, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines())
+    pairs = [(name, heading.index(name.partition(" → ")[0])) for name in wanted]
+    kept = [(heading.index(name), cells) for name, cells in (rows or {}).items()]
+    lines = [line for line in lines if all(line[place] in cells for place, cells in kept)]
+    names = [name.rpartition(" → ")[2] for name, _ in pairs]
+    return table(names, [[line[place] for _, place in pairs] for line in lines])
+
+
+def dates(*files: str, commits: bool = False) -> str:
+    """The days of the first and the last run of these files, of all by default, with their commits if wanted."""
+    lines = [record for name in files or names() for record in records(name)]
+    ends = [choose(lines, key=lambda record: record["finished"]) for choose in (min, max)]
+    shown = [end["finished"][:10] + f" (commit {end['commit'][:7]})" * commits for end in ends]
+    return " to ".join(dict.fromkeys(shown))
 
 
 def _filled(content: str) -> str:
     expression, _, spec = content.rpartition(" | ") if " | " in content else (content, "", "")
-    known = {"page": page, "value": value, "values": values, "sources": sources, "min": min, "max": max}
+    offered = (page, columns, value, values, dates, min, max)
+    known = {function.__name__: function for function in offered}
     try:
         found = eval(expression, known)  # the template is a file of this repository
     except (ValueError, KeyError, TypeError, IndexError) as error:

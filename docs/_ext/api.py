@@ -30,7 +30,7 @@ MODULES = {
     "contrib.gpytorch": "kernels of GPyTorch",
     "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
-    "learning": "the loop of learning, chains and streams",
+    "learning": "the loop of learning, and streams",
     "solvers": "how linear systems are solved",
     "models": "a model as one value",
     "parameters": "bounded and frozen parameters",
