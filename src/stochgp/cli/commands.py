@@ -89,7 +89,7 @@ def fit(
     ignore
         Columns to leave out: A,B. At predict they may be there or not.
     model
-        auto: kernel and feature models, weighed by held-out rows; kernel: any kernel, all rows kept; feature: a network or random features;
+        auto: a kernel GP, linear regression and trees, weighted according to held-out rows; kernel: any kernel, all rows kept; feature: a network or random features;
         sparse: any kernel, a few inducing points kept.
     task
         numbers, classes, or auto: with --model auto or sparse classes if the target is true and false, or text of at most 50 different values

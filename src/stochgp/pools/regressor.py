@@ -82,7 +82,7 @@ POINT_MASS = "point_mass"
 class GPRegressor(PosteriorRegressor, PoolEstimator):
     """Gaussian process regression for any table: members of several families, mixed according to their predictions of held-out rows.
 
-    A quarter of the rows, from 800 to 2,000, is held out (whole groups, if groups are given), and each member learns from the others. An observation is predicted
+    A tenth of the rows, from 800 (at most a quarter) to 2,000, is held out (whole groups, if groups are given), and each member learns from the others. An observation is predicted
     as p(y | x) = Σ_k w_k p_k(y | x). The weights maximise the mean of log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of
     y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
     again if these are more than 12 %. With 100 to 1,000 rows a kernel GP and trees learn from all rows, and each of five folds is predicted from the others; with fewer rows a kernel GP predicts alone.
