@@ -13,7 +13,6 @@ NAMES = {
     "files": "fits of files of more rows than memory, under a limit of 1 GB",
     "first_fits": "seconds of import, first and next fit and help in fresh processes",
     "gpboost_fits": "the default kernel GP against GPBoost's Vecchia approximation on four UCI sets",
-    "kernel_products": "entries of K a second in products K V, on a processor or a GPU",
     "many_rows": "default kernel GPs of a million rows",
     "memory_limits": "peaks of random fits, predictions and functions under memory limits",
     "solver_systems": "seconds of every solver to a residual of 1e-4 of systems with hardly any noise",

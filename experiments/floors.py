@@ -22,7 +22,11 @@ from measuring.store import ROOT, Cell, Record, read
 ONE_CORE = True
 RESULTS = ROOT / "experiments"
 BASELINE = "caeab436e925b28c51ad59eb0ae78e18c68d3f92"
-SEEDS = 0, 1
+SEEDS, ALL, WHOLE = (
+    (0, 1),
+    10**6,
+    ("pol", "elevators", "bike", "kin40k"),
+)  # sets of which all rows are used too
 SETS = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected")
 SPLITS = (
     ("used_cars", "random"), ("air_fares", "random"), ("diabetes", "random"), ("diamonds", "random"), ("california", "random"), ("metro", "time"),
@@ -49,7 +53,9 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
         ]
     pool, kernel = {"model": "GPRegressor", "rows": 2000}, {"model": "KernelGPRegressor", "rows": 8000}
     splits = [(t, s, pool) for t, s in SPLITS] + [(t, "0", kernel) for t in SETS]
-    return [{"table": t, "split": s, **m, "seed": seed, **shared} for seed in SEEDS for t, s, m in splits]
+    whole = [(t, "0", {"model": "KernelGPRegressor", "rows": ALL}) for t in WHOLE] if slow else []
+    chosen = [(seed, *cell) for seed in SEEDS for cell in splits] + [(0, *cell) for cell in whole]
+    return [{"table": t, "split": s, **m, "seed": seed, **shared} for seed, t, s, m in chosen]
 
 
 def load(cell: Cell) -> tuple[Any, ...]:
