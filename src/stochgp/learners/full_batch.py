@@ -189,7 +189,12 @@ class FullBatch(AbstractQuasiNewton):
         size = self.seen_rows(n_rows)
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
-        return 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
+        whole = 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
+        if size < HESSIAN_ROWS or self.hold_networks:
+            return whole
+        return max(
+            whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, n_rows, n_inputs)
+        )  # one after the other
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Of a kernel GP as many as there is time for some forty evaluations."""
