@@ -190,11 +190,10 @@ class FullBatch(AbstractQuasiNewton):
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
         whole = 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
-        if size < HESSIAN_ROWS or self.hold_networks:
+        if not self._is_informed(gp, size):
             return whole
-        return max(
-            whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, n_rows, n_inputs)
-        )  # one after the other
+        # The search of left-out rows ends before the matrix is made.
+        return max(whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, size, n_inputs))
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Of a kernel GP as many as there is time for some forty evaluations."""
@@ -206,22 +205,20 @@ class FullBatch(AbstractQuasiNewton):
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
         """The rows, on the host in float64."""
         size = self.seen_rows(source.size)
-        chosen = np.arange(size)
         if size < source.size:
             uniform = Uniform()
-            chosen = uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0]
-        return Prepared(source.on_host(chosen), Pace(EVALUATION * size**3), self._hessian(gp, source, seed))
+            source = source.some(uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0])
+        hessian = None
+        if self._is_informed(gp, size):
+            hessian = LeaveOneOut(spread=self.spread).hessian(gp, source, seed)
+        return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), hessian)
 
-    def _hessian(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> Float[np.ndarray, "P P"] | None:
-        """The information of left-out rows, with which fewer evaluations of many rows suffice; None if it takes longer than these."""
-        if gp.has_moments or self.hold_networks or self.seen_rows(source.size) < HESSIAN_ROWS:
-            return None
-        if (
-            dense.terms_of(cast(KernelGP, gp).kernel) is None
-            or len(packed(partition(gp)[0])) > MAX_PARAMETERS
-        ):
-            return None
-        return LeaveOneOut(spread=self.spread).hessian(gp, source, seed)
+    def _is_informed(self, gp: AbstractGP, n_rows: int) -> bool:
+        """Whether the run begins with the information of left-out rows, with which fewer evaluations of so many rows suffice."""
+        if gp.has_moments or self.hold_networks or n_rows < HESSIAN_ROWS:
+            return False
+        few = len(packed(partition(gp)[0])) <= MAX_PARAMETERS
+        return few and dense.terms_of(cast(KernelGP, gp).kernel) is not None
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
         return _begun(gp, lbfgs.begin(packed(self.partition(gp)[0]), problem.prepared.hessian))
