@@ -1,7 +1,7 @@
-"""Is a pool about as good as its best member, and are its means bounded? `GPRegressor()` on 24 tables and 16 simulated ones, 800 rows each.
+"""Compare `GPRegressor()` with its best member, and check that its means are bounded, on 23 tables and 16 simulated ones with 800 rows each.
 
-The CRPS of the pool is compared with those of its members with a weight, on new rows. The excess is by how much the largest mean lies above the largest training
-target, in units of the range of the training targets: at most 1 is wanted.
+The CRPS on new rows is compared with that of each member that has a weight. The excess is the largest mean minus the largest training target, divided by the range of
+the training targets. It should be at most 1.
 """
 
 import warnings

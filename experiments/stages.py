@@ -1,4 +1,4 @@
-"""Default fits with one stage switched off, on the cells of `floors` and on few rows: what each stage gains, and what it costs.
+"""Switch off one stage of a default fit at a time, on the tables of `floors` and on few rows, to measure its gain and its cost.
 
 The lines are in experiments/stages.jsonl, and `--table` compares each with the line of the same commit in which nothing is switched off. A stage is switched off by a setting
 of the estimator, or by a replaced function of the package.
@@ -88,7 +88,7 @@ def run(cell: Cell) -> dict:
 
 
 def page(records: list[Record]) -> list[str]:
-    """Of each stage: what changes if it is switched off, in the median over the tables and in the mean, and by how many tables."""
+    """Print a row for each stage: median and mean changes of the scores over the tables if the stage is switched off."""
     found = {(_key(r), r["settings"]["stage"], r["settings"]["model"]): r["results"] for r in records}
     rows = []
     for stage, model in dict.fromkeys((s, m) for _, s, m in found if s != NOTHING):

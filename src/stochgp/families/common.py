@@ -259,10 +259,10 @@ def store(
             context.end(part.result, _ENDED[part.result])
     if "ended" not in context.plan_:
         context.record("ended", PLANNED, "no limit and no interrupt ended the fit early")
-    # A constant is a model of the family: the optimum of its exact likelihood, found and solved for, is no worse on the training rows.
+    # A constant is a model of the family: the optimum of an exact objective, found and solved for, predicts the training rows no worse.
     is_optimal = context.report.get("gradients") == "exact" and all(part.converged for part in parts)
-    is_judged = learned is not None and "held_out_nlpd" in context.report and learned.n_iter > 0
-    if learned is not None and not (is_optimal or is_judged):
+    is_judged = "held_out_nlpd" in context.report
+    if learned is not None and not (is_optimal or (is_judged and learned.n_iter > 0)):
         rows = dataclasses.replace(
             data.rows, y=data.given_targets(getattr(estimator, "target", None) == "count")
         )

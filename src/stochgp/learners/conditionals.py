@@ -104,9 +104,8 @@ class AbstractConditionals(AbstractLearner):
 
     def _few(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> tuple[ConditionalState, Problem]:
         """(The state at `gp`, the problem) with up to 4,096 scored rows and their neighbours."""
-        few = dataclasses.replace(self, n_centres=min(self.n_centres, FEW_ROWS))
-        plan = StepPlan(min(few.n_centres, few.n_scored * source.size), 1, FEW_STEPS, 1, 1)
-        problem = Problem(source, plan, few.prepare(gp, source, plan, seed))
+        plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
+        problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         return self._search(self._begun(gp, problem), problem), problem
 
     def scored_briefly(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> AbstractGP:

@@ -25,8 +25,6 @@ STEPS_COMPILER_BYTES = 350_000_000  # the same with steps and evaluations of fea
 SHARE_OF_PASS = 0.1  # of the time that is left, for one of the passes over the rows of a feature GP
 MIN_SECONDS = 1e-6  # of a piece that a clock can tell from none
 MIN_ROWS = 200  # to learn from, if there is time for none
-
-
 DONE = (RESULTS.successful, RESULTS.not_settled)
 
 
