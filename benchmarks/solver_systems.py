@@ -21,8 +21,8 @@ from stochgp import kernels, solvers
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
 from stochgp.priors import prior_functions
+from stochgp.solvers.base import plannable
 from stochgp.solvers.choice import choose_solver, kept_rows
-from stochgp.solvers.sizes import plannable
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 LONGER: dict[str, float] = dict.fromkeys(

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
@@ -17,7 +16,7 @@ from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.devices import is_writer, together
-from stochgp.numerics.seeds import key_of, random_rows, seed_of, split, words_of
+from stochgp.numerics.seeds import as_key, fold_in, key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.files import check_can_write
@@ -75,7 +74,9 @@ class FitContext:
         self.checkpoint, self.callback, self.mesh = checkpoint, callback, mesh
         self.verbose = estimator.verbose if is_writer() else 0
         self.show = progress_printer(self.verbose)
-        self._key = key_of_run(checkpoint if is_writer() else None, estimator.random_state)
+        keeps_seed = checkpoint is not None and is_writer()
+        seed = estimator.random_state
+        self._key = key_of_run(checkpoint, seed) if keeps_seed else as_key(seed)
         self.learn_key, self.solve_key, self.start_key = map(key_of, split(self._key, 3))
 
     @classmethod
@@ -101,8 +102,7 @@ class FitContext:
 
     def seed(self, name: str) -> int:
         """A seed of 32 bits for this name, from the user's `random_state` alone."""
-        key = jax.random.fold_in(self._key, zlib.crc32(name.encode()))
-        return int(words_of(key)[-1])
+        return int(words_of(fold_in(self._key, zlib.crc32(name.encode())))[-1])
 
     @property
     def sample_seed(self) -> int:

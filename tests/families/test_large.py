@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.base import SMALL
 
 N, N_TEST, S = SMALL + 72, 200, 64
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.6, 1.2]), 1.3, 0.05

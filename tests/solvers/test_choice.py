@@ -23,9 +23,9 @@ from stochgp import kernels
 from stochgp.budget import Budget, in_use
 from stochgp.operators import KernelOperator
 from stochgp.solvers import ADASAP, CG, SDD, AbstractIterativeSolver, Cholesky
+from stochgp.solvers.base import HEADROOM, n_terms
 from stochgp.solvers.choice import MAX_CHOLESKY_ROWS, NAMES, SMALL_BLOCKS, choose_solver, kept_rows
 from stochgp.solvers.cholesky import factorisation_seconds
-from stochgp.solvers.sizes import HEADROOM, n_terms
 
 SIZES = (100, 3_500, 13_500, 41_157, 500_000)
 SAMPLES = (0, 8, 64)

@@ -22,8 +22,8 @@ from stochgp.posteriors import sample_targets
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, solve
+from stochgp.solvers.base import TERM_BYTES, n_terms, plannable
 from stochgp.solvers.choice import choose_solver, kept_rows
-from stochgp.solvers.sizes import TERM_BYTES, n_terms, plannable
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),

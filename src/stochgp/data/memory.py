@@ -19,6 +19,7 @@ from stochgp.numerics.arrays import extended, filled_up, on_device
 from .rows import Data
 from .standardise import Standardiser
 
+CHUNK_ROWS = 1 << 16
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
 DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
 
@@ -115,6 +116,14 @@ class MemorySource(Source):
     def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Data:
         """The rows at `indices`, on the host."""
         return self._on_host(indices if self.indices is None else self.indices[indices], dtype)
+
+    def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
+        """Those of all rows, on the host, in the dtype of the source or in `dtype`."""
+        X = np.empty((self.size, self.n_inputs), self.dtype if dtype is None else dtype)
+        for start in range(0, self.size, CHUNK_ROWS):
+            rows = np.arange(start, min(start + CHUNK_ROWS, self.size))
+            X[rows] = self.on_host(rows, self.dtype).X
+        return X
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
         """The rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""

@@ -24,8 +24,8 @@ from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, Cholesky
+from stochgp.solvers.base import SMALL
 from stochgp.solvers.choice import choose_solver
-from stochgp.solvers.sizes import SMALL
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program

@@ -20,14 +20,13 @@ from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
 from stochgp.learners.conditionals import N_NEIGHBOURS
-from stochgp.learners.sampling import host_inputs
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.base import SMALL
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0
@@ -56,7 +55,7 @@ class JudgingRows:
 
     @classmethod
     def of(cls, source: MemorySource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
-        X, group = host_inputs(source), None if source.group is None else source.group[rows]
+        X, group = source.inputs(), None if source.group is None else source.group[rows]
         weight = np.asarray(source.on_host(rows).weight, np.float64)
         return cls(source, X, rows, clusters(X[rows], group), weight)
 
@@ -72,7 +71,7 @@ class JudgingRows:
 def predicted_by_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
 ) -> Conditional:
-    """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`host_inputs`)."""
+    """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`source.inputs()`)."""
     with jax.enable_x64(True):
         near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
         return evaluate(gp, source, near, is_small(gp, source.on_host(rows[:SOME])))
@@ -99,7 +98,7 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
         return None
     source = data.source(False)
-    return predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
+    return predicted_by_others(gp, source, source.inputs(), some_rows(data.n_rows, TYPICAL_ROWS))
 
 
 def typical_error(near: Conditional) -> float:
@@ -179,7 +178,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     if z is not None:
         return Data(np.asarray(data.X[rows], np.float64), z, weight, group)
     source = data.source(False)
-    X = host_inputs(source)
+    X = source.inputs()
     z = np.asarray(predicted_by_others(gp, source, X, rows).z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
     return Data(np.asarray(X[rows], np.float64), z, weight, group)

@@ -24,7 +24,7 @@ from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import PAIRS, is_small
 from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.base import SMALL
 
 AUTO = "auto"  # `rotate_inputs=`: True if the kernel is given by name
 MIN_ROWS = 1000  # half of which judge, and D² numbers are learned

@@ -20,7 +20,7 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.devices import on_one
+from stochgp.devices import default_tile, on_one
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels.dense import mean_variance
 from stochgp.likelihoods import Gaussian
@@ -28,7 +28,7 @@ from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import factorised
-from stochgp.operators import KernelOperator, default_tile
+from stochgp.operators import KernelOperator
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
     AbstractKernelPosterior,
@@ -46,9 +46,9 @@ from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
+from stochgp.solvers.base import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.solvers.choice import Choice, choose_solver, kept_rows, name_of
 from stochgp.solvers.cholesky import Cholesky, factorisation_seconds, refined
-from stochgp.solvers.sizes import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
-from stochgp.learners.sampling import host_inputs
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
@@ -150,7 +149,7 @@ class AbstractConditionals(AbstractLearner):
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         n_scored = 1 if source.in_groups else min(self.n_scored, source.size)
         centres = drawn[: max(1, plan.batch_size // n_scored)]  # all rows at most
-        X, group = host_inputs(source), source.group
+        X, group = source.inputs(), source.group
         if self.joint:
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
         else:

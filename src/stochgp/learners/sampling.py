@@ -5,13 +5,11 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Int, Int32
 
 from stochgp.data.memory import MemorySource, independent_batches, shuffled_batches
 from stochgp.learners.evaluators import Seed
 from stochgp.neighbours import Neighbours, neighbours_bytes
-
-CHUNK_ROWS = 1 << 16
 
 
 def row_bytes(n_inputs: int) -> int:
@@ -79,7 +77,7 @@ class NearestNeighbours(AbstractSampling):
         position[drawn] = 1
         centres = np.flatnonzero(position)
         position[centres] = np.arange(len(centres), dtype=np.int32)
-        rows = Neighbours(host_inputs(source, np.float64)).around(centres, batch_size)
+        rows = Neighbours(source.inputs(np.float64)).around(centres, batch_size)
         return rows, position[drawn]
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
@@ -93,16 +91,6 @@ class NearestNeighbours(AbstractSampling):
     ) -> Int[np.ndarray, "K B"]:
         rows, order = prepared
         return rows[order[first_step : first_step + n_steps]]
-
-
-def host_inputs(source: MemorySource, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-    """The inputs of all rows, in the dtype of the source, or in `dtype`."""
-    first = np.asarray(source.take(np.arange(min(1, source.size))).X)
-    X = np.empty((source.size, source.n_inputs), first.dtype if dtype is None else dtype)
-    for start in range(0, source.size, CHUNK_ROWS):
-        rows = np.arange(start, min(start + CHUNK_ROWS, source.size))
-        X[rows] = np.asarray(source.take(rows).X)
-    return X
 
 
 def _centres(n_rows: int, n_steps: int, seed: Seed) -> Int32[np.ndarray, " steps"]:

@@ -10,8 +10,18 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from stochgp.numerics.arrays import unpacked_alike
 from stochgp.numerics.trees import Trees
-from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
+from stochgp.parameters import (
+    AbstractParameter,
+    Frozen,
+    cast,
+    frozen,
+    partition,
+    positive,
+    slope_of,
+    value_of,
+)
 
 NOISE_FLOOR = 1e-6
 SMALLEST_COUNT = 1e-9  # a lower bound of ρ
@@ -155,9 +165,10 @@ def gradient_of_noise(
     weights: Float[np.ndarray, " N"],
 ) -> Any:
     """The gradient of Σ_i w_i · variance_i in the trainable parts of `noise` (None elsewhere)."""
-    if isinstance(noise, ConstantNoise):  # the same program for any number of rows
-        X, count, weights = X[:1], np.ones(1), np.array([np.sum(weights / count)])
-    return _gradient(noise, X, count, weights)
+    slope = slope_of(noise.level) if isinstance(noise, ConstantNoise) else None
+    if slope is None:
+        return _gradient(noise, X, count, weights)
+    return unpacked_alike(slope * np.sum(weights / count), partition(noise)[0])  # without a program
 
 
 @eqx.filter_jit

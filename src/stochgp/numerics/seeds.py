@@ -65,7 +65,7 @@ def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[
 
 def split(key: PRNGKeyArray, n: int) -> list[Words]:
     """The words of `jax.random.split(key, n)`."""
-    high, low = _threefry(words_of(key)[:2], n)
+    high, low = _threefry(words_of(key)[:2], np.arange(n, dtype=np.uint32))
     return [(int(a), int(b)) for a, b in zip(high, low, strict=True)]
 
 
@@ -82,7 +82,10 @@ def split_key(key: PRNGKeyArray, n: int = 2) -> list[PRNGKeyArray]:
 
 def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
     """`jax.random.fold_in(key, number)`: key `number` of any longer split."""
-    return split_key(key, number + 1)[number] if _is_plain(key) else jax.random.fold_in(key, number)
+    if not _is_plain(key):
+        return jax.random.fold_in(key, number)
+    high, low = _threefry(words_of(key), np.array([number], np.uint32))
+    return key_of((int(high[0]), int(low[0])))
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
@@ -133,14 +136,14 @@ def _normal(fraction: Any) -> Array:
 
 def _bits(words: tuple[int, ...], n: int) -> UInt32[np.ndarray, " n"]:
     """`jax.random.bits(key_of(words), (n,), "uint32")`."""
-    high, low = _threefry(words, n)
+    high, low = _threefry(words, np.arange(n, dtype=np.uint32))
     return high ^ low
 
 
-def _threefry(words: tuple[int, ...], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX, of the counters 0 … n − 1."""
+def _threefry(words: tuple[int, ...], counters: UInt32[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
     keys = np.array([*words, words[0] ^ words[1] ^ 0x1BD11BDA], np.uint32)
-    x0, x1 = np.full(n, keys[0]), np.arange(n, dtype=np.uint32) + keys[1]
+    x0, x1 = np.full(len(counters), keys[0]), counters + keys[1]
     for group in range(5):
         for bits in ROTATIONS[group % 2]:
             x0 = x0 + x1

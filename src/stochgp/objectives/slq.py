@@ -20,8 +20,8 @@ from matfree import decomp, funm, stochtrace
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
 from stochgp.results import Estimate
+from stochgp.solvers.base import solve_bytes
 from stochgp.solvers.preconditioners import partial_cholesky
-from stochgp.solvers.sizes import solve_bytes
 
 PROBES, STEPS = 10, 25
 LARGEST_RANK = 500

@@ -8,15 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 BLOCK = 512  # rows of K at a time in products with all of A, and where kept rows are filled
-TILE = 2048  # most columns of a tile on a CPU: from 512 to 8,192 products in float32 take equally long
-GPU_TILE = 131_072  # on a GPU: products of few inputs are 1.1 to 1.6 times as fast as with `TILE` on an H100
 
 Read = Callable[[PyTree], Float[Array, "T S"]]
-
-
-def default_tile() -> int:
-    """The most columns of a tile on JAX's default device."""
-    return TILE if jax.default_backend() == "cpu" else GPU_TILE
 
 
 def as_it_is(v: Any) -> Any:

@@ -16,11 +16,11 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from stochgp.devices import AXIS, SPREAD, WHOLE, on_all, spread
+from stochgp.devices import AXIS, SPREAD, TILE, WHOLE, on_all, spread
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.operators.blocks import BLOCK, TILE, Read, as_it_is, filled, following
+from stochgp.operators.blocks import BLOCK, Read, as_it_is, filled, following
 from stochgp.parameters import Frozen, cast, value_of
 
 

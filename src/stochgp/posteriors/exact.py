@@ -16,7 +16,7 @@ from stochgp.posteriors.base import PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, EXACT_ROWS, AbstractKernelPosterior, KernelSystem
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractDirectSolver, Cholesky, Factor
-from stochgp.solvers.sizes import covariance_bytes
+from stochgp.solvers.base import covariance_bytes
 
 COLUMNS = 500  # of L⁻¹ at a time
 

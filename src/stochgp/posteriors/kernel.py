@@ -28,7 +28,7 @@ from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver
-from stochgp.solvers.sizes import SMALL
+from stochgp.solvers.base import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
 EXACT_ROWS = 2000  # up to which variances come from a factor: two solves for each point

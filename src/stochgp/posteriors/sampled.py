@@ -22,7 +22,7 @@ from stochgp.posteriors.kernel import (
 from stochgp.priors import PriorFunctions
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver, solve
-from stochgp.solvers.sizes import covariance_bytes
+from stochgp.solvers.base import covariance_bytes
 
 SAMPLES = 64  # functions whose covariance stands for the posterior's, with a relative standard error of √(2/64) = 0.18
 

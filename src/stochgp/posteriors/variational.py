@@ -18,7 +18,7 @@ from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
+from stochgp.solvers.base import COMPILER_BYTES, FEATURES
 from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation

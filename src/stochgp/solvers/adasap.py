@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
-from stochgp.solvers.base import Arranged, StepInfo
+from stochgp.solvers.base import Arranged, StepInfo, solve_bytes
 from stochgp.solvers.momentum import (
     AbstractMovingSolver,
     Coefficients,
@@ -21,7 +21,6 @@ from stochgp.solvers.momentum import (
     horizon,
     pushed,
 )
-from stochgp.solvers.sizes import solve_bytes
 
 FEWEST_BLOCKS = 100  # n/100 rows a block
 SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096

@@ -11,10 +11,16 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import BLOCK, KernelOperator, wide
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, product_in_float64
+from stochgp.solvers.base import (
+    SMALL,
+    AbstractIterativeSolver,
+    Arranged,
+    StepInfo,
+    product_in_float64,
+    solve_bytes,
+)
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
-from stochgp.solvers.sizes import SMALL, solve_bytes
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000

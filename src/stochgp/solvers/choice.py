@@ -13,12 +13,11 @@ from stochgp.choosing import AS_ASKED
 from stochgp.names import lookup
 from stochgp.operators import BLOCK, KernelOperator
 from stochgp.solvers.adasap import ADASAP
-from stochgp.solvers.base import AbstractDirectSolver, AbstractSolver
+from stochgp.solvers.base import HEADROOM, AbstractDirectSolver, AbstractSolver, plannable
 from stochgp.solvers.cg import CG
 from stochgp.solvers.cholesky import Cholesky
 from stochgp.solvers.sdd import SDD
 from stochgp.solvers.sgd import SGD
-from stochgp.solvers.sizes import HEADROOM, plannable
 
 NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 MAX_CHOLESKY_ROWS = 20_000

@@ -14,8 +14,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import Factor, factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.sizes import SMALL, solve_bytes
+from stochgp.solvers.base import SMALL, AbstractDirectSolver, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3

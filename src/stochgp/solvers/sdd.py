@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
-from stochgp.solvers.base import Arranged, StepInfo, check_descent
+from stochgp.solvers.base import Arranged, StepInfo, check_descent, solve_bytes
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
     SLOWEST_DECAY,
@@ -28,7 +28,6 @@ from stochgp.solvers.momentum import (
     nesterov,
     pushed,
 )
-from stochgp.solvers.sizes import solve_bytes
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, times the rounding error of products

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int32, PRNGKeyArray, UInt32
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
 from stochgp.priors import RandomFeatures, random_features
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
-from stochgp.solvers.sizes import solve_bytes
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent, solve_bytes
 
 PROBES, POWERS = (
     8,

@@ -64,9 +64,9 @@ def notes(path: str | os.PathLike) -> dict[str, Any]:
     return _loaded(path)[1].get("notes", {})
 
 
-def key_of_run(path: str | os.PathLike | None, random_state: Any) -> PRNGKeyArray:
+def key_of_run(path: str | os.PathLike, random_state: Any) -> PRNGKeyArray:
     """Return `as_key(random_state)`. If it is None, use the seed in the file, which keeps a new seed if it has none."""
-    if path is None or random_state is not None:
+    if random_state is not None:
         return as_key(random_state)
     arrays, metadata = _loaded(path)
     kept = metadata.get("notes", {})
