@@ -6,10 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-from stochgp import KernelGPRegressor
 
 WORKER = Path(__file__).parent / "support" / "memory_worker.py"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="peaks are reset by Linux alone")
@@ -18,7 +15,7 @@ ROOM = 120_000_000  # bytes by which a need may be above three peaks: what compi
 
 @functools.cache
 def peaks(n_rows):
-    requests = [["predict", 20_000], ["functions", 64], ["covariance", 512], ["likelihood", 2]]
+    requests = [["predict", 20_000], ["functions", 64], ["covariance", 512]]
     given = {"n_rows": n_rows, "n_inputs": 4, "n_samples": 16, "solver": "SDD", "requests": requests}
     found = subprocess.run(
         [sys.executable, WORKER, json.dumps(given)], capture_output=True, text=True, check=False
@@ -30,23 +27,7 @@ def peaks(n_rows):
 @linux_only
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["predict", "functions", "covariance", "likelihood"])
+@pytest.mark.parametrize("name", ["predict", "functions", "covariance"])
 def test_needs_are_peaks_at_least_and_not_many_times_them(name):
     row = peaks(20_000)[name]
     assert row["took"] <= row["need"] <= 3 * row["took"] + ROOM, row
-
-
-def test_the_likelihoods_estimate_asks_the_memory_limit():
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(300, 2))
-    model = KernelGPRegressor(learner=None, noise_variance=0.1, solver="sdd", n_samples=2, random_state=0)
-    model.fit(X, np.sin(X[:, 0]))
-    model.set_params(memory_limit="20MB")
-    with pytest.raises(
-        ValueError, match=r"estimate of the marginal likelihood needs .* memory_limit is 20 MB"
-    ):
-        _ = model.nlml_estimate_
-    model.set_params(memory_limit=None)
-    known = model.nlml_estimate_
-    model.set_params(memory_limit="20MB")
-    assert model.nlml_estimate_ == known  # nothing is computed

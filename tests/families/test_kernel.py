@@ -152,15 +152,6 @@ def test_dual_descent_is_as_close_as_its_residual_says(descended):
     assert not hasattr(descended, "nlml_")
 
 
-def test_the_likelihood_is_estimated_where_it_is_not_known(descended):
-    exact = dense(X, y)
-    assert abs(descended.nlml_estimate_ - exact.nlml) < 4 * descended.nlml_stderr_ + 1e-3
-    direct = given().fit(X, y)
-    assert direct.nlml_estimate_ == direct.nlml_ and direct.nlml_stderr_ == 0
-    with pytest.raises(AttributeError, match="global"):
-        _ = KernelGPRegressor().nlml_estimate_
-
-
 def test_conjugate_gradients_are_as_close_as_their_residual_says():
     exact, model = dense(X, y), given(solver="cg", n_samples=0).fit(X, y)
     residual = model.fit_report_["residual"]

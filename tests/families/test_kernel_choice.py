@@ -91,7 +91,7 @@ def compared(monkeypatch, gains, group=None, weight=None, usual=0.0):
     monkeypatch.setattr(kernel_choice, "CANDIDATES", tuple(scores))
     trial = lambda learner, gp, source, key: SimpleNamespace(gp=gp, result=RESULTS.successful)
     monkeypatch.setattr(kernel_choice, "fit", trial)
-    monkeypatch.setattr(kernel_choice.JudgingRows, "scores", lambda self, name: scores[name](self.rows))
+    monkeypatch.setattr(kernel_choice, "left_out_scores", lambda name, source, X, rows: scores[name](rows))
     return kernel_choice.best_kernel(lambda name: name, source, key=jax.random.key(0))
 
 

@@ -8,7 +8,6 @@ import pytest
 from stochgp import KernelGPRegressor, kernels, load
 from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
-from stochgp.families.left_out import JudgingRows
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
 
@@ -139,9 +138,8 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(rotation, "_rotated", lambda gp, M: gp + 1)
     monkeypatch.setattr(rotation, "_outer_products", lambda *args: np.ones((2, 2)))
     monkeypatch.setattr(rotation, "TRIAL", Trial())
-    monkeypatch.setattr(JudgingRows, "scores", lambda self, gp: scores[gp])
-    judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
-    monkeypatch.setattr(JudgingRows, "of", lambda *args: judges)
+    monkeypatch.setattr(rotation, "left_out_scores", lambda gp, *args: scores[gp])
+    monkeypatch.setattr(rotation, "clusters_of", lambda *args: (np.arange(2000), np.ones(2000)))
     source = MemorySource(np.zeros((5000, 2)), np.zeros(5000))
     *_, (gp, n_rounds, _) = rotation._rounds(Run(0), source)
     assert (gp, n_rounds, trials) == (kept, kept, list(range(1, n_trials + 1)))

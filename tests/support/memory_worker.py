@@ -1,7 +1,7 @@
 """Requests to a fitted kernel GP, each with the memory that it is counted to need and the peak that it had, as JSON.
 
 The argument is JSON: n_rows, n_inputs, n_samples, solver, and requests [[name, size], …]. The fit solves for two epochs: what it comes to does not
-matter here. Of the likelihood `size` are the steps.
+matter here.
 """
 
 import dataclasses
@@ -10,11 +10,9 @@ import sys
 import warnings
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from stochgp import KernelGPRegressor, budget, solvers
-from stochgp.objectives import slq
 from stochgp.posteriors.base import Request
 
 
@@ -45,12 +43,6 @@ def measured(model: KernelGPRegressor, X: np.ndarray, name: str, size: int) -> d
         case "covariance":
             need = posterior.need_bytes(Request(size, covariance=True))
             posterior.covariance(np.asarray(posterior.system.X[:size]))
-        case "likelihood":
-            need = slq.estimate_bytes(*posterior.system.sizes(posterior.n_samples), size)
-            key = jax.random.key(0)
-            slq.nlml_estimate(
-                posterior.system.operator, posterior.explained, posterior.weights, key=key, n_steps=size
-            )
     return {"name": name, "size": size, "need": need, "took": budget.peak_resident() - before}
 
 

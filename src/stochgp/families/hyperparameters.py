@@ -62,6 +62,8 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     reason, need = None, 0
     if not isinstance(posterior, ExactKernelPosterior) or grouped:
         reason = "others are drawn of an exact posterior, without groups"
+    elif len(posterior.weights) > MOST_ROWS_OF_MANY:
+        reason = f"others are drawn of up to {MOST_ROWS_OF_MANY} rows"
     else:
         n_rows, n = len(posterior.weights), float(posterior.system.weight.sum())
         x = (theta := Theta.of(gp)).x

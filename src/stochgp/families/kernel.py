@@ -64,8 +64,7 @@ from stochgp.posteriors import (
     LocalPosterior,
     MixturePosterior,
 )
-from stochgp.posteriors.base import Request
-from stochgp.results import RESULTS, Estimate, FitResult
+from stochgp.results import RESULTS, FitResult
 from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
@@ -114,7 +113,7 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         With its hyperparameters, on the data that the kernel sees.
     noise_variance_, nlml_
-        In units of the targets given; the first is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
+        In units of the targets given; the first is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct.
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
@@ -263,28 +262,6 @@ class KernelGPRegressor(FamilyRegressor):
         return typing.cast(AbstractKernelPosterior, posterior).system.kernel
 
     @property
-    def nlml_estimate_(self) -> float:
-        """The NLML per datum, in target units; where no factor gives it exactly, estimated from 250 products with K when first asked for.
-
-        Stochastic Lanczos quadrature with 10 probes, of standard error `nlml_stderr_`. The quadratic term is that of the solution found.
-        Raises ValueError, with both numbers, where it would exceed `memory_limit`.
-        """
-        return self._estimate().value + self._fitted.log_unit
-
-    @property
-    def nlml_stderr_(self) -> float:
-        """The standard error of `nlml_estimate_`; 0 where that is exact."""
-        return self._estimate().stderr
-
-    def _estimate(self) -> Estimate:
-        posterior = self._at_learned if "_fitted" in vars(self) else None
-        if not isinstance(posterior, AbstractKernelPosterior):
-            raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
-        if "nlml_estimate" not in vars(posterior):
-            self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")
-        return posterior.nlml_estimate
-
-    @property
     def _at_learned(self) -> AbstractPosterior:
         return posterior_at_learned(self._fitted.posterior)
 
@@ -330,7 +307,7 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
     start = gp
     for n in (size // 4, size):
         if n >= MIN_START_ROWS:
-            start = START.optimum(start, gp, source.on_host(np.sort(order[:n])))
+            start = START.optimum(start, gp, source.some(np.sort(order[:n])))
     return start
 
 

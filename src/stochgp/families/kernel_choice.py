@@ -10,11 +10,12 @@ from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray
 
 from stochgp import kernels
+from stochgp.choosing import prefer
 from stochgp.data import TableEncoder
 from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import FULL_BATCH_ROWS
-from stochgp.families.left_out import JudgingRows, some_rows
+from stochgp.families.left_out import clusters_of, left_out_scores, some_rows
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
 from stochgp.learners import LeaveOneOut
 from stochgp.learning import fit
@@ -68,13 +69,13 @@ def best_kernel(
 
     Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate; not finite where the trial was lost.
     """
-    judges, scores = JudgingRows.of(source, some_rows(source.size, SCORED)), {}
+    X, rows, scores = source.inputs(), some_rows(source.size, SCORED), {}
     for name in CANDIDATES:
         found = fit(TRIAL, start(name), source, key=key)
         if found.result is RESULTS.interrupted:  # nothing is learned yet, so nothing is lost
             raise KeyboardInterrupt
-        scores[name] = judges.scores(found.gp)
-    preferred = judges.preferred(scores.pop(USUAL), scores)
+        scores[name] = left_out_scores(found.gp, source, X, rows)
+    preferred = prefer(scores.pop(USUAL), scores, *clusters_of(source, X, rows))
     return preferred.name or USUAL, f"by left-out rows, over {USUAL!r}: {preferred.why}"
 
 
@@ -94,7 +95,7 @@ def inputs_of(kernel: Any, smiles: Any = None, missing: str = "auto") -> Inputs:
         )
     if isinstance(kernel, str):
         found = Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
-    elif not any(map(_is_tanimoto, jax.tree.leaves(kernel, is_leaf=_is_tanimoto))):
+    elif not _has_tanimoto(kernel):
         found = Inputs.NUMBERS
     else:
         found = Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
@@ -113,6 +114,8 @@ def with_level(kernel: AbstractKernel, variance: float, dtype: DTypeLike) -> Abs
 
 def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:
     """The kernel whose Tanimoto kernels take packed rows, or others."""
+    if not _has_tanimoto(kernel):
+        return kernel
 
     def convert(node: Any) -> Any:
         return Tanimoto(node.variance, packed, node.active_dims) if _is_tanimoto(node) else node
@@ -122,6 +125,10 @@ def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:
 
 def _is_tanimoto(node: Any) -> bool:
     return isinstance(node, Tanimoto)
+
+
+def _has_tanimoto(kernel: Any) -> bool:
+    return any(map(_is_tanimoto, jax.tree.leaves(kernel, is_leaf=_is_tanimoto)))
 
 
 def _sees_sets_alone(kernel: Any) -> bool:

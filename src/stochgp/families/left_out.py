@@ -1,8 +1,6 @@
 """Training rows predicted without themselves, from their neighbours, and the distribution of their errors."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +9,7 @@ from jaxtyping import Float, Int, Int32
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, Preference, prefer, too_few
+from stochgp.choosing import AS_ASKED, too_few
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.memory import MemorySource
@@ -43,29 +41,19 @@ def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
     return random_rows(n_rows, most, SEED).astype(np.int32)
 
 
-@dataclasses.dataclass(frozen=True)
-class JudgingRows:
-    """Training rows that say which of several models is the best: each is predicted from its neighbours."""
+def clusters_of(
+    source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
+) -> tuple[Int[np.ndarray, " R"], Float[np.ndarray, " R"]]:
+    """(The cluster of each of these rows, whose scores may be correlated; its frequency weight). X are the inputs of all."""
+    group = None if source.group is None else source.group[rows]
+    return clusters(X[rows], group), source.weights()[rows]
 
-    source: MemorySource
-    X: Float[np.ndarray, "N D"]  # of all rows
-    rows: Int32[np.ndarray, " R"]
-    cells: Int[np.ndarray, " R"]  # whose scores may have much in common
-    weight: Float[np.ndarray, " R"]
 
-    @classmethod
-    def of(cls, source: MemorySource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
-        X, group = source.inputs(), None if source.group is None else source.group[rows]
-        weight = np.asarray(source.on_host(rows).weight, np.float64)
-        return cls(source, X, rows, clusters(X[rows], group), weight)
-
-    def scores(self, gp: Any) -> Scores:
-        """log p of each row given its neighbours."""
-        return -np.asarray(predicted_by_others(gp, self.source, self.X, self.rows).loss, np.float64)
-
-    def preferred(self, old: Scores, rivals: Mapping[str, Scores]) -> Preference:
-        """Whether the log densities of a rival are to be preferred to `old`."""
-        return prefer(old, rivals, self.cells, self.weight)
+def left_out_scores(
+    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
+) -> Scores:
+    """log p of each of these rows given its neighbours."""
+    return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
 
 
 def predicted_by_others(

@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp import deadline
-from stochgp.choosing import AS_ASKED
+from stochgp.choosing import AS_ASKED, prefer
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
-from stochgp.families.left_out import SOME, JudgingRows, beside_others
+from stochgp.families.left_out import SOME, beside_others, clusters_of, left_out_scores
 from stochgp.kernels import dense
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
@@ -77,20 +77,22 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
     """
     drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
     n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
-    judges, sloping = JudgingRows.of(source, np.sort(drawn[n : n + SCORED])), np.sort(drawn[:n])
+    X, sloping, scored = source.inputs(), np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
+    judged = clusters_of(source, X, scored)
     gp: Any = learned.gp
-    kept, n_rounds, doubted, scores = None, 0, False, judges.scores(gp)
+    kept, n_rounds, doubted, scores = None, 0, False, left_out_scores(gp, source, X, scored)
     for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < max(2 * learned.seconds, OPTIONAL_SECONDS):
             yield kept, n_rounds, "no time was left for another round"
             return
-        M = _outer_products(gp, source, judges, sloping)
+        M = _outer_products(gp, source, X, sloping)
         off = 1 - np.sum(np.square(np.diagonal(M))) / max(np.sum(np.square(M)), np.finfo(float).tiny)
         if off < MIN_CORRELATED:
             yield kept, n_rounds, "slopes along the directions are uncorrelated"
             return
         gp, name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
-        preferred = judges.preferred(scores, {name: (new := judges.scores(gp))})
+        new = left_out_scores(gp, source, X, scored)
+        preferred = prefer(scores, {name: new}, *judged)
         is_better = preferred.name is not None
         if is_better:
             kept, scores, n_rounds = gp, new, number
@@ -124,12 +126,12 @@ def _refusal(
 
 
 def _outer_products(
-    gp: KernelGP, source: MemorySource, judges: JudgingRows, rows: Int[np.ndarray, " R"]
+    gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
     """M of these rows: of the mean given all rows, if they are few, else given the rows nearest to each."""
     if source.size <= SMALL and not source.in_groups:
         return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
-    near = beside_others(gp, source, judges.X, rows, NEIGHBOURS)
+    near = beside_others(gp, source, X, rows, NEIGHBOURS)
     near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
     return outer_products(gp, source, near, is_small(gp, source.on_host(rows[:SOME])), n_slopes)

@@ -97,7 +97,7 @@ class AbstractConditionals(AbstractLearner):
         """k rows beside each centre, by the metric of `gp`, the nearest first; −1 for none."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """An evaluation after each step."""
+        """An evaluation after each step, which `advance` takes one by one."""
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
@@ -105,7 +105,7 @@ class AbstractConditionals(AbstractLearner):
         """(The state at `gp`, the problem) with up to 4,096 scored rows and their neighbours."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
-        return self._search(self._begun(gp, problem), problem), problem
+        return self._search(self.init(gp, problem), problem), problem
 
     def scored_briefly(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> AbstractGP:
         """The model after 2 scoring steps, of at most 5 that are tried, on up to 4,096 rows: enough to compare it with another one."""
@@ -158,29 +158,25 @@ class AbstractConditionals(AbstractLearner):
         size = min(self.n_neighbours + n_scored, len(order))
         return Prepared(order, group, centres, X, start, n_data, pull, n_scored, size)
 
-    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
-        return self._begun(gp, problem)
-
-    def _begun(self, gp: AbstractGP, problem: Problem) -> ConditionalState:
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> ConditionalState:
+        """No random numbers are drawn."""
         prepared = problem.prepared
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
-        damping, harder, changed, kept = (np.float64(x) for x in (FIRST_DAMPING, 4, 1, 0))
         at = densities.unknown(len(prepared.start))
-        return ConditionalState(gp, near, at, damping, harder, changed, kept, np.int64(0))
+        return ConditionalState(
+            gp, near, at, damping=np.float64(FIRST_DAMPING), harder=np.float64(4), changed=np.float64(1),
+            kept=np.float64(0), n_searches=np.int64(0),
+        )  # fmt: skip
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """Takes steps. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
-        numbers: list[Numbers] = []
-        for step in range(first_step, first_step + n_steps):
-            is_due = _gain(state.at) < SEARCHED_AT or 2 * step >= problem.plan.total_steps
-            if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
-                state = self._search(state, problem)
-            state, found = self.score(state, problem)
-            numbers.append(found)
-        means = {name: float(np.mean([found[name] for found in numbers])) for name in numbers[0]}
-        return state, {**means, "changed": float(state.changed), "searches": float(state.n_searches)}
+        """A step. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
+        is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
+        if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
+            state = self._search(state, problem)
+        state, numbers = self.score(state, problem)
+        return state, {**numbers, "changed": float(state.changed), "searches": float(state.n_searches)}
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""

@@ -7,11 +7,11 @@ import abc
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from stochgp.data.memory import MemorySource
 from stochgp.models import AbstractGP
+from stochgp.numerics.arrays import packed
 
 Seed = tuple[int, ...]
 Numbers = dict[str, float]
@@ -105,8 +105,7 @@ class LossEvaluation(NamedTuple):
 
     @property
     def criterion(self) -> float:
-        leaves = [leaf for leaf in jax.tree.leaves(self.gp) if eqx.is_inexact_array(leaf)]
-        return self.loss if all(np.all(np.isfinite(np.asarray(leaf))) for leaf in leaves) else np.nan
+        return self.loss if np.isfinite(packed(self.gp)).all() else np.nan
 
     def numbers(self) -> Numbers:
         gp: Any = self.gp

@@ -21,7 +21,7 @@ from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
+from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
@@ -220,8 +220,9 @@ class FullBatch(AbstractQuasiNewton):
         few = len(packed(partition(gp)[0])) <= MAX_PARAMETERS
         return few and dense.terms_of(cast(KernelGP, gp).kernel) is not None
 
-    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
-        return _begun(gp, lbfgs.begin(packed(self.partition(gp)[0]), problem.prepared.hessian))
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> QuasiState:
+        at = lbfgs.begin(packed(self.partition(gp)[0]), problem.prepared.hessian)
+        return QuasiState(gp, at, np.float64(0), np.bool_(False))
 
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -233,13 +234,9 @@ class FullBatch(AbstractQuasiNewton):
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
-        prior = gp if problem.prior is None else problem.prior
-        return self._loss(gp, prior, problem.prepared.rows, problem.prepared.pace)
-
-    def _loss(self, gp: AbstractGP, prior: AbstractGP, rows: Data, pace: Pace) -> Loss:
-        """NLML per datum and the penalty of the prior around the parameters of `prior`."""
-        parts = self.partition(gp)
-        start = packed(self.partition(prior)[0])
+        """NLML per datum and the penalty of the prior around the parameters of `problem.prior`, or of `gp`."""
+        rows, parts = problem.prepared.rows, self.partition(gp)
+        start = packed(parts[0] if problem.prior is None else self.partition(problem.prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
 
         def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, np.float64]:
@@ -249,25 +246,20 @@ class FullBatch(AbstractQuasiNewton):
             value = found.nlml + 0.5 * pull * float(away @ away)
             return value, packed(held) + pull * away, np.float64(found.jitter)
 
-        return Loss(evaluate, parts, pace, ROUNDING)
+        return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 
     def refitting(self) -> Any:
         """The same for a start near the optimum: at most 5 steps."""
         return dataclasses.replace(self, epochs=REFIT_STEPS)
 
-    def optimum(self, gp: Any, prior: Any, rows: Data) -> Any:
+    def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
         """The model at the optimum of these rows, from `gp` on, or as near to it as the deadline allows. The prior is around `prior`."""
-        loss, state = (
-            self._loss(gp, prior, rows, Pace()),
-            _begun(gp, lbfgs.begin(packed(self.partition(gp)[0]))),
-        )
+        prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None)
+        problem = Problem(source, self.plan(source.size, source.n_inputs, ByLoss()), prepared, prior=prior)
+        loss, state = self.loss(gp, problem), self.init(gp, problem)
         with contextlib.suppress(TimeIsUpError):
             for _ in range(STEPS):
                 if state.settled:
                     break
                 state = self.step(state, loss)
         return self.model(state)
-
-
-def _begun(gp: AbstractGP, start: Quasi) -> QuasiState:
-    return QuasiState(gp, start, np.float64(0), np.bool_(False))

@@ -28,14 +28,11 @@ class Request(NamedTuple):
         Whether their covariance is wanted, in place of their variances.
     n_samples : int
         Functions to draw.
-    likelihood : bool
-        Whether the estimate of the marginal likelihood is wanted.
     """
 
     n_rows: int = 0
     covariance: bool = False
     n_samples: int = 0
-    likelihood: bool = False
 
 
 class AbstractFunctions(eqx.Module):

@@ -14,7 +14,7 @@ from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.posteriors.base import PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, EXACT_ROWS, AbstractKernelPosterior, KernelSystem
-from stochgp.results import Estimate, Solution
+from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, Cholesky, Factor
 from stochgp.solvers.base import covariance_bytes
 
@@ -119,11 +119,6 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         total = self.explained + self.factor.log_determinant() + n * math.log(2 * math.pi)
         total += float(np.sum((rho - 1) * np.log(s2) + np.log(rho)))
         return total / (2 * n)
-
-    @functools.cached_property
-    def nlml_estimate(self) -> Estimate:
-        """`nlml`, whose standard error is 0."""
-        return Estimate(self.nlml())
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float

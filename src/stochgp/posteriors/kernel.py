@@ -26,7 +26,7 @@ from stochgp.operators import KernelOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.local import Moments, NearRows
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.results import Estimate, Solution
+from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
 from stochgp.solvers.base import SMALL
 
@@ -207,11 +207,6 @@ class AbstractKernelPosterior(AbstractPosterior):
         """`left_out_variances` from near rows."""
         variance = with_information(self.near.left_out(rows, NEAR), self.information)
         return variance + self.system.row_noise[rows]
-
-    @property
-    @abc.abstractmethod
-    def nlml_estimate(self) -> Estimate:
-        """The NLML per datum and its standard error."""
 
     @property
     def residual(self) -> Float[np.ndarray, " N"]:

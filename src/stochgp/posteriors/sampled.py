@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 
 from stochgp.kernels import dense
 from stochgp.numerics.linalg import rounding_error, safe_covariance
-from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.posteriors.base import PerRow, Request, Rows
 from stochgp.posteriors.kernel import (
     AbstractKernelPosterior,
@@ -20,7 +19,7 @@ from stochgp.posteriors.kernel import (
     whole_product,
 )
 from stochgp.priors import PriorFunctions
-from stochgp.results import Estimate, Solution
+from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver, solve
 from stochgp.solvers.base import covariance_bytes
 
@@ -97,18 +96,10 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return safe_covariance((of_noise + of_noise.T) / 2, rest, rounding)
 
     def need_bytes(self, request: Request) -> int:
-        need, (N, D) = self.shared_bytes(request), self.system.X.shape
-        if request.likelihood:
-            need += estimate_bytes(N, D, self.system.X.dtype.itemsize)
+        need, N = self.shared_bytes(request), len(self.system.X)
         if request.covariance:
             need += covariance_bytes(N, request.n_rows) + self.system.peak_bytes(self.solver, request.n_rows)
         return need
-
-    @functools.cached_property
-    def nlml_estimate(self) -> Estimate:
-        """The NLML per datum with an estimated log-determinant, and its standard error."""
-        system, key = self.system, jax.random.key(0)
-        return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.weight)
 
     def _solve(self, b: Any) -> Solution:
         return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
