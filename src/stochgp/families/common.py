@@ -194,7 +194,8 @@ def reporter(data: TrainingData, context: FitContext) -> Report:
 
     def report(entry: dict[str, float]) -> object:
         shown = in_target_units(entry, data.scale, data.log_unit)
-        context.show(learning_text(shown))
+        if context.verbose:
+            context.show(learning_text(shown))
         if context.callback is None:
             return None
         return from_first(context.callback(shown) is True)

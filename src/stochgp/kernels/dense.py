@@ -76,15 +76,18 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
             return None
         W = np.asarray(network.weight, np.float64)
         return [term._replace(W=W if term.W is None else W @ term.W) for term in inner]
-    if type(kernel) not in PROFILES or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(kernel)):
+    if type(kernel) not in PROFILES:
+        return None
+    if isinstance(kernel.lengthscale.stored, Tracer) or isinstance(kernel.variance.stored, Tracer):
         return None
     lengthscale, variance = np.asarray(kernel.lengthscale, np.float64), float(kernel.variance)
-    slopes = [slope_of(part) if trains else None for part in (kernel.lengthscale, kernel.variance)]
-    relative = [
-        None if by is None else by / value for by, value in zip(slopes, (lengthscale, variance), strict=True)
-    ]
+    by_length, by_variance = (
+        (slope_of(kernel.lengthscale), slope_of(kernel.variance)) if trains else (None, None)
+    )
+    by_length = None if by_length is None else by_length / lengthscale
+    by_variance = None if by_variance is None else by_variance / variance
     columns = slice(None) if kernel.active_dims is None else list(kernel.active_dims)
-    return [Term(PROFILES[type(kernel)], None, columns, lengthscale, variance, (relative[0], relative[1]))]
+    return [Term(PROFILES[type(kernel)], None, columns, lengthscale, variance, (by_length, by_variance))]
 
 
 def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +178,7 @@ def _fill(
                     f[f < least] = 0
                 K[i, j] = f
 
-        _each(write, _strips(term, X, Z, centre, K.dtype, above))
+        in_threads(write, _strips(term, X, Z, centre, K.dtype, above))
 
 
 def times(
@@ -188,8 +191,11 @@ def times(
         return np.concatenate([np.zeros(0), *parts])
     total, centre = np.zeros(len(X)), np.mean(Z, axis=0, dtype=np.float64)
     for term in terms:
-        U, V = (term.scaled(np.asarray(rows, np.float64) - centre) for rows in (X, Z))
-        u, w = (np.einsum("ij,ij->i", rows, rows)[:, None] for rows in (U, V))
+        U, V = (
+            term.scaled(np.asarray(X, np.float64) - centre),
+            term.scaled(np.asarray(Z, np.float64) - centre),
+        )
+        u, w = np.einsum("ij,ij->i", U, U)[:, None], np.einsum("ij,ij->i", V, V)[:, None]
         left = np.hstack([-2 * U, u, np.ones_like(u)])  # left · right is ‖u − w‖²
         right = np.hstack([V, np.ones_like(w), w])
         width = _width(min(ROWS, len(X)), right)
@@ -215,7 +221,7 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
     N, centre, dtype = len(X), np.mean(X, axis=0), np.dtype(dtype)
     K, least = np.empty((N, N), dtype), 0.0
     if (terms := terms_of(kernel)) is not None:
-        least = NEGLIGIBLE * sum(term.variance for term in terms) if dtype == np.float32 else 0.0
+        least = NEGLIGIBLE * _variance(terms) if dtype == np.float32 else 0.0
         _fill(K, terms, X, X, centre, above=True, least=least)
         return K
     tiles = list(_tiles(X))
@@ -269,9 +275,10 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
             by_length += rows @ np.square(Z[i]) + columns @ np.square(Z[j]) - 2 * across
         return total, by_length
 
-    found = _each(sums, _strips(term, X, X, centre, G.dtype, above=True))
-    total, by_length = sum(f for f, _ in found), np.sum([by for _, by in found], axis=0)
-    return term.packed(-2 * term.variance * by_length, np.array([term.variance * total]))
+    totals, by_length = zip(*in_threads(sums, _strips(term, X, X, centre, G.dtype, above=True)), strict=True)
+    return term.packed(
+        -2 * term.variance * np.sum(by_length, axis=0), np.array([term.variance * sum(totals)])
+    )
 
 
 def slopes_of_term(
@@ -295,10 +302,9 @@ def _strips(
 
     `above`: panels that reach right of the diagonal.
     """
-    wide = lambda rows: term.scaled(np.asarray(rows, np.float64) - centre)
-    U = wide(X)
-    V = U if Z is X else wide(Z)
-    u, v = (np.einsum("ij,ij->i", rows, rows) for rows in (U, V))
+    U = term.scaled(np.asarray(X, np.float64) - centre)
+    V = U if Z is X else term.scaled(np.asarray(Z, np.float64) - centre)
+    u, v = np.einsum("ij,ij->i", U, U), np.einsum("ij,ij->i", V, V)
     width = _width(ROWS, V)
 
     def strip(i: int) -> Iterator[Panel]:
@@ -323,14 +329,13 @@ def _width(n_rows: int, V: np.ndarray) -> int:
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
     """k(x, x) of each row, in float64."""
     if (terms := terms_of(kernel)) is not None:
-        return np.full(len(X), sum(term.variance for term in terms))
+        return np.full(len(X), _variance(terms))
     parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
     return np.concatenate([np.zeros(0), *parts])[: len(X)]
 
 
-def _each(work: Callable[[Strip], Any], strips: list[Strip]) -> list[Any]:
-    """`work` of every strip, on a thread for each core if there are several."""
-    return [work(strips[0])] if len(strips) == 1 else in_threads(work, strips)
+def _variance(terms: list[Term]) -> float:
+    return sum(term.variance for term in terms)
 
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:
