@@ -90,7 +90,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
         if off < MIN_CORRELATED:
             yield kept, n_rounds, "slopes along the directions are uncorrelated"
             return
-        gp, name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
+        gp, name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,))[0], f"round {number}"
         new = left_out_scores(gp, source, X, scored)
         preferred = prefer(scores, {name: new}, *judged)
         is_better = preferred.name is not None

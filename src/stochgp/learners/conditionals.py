@@ -101,27 +101,22 @@ class AbstractConditionals(AbstractLearner):
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
-    def _few(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> tuple[ConditionalState, Problem]:
-        """(The state at `gp`, the problem) with up to 4,096 scored rows and their neighbours."""
+    def scored_briefly(
+        self, gp: AbstractGP, source: MemorySource, seed: Seed
+    ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
+        """(The model after 2 scoring steps, of at most 5 that are tried, on up to 4,096 rows; H of the last step).
+
+        That is near enough to the optimum to compare it with another model, or to begin a descent there.
+        """
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
-        return self._search(self.init(gp, problem), problem), problem
-
-    def scored_briefly(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> AbstractGP:
-        """The model after 2 scoring steps, of at most 5 that are tried, on up to 4,096 rows: enough to compare it with another one."""
-        state, problem = self._few(gp, source, seed)
-        n_taken = 0
+        state, n_taken = self._search(self.init(gp, problem), problem), 0
         for _ in range(MAX_TRIED):
             state, numbers = self.score(state, problem)
             n_taken += int(numbers["accepted"])
             if n_taken == FEW_STEPS:
                 break
-        return self.model(state)
-
-    def hessian(self, gp: AbstractGP, source: MemorySource, seed: Seed) -> Float[np.ndarray, "P P"]:
-        """H of the steps on up to 4,096 rows."""
-        state, problem = self._few(gp, source, seed)
-        return self._curvature(gp, problem, state.near).hessian
+        return self.model(state), state.at.hessian
 
     def refitting(self) -> Any:
         """The same for a start near the optimum: at most 8 steps."""

@@ -128,11 +128,12 @@ class Loss:
 
 
 class Prepared(NamedTuple):
-    """The rows, and the pace of evaluations."""
+    """The rows, the pace of evaluations, and where the run begins."""
 
     rows: Data
     pace: Pace
-    hessian: Float[np.ndarray, "P P"] | None  # about that of the loss per datum, where the run begins
+    start: Float[np.ndarray, " P"] | None  # None: at the model
+    hessian: Float[np.ndarray, "P P"] | None  # about that of the loss per datum there
 
 
 class FullBatch(AbstractQuasiNewton):
@@ -208,20 +209,22 @@ class FullBatch(AbstractQuasiNewton):
         if size < source.size:
             uniform = Uniform()
             source = source.some(uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0])
-        hessian = None
+        start = hessian = None
         if self._is_informed(gp, size):
-            hessian = LeaveOneOut(spread=self.spread).hessian(gp, source, seed)
-        return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), hessian)
+            near, hessian = LeaveOneOut(spread=self.spread, searches=1).scored_briefly(gp, source, seed)
+            start = packed(self.partition(near)[0])
+        return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), start, hessian)
 
     def _is_informed(self, gp: AbstractGP, n_rows: int) -> bool:
-        """Whether the run begins with the information of left-out rows, with which fewer evaluations of so many rows suffice."""
+        """Whether the run begins near the optimum of left-out rows, with their information: fewer evaluations of so many rows then suffice."""
         if gp.has_moments or self.hold_networks or n_rows < HESSIAN_ROWS:
             return False
         few = len(packed(partition(gp)[0])) <= MAX_PARAMETERS
         return few and dense.terms_of(cast(KernelGP, gp).kernel) is not None
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> QuasiState:
-        at = lbfgs.begin(packed(self.partition(gp)[0]), problem.prepared.hessian)
+        start = problem.prepared.start
+        at = lbfgs.begin(packed(self.partition(gp)[0]) if start is None else start, problem.prepared.hessian)
         return QuasiState(gp, at, np.float64(0), np.bool_(False))
 
     def advance(
@@ -254,7 +257,7 @@ class FullBatch(AbstractQuasiNewton):
 
     def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
         """The model at the optimum of these rows, from `gp` on, or as near to it as the deadline allows. The prior is around `prior`."""
-        prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None)
+        prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None, None)
         problem = Problem(source, self.plan(source.size, source.n_inputs, ByLoss()), prepared, prior=prior)
         loss, state = self.loss(gp, problem), self.init(gp, problem)
         with contextlib.suppress(TimeIsUpError):
