@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("strict_double")
 
 def test_sizes_are_few_and_hold_what_they_are_for():
     sizes = [size_of_few(n) for n in range(1, 1025)]
-    assert all(n <= size <= max(8, n + max(8, n / 4)) for n, size in enumerate(sizes, 1))
-    assert len(set(sizes)) == 24 and {2**k for k in range(3, 11)} <= set(sizes)
+    assert all(n <= size <= max(8, 2 * n if n <= 256 else 5 * n / 4) for n, size in enumerate(sizes, 1))
+    assert len(set(sizes)) == 14 and {2**k for k in range(3, 11)} <= set(sizes)
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,10 @@ def power_of_two(n: int) -> int:
 
 
 def size_of_few(n: int) -> int:
-    """The least of the sizes 8, 16, 24, 32, then four between a power of two and the next, that is at least n."""
-    step = max(8, power_of_two(n - 1) // 4)
+    """The least of the powers of two from 8 to 256, then of four sizes between a power of two and the next, that is at least n."""
+    if n <= 256:
+        return max(8, 1 << (n - 1).bit_length())
+    step = power_of_two(n - 1) // 4
     return -(-n // step) * step
 
 

@@ -147,6 +147,7 @@ class SVGP(AbstractBatchLearner):
 
     gradients: ClassVar[str] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
+    fills: ClassVar[bool] = True
     natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)
     evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
