@@ -197,6 +197,21 @@ def test_brief_scoring_comes_nearer_to_the_optimum():
     assert hessian.shape == (len(theta_of(scored)),) * 2 and np.linalg.eigvalsh(hessian).min() > 0
 
 
+def test_learning_ends_after_steps_without_progress(monkeypatch):
+    """Two steps that do not lower the loss lead to another search, three after the last search to the end."""
+    X, y, _ = draw(60)
+    first, calls = conditionals.densities.curvature, []
+
+    def same(*args):
+        if not calls:
+            calls.append(first(*args))
+        return calls[0]
+
+    monkeypatch.setattr(conditionals.densities, "curvature", same)
+    found = fit(LeaveOneOut(n_neighbours=12), model(), MemorySource(X, y, dtype=jnp.float64), key=KEY)
+    assert found.converged and [entry["stalled"] for entry in found.history[1:]] == [1, 2, 1, 2, 3]
+
+
 def test_kernels_with_large_networks_are_refused():
     X, y, _ = draw(30)
     gp = KernelGP(kernels.Warped(RBF(), networks.mlp(1, (400,), key=KEY)), 0.5)

@@ -33,6 +33,10 @@ TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 SEARCHED_AT = 3e-3  # nats per datum that a step promises when neighbours are searched again
 NEGLIGIBLE = 5e-4  # nats per datum that a step promises when learning ends
+STALLED_SEARCH, STALLED = (
+    2,
+    3,
+)  # steps in a row with a smaller fall than that, after which neighbours are searched again, and learning ends
 NEAR = 1e-3  # nats per datum that a last step, which no evaluation follows, may promise
 MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
 
@@ -62,6 +66,7 @@ class ConditionalState(eqx.Module):
     changed: np.float64  # share of the neighbours that the last search changed
     kept: np.float64  # the gain of the last step over the promised gain
     n_searches: np.int64
+    n_stalled: np.int64  # the last steps in a row by which the loss fell by less than NEGLIGIBLE
 
 
 class AbstractConditionals(AbstractLearner):
@@ -160,7 +165,7 @@ class AbstractConditionals(AbstractLearner):
         at = densities.unknown(len(prepared.start))
         return ConditionalState(
             gp, near, at, damping=np.float64(FIRST_DAMPING), harder=np.float64(4), changed=np.float64(1),
-            kept=np.float64(0), n_searches=np.int64(0),
+            kept=np.float64(0), n_searches=np.int64(0), n_stalled=np.int64(0),
         )  # fmt: skip
 
     def advance(
@@ -168,10 +173,12 @@ class AbstractConditionals(AbstractLearner):
     ) -> tuple[ConditionalState, Numbers]:
         """A step. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
         is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
+        is_due |= state.n_stalled >= STALLED_SEARCH
         if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
             state = self._search(state, problem)
         state, numbers = self.score(state, problem)
-        return state, {**numbers, "changed": float(state.changed), "searches": float(state.n_searches)}
+        counts = {"searches": float(state.n_searches), "stalled": float(state.n_stalled)}
+        return state, {**numbers, "changed": float(state.changed), **counts}
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""
@@ -190,8 +197,12 @@ class AbstractConditionals(AbstractLearner):
         factor = max(1 / 3, 1 - (2 * ratio - 1) ** 3) if better else float(state.harder)
         damping = np.float64(np.clip(state.damping * factor, LEAST_DAMPING, MOST_DAMPING))
         harder = np.float64(2 if better else 2 * state.harder)
+        has_fallen = better and at.loss - new.loss >= NEGLIGIBLE
         gp, at = (gp, new) if better else (state.gp, at)
-        fields: dict[str, Any] = {"at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio)}
+        fields: dict[str, Any] = {
+            "at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio),
+            "n_stalled": np.int64(0 if has_fallen else state.n_stalled + 1),
+        }  # fmt: skip
         return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem.prepared, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
@@ -211,7 +222,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:
-        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
+        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE or entry["stalled"] >= STALLED
         return settled and entry["searches"] >= self.searches
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
@@ -224,6 +235,7 @@ class AbstractConditionals(AbstractLearner):
             "changed": np.float64(1 - shared(near[:, :-1], state.near[:, :-1])),
             "at": densities.unknown(len(prepared.start)),
             "n_searches": np.int64(state.n_searches + 1),
+            "n_stalled": np.int64(0),
         }
         return dataclasses.replace(state, **fields)
 
@@ -265,8 +277,8 @@ class LeaveOneOut(AbstractConditionals):
     training rows than these from each other (repeated measurements, later days), unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0005 nats a row; or all steps were taken and the loss had settled, by
-    less than 0.01 nats a row: see `ByLoss`.
+    a standard error of the optimum. Or another step promises less than 0.0005 nats a row, or each of the last three gained less; or all steps were
+    taken and the loss had settled, by less than 0.01 nats a row: see `ByLoss`.
 
     Parameters
     ----------
