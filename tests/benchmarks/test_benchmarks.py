@@ -8,7 +8,7 @@ import optax
 import pandas as pd
 import pytest
 
-from benchmarks import classes, demo, feature_steps, first_fits, memory_limits
+from benchmarks import classes, demo, feature_steps, memory_limits, seconds
 from stochgp.parameters import partition
 
 
@@ -40,30 +40,27 @@ def test_classes_are_scored_by_the_probability_of_the_right_one():
     assert names == ["1.0", "2.0"]
 
 
-def test_first_fits_are_told_by_medians(monkeypatch):
-    """Of five processes, after one that fills the folder of compiled code; a side without a figure leaves its cell of the table empty."""
-    turns = [9.0, 1.0, 4.0, 2.0, 3.0, 5.0]
-
-    def process(cell, variables):
-        return {"process_seconds": 2 * turns[-1], "first_seconds": turns.pop()}
-
-    monkeypatch.setattr(first_fits, "_process", process)
-    cell = {"side": "kernel, kept", "n_rows": 500}
-    found = first_fits.run(cell)
-    assert found["first_seconds"] == {"median": 3.0, "least": 1.0, "greatest": 9.0} and turns == []
-    assert first_fits.page([{"settings": cell, "results": found}])[0].endswith(
-        "| kernel, kept | 500 | 6.0 |  | 3.0 |  |  |"
+def test_seconds_are_medians_of_three_processes(monkeypatch):
+    """A side without a figure leaves its cell of the table empty."""
+    turns = [9.0, 1.0, 4.0]
+    monkeypatch.setattr(
+        seconds, "apart", lambda *args, **options: {"results": {"first_seconds": turns.pop(), "rmse": 0.5}}
     )
+    cell = {"side": "lightgbm", "n_rows": 442, "cores": 1}
+    found = seconds.run(cell)
+    assert found == {"first_seconds": 4.0, "rmse": 0.5} and turns == []
+    row = seconds.page([{"settings": cell, "results": found}])[0].splitlines()[-1]
+    assert row == "| lightgbm | 442 | 1 |  | 4.000 |  |  |  |  |  | 0.500 |  |"
 
 
-def test_first_fits_of_both_sides_are_of_the_same_rows_and_kernel(monkeypatch):
-    """With as many rows as they have in a process: RMSE of the function within noise of each other; the next fit has other rows."""
-    monkeypatch.setattr(first_fits, "FIRST", 60)
-    monkeypatch.setattr(first_fits, "NEXT", 61)
-    ours, theirs = (first_fits.measure({"side": side, "n_rows": 60}) for side in ("kernel", "scikit-learn"))
-    assert set(ours) == set(theirs) == {"import_seconds", "first_seconds", "next_seconds", "rmse"}
-    assert abs(ours["rmse"] - theirs["rmse"]) < 0.05
-    assert not np.any(first_fits.simulated(61, 1)[0][:60] == first_fits.simulated(60, 0)[0])
+def test_our_gp_and_that_of_scikit_learn_predict_the_same_function(monkeypatch):
+    monkeypatch.setattr(seconds, "N_TEST", 200)
+    ours, theirs = (
+        seconds.measure({"side": side, "n_rows": 300, "cores": 1}) for side in ("kernel", "scikit-learn")
+    )
+    assert set(ours) - set(theirs) == {"programs", "functions_seconds"}
+    assert abs(ours["rmse"] - theirs["rmse"]) < 0.05 and abs(ours["crps"] - theirs["crps"]) < 0.05
+    assert not np.any(seconds.simulated(61, 1)[0][:60] == seconds.simulated(60, 0)[0])
 
 
 def test_runs_under_memory_limits_are_drawn_within_their_ranges():

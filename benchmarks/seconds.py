@@ -1,0 +1,166 @@
+"""`seconds`: first fits in fresh processes with nothing compiled on disk, beside CatBoost, LightGBM and scikit-learn's exact GP.
+
+Simulated rows of 8 inputs with noise. Every model has its default settings, CatBoost a variance for each row and 1,000 trees, scikit-learn's GP a Matérn-3/2 kernel
+with a lengthscale for each input, a variance and white noise. A cell runs in processes that are pinned to one core, or may use all; each figure is the median over
+three of them.
+"""
+
+import tempfile
+import time
+import warnings
+from statistics import median
+from typing import Any
+
+from measuring import store
+from measuring.harness import ALL_CORES, CACHE, apart
+from measuring.tables import number, table
+
+N_INPUTS, N_TEST, REPEATS, NOISE = 8, 1_000, 3, 0.3
+ROWS = {
+    "kernel": (500, 2_000, 10_000), "pool": (442, 2_772, 8_000), "feature": (500,), "sparse": (200,), "classifier": (200,),
+    "catboost": (442, 2_772, 8_000), "lightgbm": (442, 2_772, 8_000), "scikit-learn": (500, 2_000),
+}  # fmt: skip
+FIGURES = {
+    "import_seconds": "import s", "first_seconds": "first fit s", "first_cpu": "CPU s", "next_seconds": "next fit s",
+    "row_seconds": "one row s", "functions_seconds": "functions s", "programs": "programs", "rmse": "RMSE", "crps": "CRPS",
+}  # fmt: skip
+
+
+def cells(quick: bool, slow: bool) -> list[store.Cell]:
+    return [
+        {"side": side, "n_rows": n, "cores": cores}
+        for side, sizes in ROWS.items()
+        for n in (sizes[:1] if quick else sizes)
+        for cores in (1, 2)
+    ]
+
+
+def run(cell: store.Cell) -> dict[str, float]:
+    """The medians of the figures that the side has."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9", CACHE: folder}
+        core = 0 if cell["cores"] == 1 else ALL_CORES
+        runs = [
+            apart("benchmarks.seconds", "measure", cell, core=core, variables=kept)["results"]
+            for _ in range(REPEATS)
+        ]
+    return {name: median(found[name] for found in runs) for name in runs[0]}
+
+
+def measure(cell: store.Cell) -> dict[str, float]:
+    """The figures of one process."""
+    begun = time.perf_counter()
+    make = MODELS[cell["side"]]
+    make()
+    found: dict[str, float] = {"import_seconds": time.perf_counter() - begun}
+    is_ours, n = cell["side"] in ("kernel", "pool", "feature", "sparse", "classifier"), cell["n_rows"]
+    X, y, X_test, y_test = simulated(n, 0, classes=cell["side"] == "classifier")
+    programs = _counted() if is_ours else []
+    cpu, begun = time.process_time(), time.perf_counter()
+    model = _fitted(make(), X, y)
+    found |= {"first_seconds": time.perf_counter() - begun, "first_cpu": time.process_time() - cpu}
+    if is_ours:
+        found["programs"] = len(programs)
+    if cell["side"] == "kernel":
+        begun = time.perf_counter()
+        model.sample_y(X_test[:150], 5, random_state=0)
+        found["functions_seconds"] = time.perf_counter() - begun
+    found |= _scores(cell["side"], model, X_test, y_test)
+    model.predict(X_test[:1])
+    begun = time.perf_counter()
+    for i in range(20):
+        model.predict(X_test[i : i + 1])
+    found["row_seconds"] = (time.perf_counter() - begun) / 20
+    begun = time.perf_counter()
+    _fitted(make(), *simulated(n + n // 20, 1, classes=cell["side"] == "classifier")[:2])
+    return found | {"next_seconds": time.perf_counter() - begun}
+
+
+def page(records: list[store.Record]) -> list[str]:
+    """An empty cell if a side has no such figure."""
+    rows = (
+        [r["side"], r["n_rows"], r["cores"], *(number(r[name], 3) if name in r else "" for name in FIGURES)]
+        for r in store.rows(records)
+    )
+    return [table(["side", "rows", "cores", *FIGURES.values()], rows)]
+
+
+def simulated(n_rows: int, seed: int, classes: bool = False) -> tuple[Any, Any, Any, Any]:
+    """(X, y, X_test, y_test): sin 2x₀ + x₁x₂ + noise; with `classes` whether that is positive. Five inputs have no effect."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(n_rows + N_TEST, N_INPUTS))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + NOISE * generator.normal(size=len(X))
+    y = (y > 0).astype(int) if classes else y
+    return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
+
+
+def _scores(side: str, model: Any, X: Any, y: Any) -> dict[str, float]:
+    """RMSE and CRPS of new rows, as far as the side predicts means and distributions."""
+    import numpy as np
+
+    from stochgp.distributions import Normal
+
+    if side == "classifier":
+        return {}
+    if hasattr(model, "predict_distribution"):
+        distribution: Any = model.predict_distribution(X)
+    elif side == "lightgbm":
+        return {"rmse": float(np.sqrt(np.mean((model.predict(X) - y) ** 2)))}
+    else:
+        mean, std = model.predict(X, return_std=True) if side == "scikit-learn" else model.predict(X).T
+        distribution = Normal(mean, std if side == "scikit-learn" else np.sqrt(std))
+    error = distribution.mean - y
+    return {"rmse": float(np.sqrt(np.mean(error**2))), "crps": float(np.mean(distribution.crps(y)))}
+
+
+def _counted() -> list[str]:
+    """A list that gets an entry for every program that is compiled."""
+    import jax
+
+    found: list[str] = []
+    event = "/jax/core/compile/backend_compile_duration"
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: found.append(name) if name == event else None
+    )
+    return found
+
+
+def _fitted(model: Any, X: Any, y: Any) -> Any:
+    with warnings.catch_warnings(action="ignore"):
+        return model.fit(X, y)
+
+
+def _ours(name: str) -> Any:
+    import stochgp
+
+    return getattr(stochgp, name)(random_state=0)
+
+
+def _scikit_learn() -> Any:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    lengthscales: Any = [1.0] * N_INPUTS
+    kernel = ConstantKernel(1.0) * Matern(lengthscales, (1e-2, 1e3), nu=1.5) + WhiteKernel(0.1)
+    return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+
+
+def _catboost() -> Any:
+    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+
+    return CatBoostRegressor(loss_function="RMSEWithUncertainty", verbose=False, allow_writing_files=False)
+
+
+def _lightgbm() -> Any:
+    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+
+    return LGBMRegressor(verbose=-1, random_state=0)
+
+
+MODELS: dict[str, Any] = {
+    "kernel": lambda: _ours("KernelGPRegressor"), "pool": lambda: _ours("GPRegressor"), "feature": lambda: _ours("FeatureGPRegressor"),
+    "sparse": lambda: _ours("SparseGPRegressor"), "classifier": lambda: _ours("GPClassifier"),
+    "catboost": _catboost, "lightgbm": _lightgbm, "scikit-learn": _scikit_learn,
+}  # fmt: skip
