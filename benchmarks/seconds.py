@@ -20,6 +20,10 @@ ROWS = {
     "kernel": (500, 2_000, 10_000), "pool": (442, 2_772, 8_000), "feature": (500,), "sparse": (200,), "classifier": (200,),
     "catboost": (442, 2_772, 8_000), "lightgbm": (442, 2_772, 8_000), "scikit-learn": (500, 2_000),
 }  # fmt: skip
+OURS = {
+    "kernel": "KernelGPRegressor", "pool": "GPRegressor", "feature": "FeatureGPRegressor", "sparse": "SparseGPRegressor",
+    "classifier": "GPClassifier",
+}  # fmt: skip
 FIGURES = {
     "import_seconds": "import s", "first_seconds": "first fit s", "first_cpu": "CPU s", "next_seconds": "next fit s",
     "row_seconds": "one row s", "functions_seconds": "functions s", "programs": "programs", "rmse": "RMSE", "crps": "CRPS",
@@ -49,30 +53,29 @@ def run(cell: store.Cell) -> dict[str, float]:
 
 def measure(cell: store.Cell) -> dict[str, float]:
     """The figures of one process."""
-    begun = time.perf_counter()
-    make = MODELS[cell["side"]]
+    begun, (side, n) = time.perf_counter(), (cell["side"], cell["n_rows"])
+    make = lambda: _ours(OURS[side]) if side in OURS else RIVALS[side]()
     make()
     found: dict[str, float] = {"import_seconds": time.perf_counter() - begun}
-    is_ours, n = cell["side"] in ("kernel", "pool", "feature", "sparse", "classifier"), cell["n_rows"]
-    X, y, X_test, y_test = simulated(n, 0, classes=cell["side"] == "classifier")
-    programs = _counted() if is_ours else []
+    X, y, X_test, y_test = simulated(n, 0, classes=side == "classifier")
+    programs = _counted() if side in OURS else []
     cpu, begun = time.process_time(), time.perf_counter()
     model = _fitted(make(), X, y)
     found |= {"first_seconds": time.perf_counter() - begun, "first_cpu": time.process_time() - cpu}
-    if is_ours:
+    if side in OURS:
         found["programs"] = len(programs)
-    if cell["side"] == "kernel":
+    if side == "kernel":
         begun = time.perf_counter()
         model.sample_y(X_test[:150], 5, random_state=0)
         found["functions_seconds"] = time.perf_counter() - begun
-    found |= _scores(cell["side"], model, X_test, y_test)
+    found |= _scores(side, model, X_test, y_test)
     model.predict(X_test[:1])
     begun = time.perf_counter()
     for i in range(20):
         model.predict(X_test[i : i + 1])
     found["row_seconds"] = (time.perf_counter() - begun) / 20
     begun = time.perf_counter()
-    _fitted(make(), *simulated(n + n // 20, 1, classes=cell["side"] == "classifier")[:2])
+    _fitted(make(), *simulated(n + n // 20, 1, classes=side == "classifier")[:2])
     return found | {"next_seconds": time.perf_counter() - begun}
 
 
@@ -159,8 +162,4 @@ def _lightgbm() -> Any:
     return LGBMRegressor(verbose=-1, random_state=0)
 
 
-MODELS: dict[str, Any] = {
-    "kernel": lambda: _ours("KernelGPRegressor"), "pool": lambda: _ours("GPRegressor"), "feature": lambda: _ours("FeatureGPRegressor"),
-    "sparse": lambda: _ours("SparseGPRegressor"), "classifier": lambda: _ours("GPClassifier"),
-    "catboost": _catboost, "lightgbm": _lightgbm, "scikit-learn": _scikit_learn,
-}  # fmt: skip
+RIVALS: dict[str, Any] = {"catboost": _catboost, "lightgbm": _lightgbm, "scikit-learn": _scikit_learn}
