@@ -119,7 +119,7 @@ class SDD(AbstractMovingSolver):
     @property
     def measured_share(self) -> float:
         """The measured ratio for blocks, from the third epoch on."""
-        return 0.8 if self.by_blocks else 1.0
+        return 0.8 if self.by_blocks else 1.0  # 0.74 to 0.83 on pol and keggdirected
 
     def steps_per_epoch(self, size: int) -> int:
         return -(-size // self.batch_size)
