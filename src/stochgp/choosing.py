@@ -90,7 +90,10 @@ class Decision(NamedTuple):
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_` of JSON values: `plan_.solver.choice` is `plan_["solver"]["choice"]`."""
+    """The record `plan_`: name → {"choice": …, "why": …}, of JSON values.
+
+    `plan_.solver.choice` is `plan_["solver"]["choice"]`; `print(plan_)` shows a line for each.
+    """
 
     def __getattr__(self, name: str) -> Decision:
         if name not in self:

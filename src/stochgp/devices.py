@@ -113,7 +113,6 @@ def agreed(tree: T) -> T:
 
 
 def _chosen(setting: Any, there: Sequence[Any], n_processes: int) -> list[Any]:
-    """Return the devices that a setting selects."""
     if isinstance(setting, str) and setting == "all":
         return list(there)
     if isinstance(setting, int | np.integer) and not isinstance(setting, bool):

@@ -268,7 +268,6 @@ def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[
 
 
 def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
-    """Return the features [N, M] of one term."""
     if draw is None:
         outer = lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(a.shape[0], -1)
         return jnp.sqrt(variance) * functools.reduce(outer, rows.linear, rows.ones)

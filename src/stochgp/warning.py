@@ -37,7 +37,7 @@ def say(verbose: int, text: str) -> None:
 
 
 def progress_printer(verbose: int) -> Callable[[str], None]:
-    """Return a function that prints progress on stderr every 5 seconds, if `verbose`."""
+    """Return a function that prints progress at most every 5 seconds, if `verbose` is not 0."""
     last = -SECONDS_BETWEEN_LINES
 
     def show(text: str) -> None:

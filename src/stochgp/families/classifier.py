@@ -41,7 +41,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     """Gaussian process classification with few inducing points, by mini-batches on the ELBO.
 
     Two classes: a latent function f and P(y = second class | f) = Φ(f). More classes: a latent function for each, with a common kernel and common
-        inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are averages over q(f), so they account for the uncertainty of f.
+    inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are averages over q(f), so they account for the uncertainty of f.
 
     Parameters
     ----------

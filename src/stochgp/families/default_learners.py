@@ -81,8 +81,8 @@ def named_learner(
 ) -> tuple[AbstractLearner, str]:
     """Return the learner of that name, or a given learner, with options, and the reason.
 
-    "auto" is the pair `auto`; options of None are ignored. Raises ValueError for an unknown name, with the nearest one, for an option that a given learner
-    sets too, and for a batch size with a learner that uses all rows; TypeError for another type.
+    "auto" is the pair `auto`; options of None are ignored. Raises ValueError for an unknown name, with the nearest one; for an option that a given learner sets
+    too; for a batch size if all rows are used; TypeError for another type.
     """
     if auto is not None:
         named = {"auto": auto[0]} | dict(named)

@@ -73,11 +73,11 @@ class FeatureGPRegressor(FamilyRegressor):
     Parameters
     ----------
     features
-        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one
-        axis).
+        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦
+        one axis).
     kernel
-        The kernel that rff, orf and nystrom approximate (None = "rbf"); for a network None = the linear kernel on its output, a stationary kernel = random Fourier
-        features of its output.
+        The kernel that rff, orf and nystrom approximate (None = "rbf"); for a network None = the linear kernel on its output, a stationary kernel = random
+        Fourier features of its output.
     n_features
         Dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström.
     learner

@@ -168,7 +168,6 @@ def stream_of(
 
 
 def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float]]:
-    """Return the model after these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
     of_stream = lambda n_steps: EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS

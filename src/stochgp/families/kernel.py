@@ -115,7 +115,8 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         The kernel with its hyperparameters, for the model's inputs.
     noise_variance_, nlml_
-        In units of the original targets; the first is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`). The NLML per row is exact with a direct solver.
+        In original target units; the noise is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`), the NLML per row exact with a direct
+        solver.
     converged_
         True if the residual, measured on all rows, is within the planned tolerance.
     plan_
@@ -160,8 +161,8 @@ class KernelGPRegressor(FamilyRegressor):
     ) -> "KernelGPRegressor":
         """Learn the hyperparameters from rows X [N, D] and targets y [N]; compute the posterior.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would be
-        exceeded. After an error the estimator is unchanged.
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would
+        be exceeded. After an error the estimator is unchanged.
 
         Parameters
         ----------
@@ -219,8 +220,8 @@ class KernelGPRegressor(FamilyRegressor):
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Add more rows to the posterior, by a solve that starts at the last solution.
 
-        Hyperparameters, solver, tiles, function samples and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit of
-        all rows at these hyperparameters, to the tolerance of its solve. New columns are read as by `predict`. `n_rows_`, `converged_`, `nlml_` and
+        Hyperparameters, solver, tiles, function samples and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit
+        of all rows at these hyperparameters, to the tolerance of its solve. New columns are read as by `predict`. `n_rows_`, `converged_`, `nlml_` and
         `fit_report_["residual"]` cover all rows, and `history_` gains the entries of the solve. `time_limit` bounds the time.
 
         Raises ValueError or TypeError, in one line, for rows that cannot be used or that would exceed `memory_limit`.

@@ -105,8 +105,8 @@ def error_distribution(
     """Return the distribution of errors; None = N(m, V) of the posterior.
 
     "auto" takes the Student-t with input-dependent scale if it clearly improves the log density of left-out rows over the Gaussian. For
-    transformed targets it compares a Gaussian with such a scale, unless the mean of T⁻¹(z) exists for any Student-t. The rows are those that learning
-    has `held_out`, or else some rows predicted by the posterior, or by their neighbours, without themselves. A given noise model keeps its s(x).
+    transformed targets it compares a Gaussian with such a scale, unless the mean of T⁻¹(z) exists for any Student-t. The rows are the `held_out` rows of
+    learning, or else left-out rows predicted by the posterior or by their neighbours. A given noise model keeps its s(x).
 
     Raises ValueError, with both numbers, if the user's choice exceeds the memory limit.
     """

@@ -62,19 +62,20 @@ class SparseGPRegressor(FamilyRegressor):
         "auto" (Matérn 3/2; RBF for functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
         `stochgp.kernels`, including deep kernels.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
-        "svgp": mini-batches, or "sgpr" for up to 1,000 rows with Gaussian noise; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
-        ascent. Functions of the last two grow from the rows, so that they can learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
+        "svgp": mini-batches, or "sgpr" for up to 1,000 rows with Gaussian noise; "sgpr": the collapsed bound of all rows by L-BFGS;
+        "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so that they can
+        learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
     n_inducing : int
         Inducing points; all rows if there are fewer.
     n_inducing_mean
-        Points of the mean. For "svgp" and "sgpr" with constant Gaussian noise: None = 4,096, 2,048 or 1,024, as time and memory allow, first the inducing points and
-        then random rows; 0 = the inducing points. The mean is then solved in closed form, with the covariance of the inducing points (docs/methods/sparse.md).
-        For "svdgp": functions of the mean; None = 8 per function of the covariance.
+        Points of the mean. For "svgp" and "sgpr" with constant Gaussian noise: None = 4,096, 2,048 or 1,024, as time and memory allow, first the inducing
+        points and then random rows; a number = that many; 0 = the inducing points. The mean is then solved in closed form, with the covariance of the inducing
+        points (docs/methods/sparse.md). For "svdgp": functions of the mean; None = 8 per function of the covariance.
     likelihood
         "auto" (constant Gaussian noise, unless leave-one-out errors clearly favour another distribution: see docs/methods/row_noise.md), "gaussian",
         "student-t"; for counts "poisson" and "negative-binomial"; or an object of
-        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(likelihood, transform)`: the real targets
-        are transformed, and results are in their original units.
+        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(likelihood, transform)`: the real
+        targets are transformed, and results are in their original units.
     learner
         "auto" = the approximation's own, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
     {shared}

@@ -322,7 +322,6 @@ def _strips(
 
 
 def _width(n_rows: int, V: np.ndarray) -> int:
-    """The number of columns of a panel."""
     return max(32, PRODUCTS // (max(n_rows, 1) * max(V.shape[1], 1)))
 
 
@@ -362,6 +361,5 @@ def _tile(kernel: Any, x: Any, z: Any, centre: Any) -> Array:
 
 @eqx.filter_jit
 def _add_pull(theta: Any, rest: Any, x: Any, z: Any, centre: Any, weights: Any, total: Any) -> Any:
-    """Add this tile's sums to the previous ones."""
     by_theta = jax.grad(lambda t: jnp.sum(weights * _tile(eqx.combine(t, rest), x, z, centre)))(theta)
     return jax.tree.map(jnp.add, total, by_theta)

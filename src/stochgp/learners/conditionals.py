@@ -241,7 +241,6 @@ class AbstractConditionals(AbstractLearner):
         )
 
     def _numbers_of(self, at: Curvature, prepared: Prepared, better: bool) -> Numbers:
-        """Numbers of a step for the history."""
         C, g = len(prepared.centres), at.gradient
         prior = prepared.pull * (C / prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data

@@ -145,8 +145,8 @@ class IVSGPR(AbstractGrowing):
     For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
     γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
     a = 0 and do not enter B, so q does not change. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
-    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (With a held fixed, the smallest move of
-    similar functions would change q without bound, as their entries of a are large and alternate in sign.) A step takes O(B M² + M³).
+    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (Similar functions have large entries of a of alternating
+    sign. With a held fixed, the smallest move would change q without bound.) A step takes O(B M² + M³).
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
 
@@ -220,7 +220,7 @@ def _with_mean(
 
 
 class SVDGP(AbstractGrowing):
-    """Stochastic gradient ascent on the bound of a decoupled process (Cheng and Boots 2017):
+    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, algorithm 1):
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
 
@@ -285,6 +285,5 @@ class SVDGP(AbstractGrowing):
 
 
 def _at_root(gp: SparseGP, L: Float[Array, "P P"]) -> SparseGP:
-    """Return the model with this L, cast to its dtype."""
     q: Any = gp.approximation
     return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))

@@ -162,7 +162,7 @@ def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""]
 def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
     """Muon (Jordan et al. 2024): the nearest semi-orthogonal matrix replaces each momentum.
 
-    Other arrays follow Adam. All directions of a weight matrix then move alike, however small their gradients. A step costs 15 more matrix products than Adam's.
+    Other arrays follow Adam. All directions of a weight matrix then move alike, however small their gradients. A step costs 15 more matrix products.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ class AbstractEvaluator(eqx.Module):
 
     @abc.abstractmethod
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Any:
-        """Evaluate a state with model `gp`; `numbers` are those of the last steps, none at θ₀."""
+        """Evaluate a state with model `gp`; `numbers` come from the last steps, none at θ₀."""
 
     @abc.abstractmethod
     def rates(self, n_rows: int) -> tuple[float, ...]:

@@ -192,7 +192,7 @@ class ByEvidence(AbstractEvaluator):
         return gp, agreed(evidence)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
-        """Return the moments of all rows, if `moments` are those of the training rows."""
+        """Return the moments of all rows, given `moments` of the training rows."""
         held_out = moments_of_source(gp, cast(MemorySource, division.held_out))
         return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
 

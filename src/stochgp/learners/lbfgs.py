@@ -75,7 +75,6 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
 
 
 def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
-    """Return another point with the same memory."""
     value, gradient = loss(x)
     return dataclasses.replace(at, x=x, value=np.float64(value), gradient=gradient)
 

@@ -54,9 +54,9 @@ class SCGD(AbstractBatchLearner):
         b, in [0, 1]. Unbiased only as b → 0: a constant b under-penalises the log-determinant. 0 = F̃ changes at anchors only.
     anchored : bool
         At every evaluation of the state (about an epoch) exact moments of all rows replace F̃, w becomes the exact posterior mean, and the
-        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor. For any w the step then follows an
-        upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
-        batch size, and at its stationary points ℓ is stationary too.
+        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor. For any w the step then
+        follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at
+        any batch size, and at its stationary points ℓ is stationary too.
     """
 
     fills: ClassVar[bool] = True

@@ -183,7 +183,6 @@ class SVGP(AbstractBatchLearner):
         return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
-        """Return the part of `partition` that has the prior."""
         kernel = self.partition(gp)[0].kernel
         return eqx.filter(kernel, in_parameters(kernel))
 

@@ -65,7 +65,7 @@ def fit(
         A file: if it exists, the run resumes from it, with the same result as an unbroken run.
     time_limit, max_steps : float or None, int or None
         Seconds, and steps; 0 steps = the model is only evaluated. At these limits, a deadline around this call (`deadline.within`) or Ctrl-C
-        the run returns its best state so far. It begins no step and no evaluation that is expected to end too late.
+        the run ends and returns its current result. It begins no step and no evaluation that is expected to end too late.
     prior : AbstractGP or None
         The model whose parameters are the centre of a learner's prior; None = `gp`.
     """
@@ -98,7 +98,7 @@ def continued(
 
 
 def unless_ended(first: FitResult, second: FitResult) -> RESULTS:
-    """Return the result of the second run if the user ended it, else that of the first."""
+    """Return the second run's result if the user ended it, else the first run's."""
     return second.result if second.result in (RESULTS.interrupted, RESULTS.stopped) else first.result
 
 

@@ -128,7 +128,6 @@ class Run:
             self.stopped = True
 
     def entry(self, evaluation: Any, step: int) -> Numbers:
-        """Return the history entry of an evaluation."""
         return {"step": step, "epoch": step / self.problem.plan.steps_per_epoch, **evaluation.numbers()}
 
     def seconds(self) -> float:
@@ -145,7 +144,6 @@ class Run:
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
     def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:
-        """Evaluate a model and measure the time."""
         with self.evaluations.piece():
             return self.evaluator.evaluate(gp, numbers, self.division)
 

@@ -70,7 +70,7 @@ class StudentT(AbstractLikelihood):
     df : number or parameter
         ν. A number is a starting value: above 2 it stays above 2, so that the variance exists, otherwise above 0.
     noise : noise model, number or parameter
-        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and infinite for ν ≤ 2.
+        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and does not exist for ν ≤ 2.
         A number is a starting value, which stays above 1e-6.
     """
 

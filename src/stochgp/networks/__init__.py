@@ -82,7 +82,7 @@ def mlp(
     """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
     The default is the papers' g_w: two layers of 128, ReLU after both. Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). With
-    zero biases a ReLU network would be homogeneous, g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for sizes below 1.
+    zero biases a ReLU network would be homogeneous, g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for sizes < 1.
 
     Parameters
     ----------

@@ -361,7 +361,6 @@ def _noise_variances(gp: Any, X: Array, count: Array) -> Float[Array, "B m"]:
 def _form_slopes(
     theta: Any, rest: Any, width: int, X: Array, count: Array, h: Array, p: Array
 ) -> tuple[Array, ...]:
-    """Return the derivatives of `_slopes`."""
 
     def one(X: Array, count: Array, h: Array, p: Array) -> tuple[Array, ...]:
         R = h.shape[1]

@@ -49,7 +49,7 @@ def sites(
 ) -> Sites:
     """Return β = max(−2 ∂_v E, 0) and r = ∂_m E + β m with E = ρ E_q log p(y | f).
 
-    Source: Khan and Lin (2017). A natural-gradient step of size 1 from any q leads to the prior times these factors. For a Gaussian likelihood they do not depend on q.
+    Khan and Lin (2017). A natural-gradient step of size 1 from any q leads to the prior times these factors, which for a Gaussian do not depend on q.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
@@ -75,7 +75,7 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
     """Return the bound of all rows per datum, in float64: one pass, memory for one chunk.
 
-    Its standard error covers estimated expectations under the likelihood, and is 0 otherwise. Raises TimeIsUpError before a chunk that would end after the deadline.
+    The standard error is 0 unless expectations are estimated. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------

@@ -143,7 +143,6 @@ def with_coefficients(moving: Moving, coefficients: Coefficients) -> Moving:
 
 
 def _share_of_velocity(coefficients: Coefficients) -> Float[Array, ""]:
-    """Return p."""
     rho, r = coefficients.rho, coefficients.averaging
     return r * rho / (rho + r - 1)
 

@@ -200,9 +200,9 @@ def _factorise(
 ) -> tuple[Float[Array, "blocks B B"], float]:
     """Return the inverse factor L⁻¹ of every block, and the largest jitter.
 
-    A_II + damped·I + jitter·I = LLᵀ. LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products with K have
-    rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them
-    if the noise is smaller. The step remains a descent step, with the same solution.
+    A_II + damped·I + jitter·I = LLᵀ. LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products
+    with K have rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them if the noise
+    is smaller. The step remains a descent step, with the same solution.
     """
     starts, n_rows = block_starts(operator.size, batch_size), min(batch_size, operator.size)
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5

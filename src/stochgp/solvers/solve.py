@@ -140,7 +140,6 @@ class _Run:
             self._note(self.residuals, measured=True)
 
     def _prepare(self) -> None:
-        """Prepare everything before the first step."""
         operator = self.arranged.operator
         self.arranged = self.solver.arrange(operator, key=self.arrange_key)
         if self.arranged.order is not None:
@@ -193,7 +192,7 @@ class _Run:
         return estimate, self._distance(info)
 
     def _distance(self, info: StepInfo) -> float:
-        """√(rᵀA⁻¹r) over that of the first epoch in the worst column, or the relative residual."""
+        """√(rᵀA⁻¹r) relative to the first epoch in the worst column, or the relative residual."""
         if info.energies is None:
             self.lowest = min(self.lowest, 1.0)
             distances = np.asarray(info.residual_squares, np.float64) / self.norms**2

@@ -130,7 +130,8 @@ class InducingPoints(AbstractApproximation):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
     u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel. ε is
-    part of the model, so bounds stay bounds and q(f) is the same in every precision. If L does not exist, jitter is added (`safe_cholesky`). Build it with `of`.
+    part of the model, so bounds stay bounds and q(f) is the same in every precision. If L does not exist, jitter is added (`safe_cholesky`). Build it with
+    `of`.
 
     Parameters
     ----------
