@@ -31,11 +31,11 @@ class MinimaxState(eqx.Module):
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
     A: Float[Array, "M M"]  # stands for F
-    B: Float[Array, "M M"]  # of the parameters: the centre of their box
+    B: Float[Array, "M M"]  # the dual variable, ‖B‖ ≤ 1
     penalty: Float[Array, ""]  # μ
     threshold: Float[Array, ""]  # μ* at the last evaluation
     ceiling: Float[Array, ""]  # A ⪯ ceiling · I
-    start: PyTree  # of the parameters: the middle of their box
+    start: PyTree  # of the parameters: the centre of their box
     descent: Descent  # of (θ, w, A)
     ascent: Descent  # of B
     n_rows: Float[Array, ""]
