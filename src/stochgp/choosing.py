@@ -1,6 +1,6 @@
-"""How a fit decides: the default stays unless a rival clearly predicts rows better that neither was fitted to; and `plan_`, which says what was decided.
+"""The decision rule of fits, on held-out rows, and the record of decisions, `plan_`.
 
-Scores are log densities in nats. Whoever compares them asks `prefer`.
+The default stays unless a rival clearly predicts better rows to which neither was fitted. Scores are log densities in nats. All comparisons use `prefer`.
 """
 
 import textwrap
@@ -12,17 +12,17 @@ from jaxtyping import Float, Int
 
 from stochgp.numerics.clustered import paired
 
-AS_ASKED, AS_GIVEN = "as asked", "as given"  # by a name, by a value
-SURE = 2.0  # standard errors that a gain is to exceed
-LEAST_GAIN = 0.01  # nats a row: less is not worth another model, and of two that are the same but for rounding the error is as small as the gain
-MOST_OF_ROW = 5.0  # nats that one row may say for a rival: that its density is 148 times as high
+AS_ASKED, AS_GIVEN = "as asked", "as given"  # by name, by object
+SURE = 2.0  # standard errors that a gain must exceed
+LEAST_GAIN = 0.01  # nats per row: a smaller gain is not worth another model, and models equal up to rounding have an error as small as the gain
+MOST_OF_ROW = 5.0  # nats that one row may contribute for a rival: a density ratio of 148
 FEWEST_ROWS = 100
-FEWEST_GROUPS = 10  # between two models of the same worth 2 standard errors are then exceeded in 3.8 of 100 draws, with many groups in 2.3
-WIDTH = 100  # of lines that are shown
+FEWEST_GROUPS = 10  # 2 standard errors have a level of 3.8 %, with many groups of 2.3 %
+WIDTH = 100  # of printed lines
 
 
 class Gain(NamedTuple):
-    """How much better a rival predicts rows than the default, in nats a row."""
+    """The gain of a rival over the default on the same rows, in nats per row."""
 
     mean: float
     error: float  # its standard error
@@ -33,7 +33,7 @@ class Gain(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """The name of the rival that is preferred, None where the default stays; what each gains over the default; why."""
+    """The preferred rival, None for the default; the gains over the default; the reason."""
 
     name: str | None
     gains: dict[str, Gain]
@@ -41,7 +41,7 @@ class Preference(NamedTuple):
 
 
 def too_few(n_rows: int, group: Int[np.ndarray, " R"] | None = None, fewest: int = FEWEST_ROWS) -> str | None:
-    """Why so many rows, of these groups, tell nothing of two models; None where they may tell something."""
+    """Return the reason why rows and groups are too few to compare two models, or None."""
     if n_rows < fewest:
         return f"{n_rows:,} rows are too few to tell: {fewest:,} are wanted"
     if group is not None and len(np.unique(group)) < FEWEST_GROUPS:
@@ -59,11 +59,11 @@ def prefer(
     fewest: int = FEWEST_ROWS,
     sure: float = SURE,
 ) -> Preference:
-    """Of the rivals that gain more than `sure` (2) standard errors and `least` nats a row, as they are or with at most 5 nats of each row, the one that gains most.
+    """Return the rival with the largest gain over the default, or None if no gain is clear.
 
-    Scores are log densities of the same rows under the default, `base`, and under each rival. A row of weight ρ counts as ρ equal ones.
-    The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), are taken as independent. Fewer than `fewest` rows or 10 cells
-    prefer none. A model with a score that is not finite is lost: such a rival is never preferred, and to such a default the best rival is.
+    A gain must exceed `sure` (2) standard errors and `least` nats per row, also if each row counts at most 5 nats. Scores are log densities of the same rows
+    under the default, `base`, and each rival, with frequency weights. The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), count as
+    independent. With fewer than `fewest` rows or 10 cells none is preferred. A model with a score that is not finite loses.
     """
     left = {name: rival for name, rival in rivals.items() if np.isfinite(rival).all()}
     if not np.isfinite(base).all():
@@ -72,7 +72,7 @@ def prefer(
     gains, clear = dict[str, Gain](), dict[str, float]()
     for name, rival in left.items():
         gain = gains[name] = Gain(*paired(rival - base, cell, weight), len(base))
-        # A row at which the default fails altogether makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound of it.
+        # One very bad row of the default makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound.
         bound = paired(np.minimum(rival - base, MOST_OF_ROW), cell, weight)
         if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
             clear[name] = gain.mean
@@ -83,14 +83,17 @@ def prefer(
 
 
 class Decision(NamedTuple):
-    """What was taken, and why."""
+    """A decision and its reason."""
 
     choice: Any
     why: str
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """`plan_`: name → {"choice": …, "why": …}, of JSON values. `plan_.solver.choice` is `plan_["solver"]["choice"]`; `print(plan_)` shows a line for each."""
+    """The record `plan_`: name → {"choice": …, "why": …}, of JSON values.
+
+    `plan_.solver.choice` is `plan_["solver"]["choice"]`; `print(plan_)` shows a line for each.
+    """
 
     def __getattr__(self, name: str) -> Decision:
         if name not in self:
@@ -104,7 +107,7 @@ class Decisions(dict[str, dict[str, Any]]):
         return Decisions({**self, **others})
 
     def without(self, *names: str) -> "Decisions":
-        """The others."""
+        """Return the other decisions."""
         return Decisions({name: entry for name, entry in self.items() if name not in names})
 
     def __str__(self) -> str:
@@ -116,7 +119,7 @@ class Decisions(dict[str, dict[str, Any]]):
 
 
 def choice(choice: Any, why: str) -> dict[str, Any]:
-    """An entry of `plan_`."""
+    """Return an entry of `plan_`."""
     return {"choice": choice, "why": why}
 
 

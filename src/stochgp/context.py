@@ -1,4 +1,4 @@
-"""One call of `fit`: its limits, keys, decisions and measurements."""
+"""The context of one call of `fit`: its limits, keys, decisions and measurements."""
 
 import contextlib
 import os
@@ -25,13 +25,13 @@ from stochgp.warning import progress_printer
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 PLANNED = "planned"
 ENDS = (RESULTS.interrupted, RESULTS.time_limit, RESULTS.stopped)  # the first of several is recorded
-OPTIONAL_SECONDS = 5.0  # left of a time limit, with which a comparison is begun
+OPTIONAL_SECONDS = 5.0  # remaining seconds of a time limit with which a comparison may begin
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def restored_on_error(estimator: Any) -> Iterator[None]:
-    """Restore the attributes of the estimator if the block raises: after a failed fit the earlier model still predicts."""
+    """Restore the attributes of the estimator if the block raises, so that it still predicts."""
     before = dict(vars(estimator))
     try:
         yield
@@ -42,7 +42,7 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
 
 
 class FitContext:
-    """What one call of `fit` may use, and what it has decided and measured so far.
+    """The limits of one call of `fit`, and its decisions and measurements so far.
 
     It is made once in `fit` and passed to functions of families and pools, and to nothing below them.
 
@@ -57,7 +57,7 @@ class FitContext:
     report : dict
         Measured numbers, which become `fit_report_`.
     learn_key, solve_key, start_key : JAX keys
-        Of learning, of the posterior's samples and of the starting values.
+        Keys for learning, for the posterior's samples and for the starting values.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class FitContext:
         callback: Callable | None = None,
         mesh: Mesh | None = None,
     ) -> "Iterator[FitContext]":
-        """The context of one call. If the block raises, the estimator has the attributes that it had before.
+        """Open the context of one call. If the block raises, restore the estimator's attributes.
 
         Raises ValueError or OSError if the checkpoint cannot be written, and MemoryLimitError without memory to begin.
         """
@@ -101,21 +101,21 @@ class FitContext:
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:
-        """A seed of 32 bits for this name, from the user's `random_state` alone."""
+        """Return a seed of 32 bits for this name, from the user's `random_state` alone."""
         return int(words_of(fold_in(self._key, zlib.crc32(name.encode())))[-1])
 
     @property
     def sample_seed(self) -> int:
-        """The seed of a sample of rows in files, and of rows that are set aside."""
+        """Return the seed of a sample of rows in files, and of rows that are set aside."""
         return seed_of(split(self.learn_key, 6)[5])[0]
 
     def some_rows(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
-        """Random rows, in order, for a fit that has no time for all."""
+        """Return random rows, in order, for a fit that has no time for all."""
         return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the time limit; infinite without one."""
+        """The seconds until the time limit; infinite without one."""
         return deadline.left()
 
     def record(self, name: str, value: Any, why: str) -> None:
@@ -123,7 +123,7 @@ class FitContext:
         self.plan_[name] = choice(value, why)
 
     def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
-        """Why an optional step is left out: the `reason` given, too little time or too little memory; None if it can be taken."""
+        """Return the reason to skip an optional step (`reason`, time, memory), or None."""
         if reason is None and deadline.left() < OPTIONAL_SECONDS:
             reason = f"there was no time: it is tried with {OPTIONAL_SECONDS:g} s left"
         if reason is None and need_bytes > self.budget.free():
@@ -131,21 +131,21 @@ class FitContext:
         return reason
 
     def checkpoint_of(self, part: str) -> str | None:
-        """The checkpoint of a part of the call, beside that of the call."""
+        """Return the checkpoint of a part of the call, beside the call's own."""
         return None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{part}"
 
     def of_member(self, name: str) -> dict[str, Any]:
-        """Arguments of `fit` for a member of a pool: its checkpoint beside that of the call, and the callback."""
+        """Return `fit` arguments for a pool member: its checkpoint and the callback."""
         return {"checkpoint": self.checkpoint_of(name), "callback": self.callback}
 
     @property
     def ended(self) -> str:
-        """What ended the call early, as recorded; "planned" otherwise."""
+        """The recorded early end of the call, or "planned"."""
         return self.plan_["ended"]["choice"] if "ended" in self.plan_ else PLANNED
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C has ended a part of the call."""
+        """True if Ctrl-C has ended a part of the call."""
         return self.ended == RESULTS.interrupted.name
 
     @contextlib.contextmanager
@@ -159,7 +159,7 @@ class FitContext:
             self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members fitted by then are kept")
 
     def finish(self, compute: Callable[[], T]) -> T:
-        """Compute what a model cannot do without: after Ctrl-C, or if Ctrl-C interrupts it, in the quickest way. Raise a second Ctrl-C."""
+        """Compute a necessary part; after Ctrl-C in the quickest way. Raise a second Ctrl-C."""
         if not self.is_interrupted:
             try:
                 return compute()
@@ -169,7 +169,7 @@ class FitContext:
             return compute()
 
     def end(self, result: RESULTS, why: str) -> None:
-        """Record what ended the call early. Of several ends an interrupt counts first, then the time limit; later reasons are added."""
+        """Record an early end: interrupts take precedence, then the time limit; add other reasons."""
         before = self.plan_.get("ended")
         names = [end.name for end in ENDS]
         if before is None or names.index(result.name) < names.index(before["choice"]):

@@ -1,4 +1,4 @@
-"""The deadline of a fit, set once by `within` for everything called inside. Work that would end later is not begun.
+"""The deadline of a fit, set by `within` for all calls inside; no later work begins.
 
 Long loops call `require` before each piece of work, with the expected seconds of the piece, which a `Pace` measures from earlier pieces.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
-COMPILING = 3.0  # seconds of a first piece that may have gone into compiling
-SHARE_OF_WORK = 0.3  # of a first piece, the least that did not
-AT_MOST = 10.0  # times the typical seconds
+COMPILING = 3.0  # seconds of a first piece that compiling may have taken
+SHARE_OF_WORK = 0.3  # minimum share of a first piece spent on work
+AT_MOST = 10.0  # maximum ratio to the typical seconds
 Piece = TypeVar("Piece")
 Agree = Callable[[float], float]
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
@@ -25,7 +25,7 @@ class TimeIsUpError(Exception):
 
 @contextlib.contextmanager
 def agreeing(agree: Agree) -> Iterator[None]:
-    """A context whose clock is replaced by `agree(seconds)`, the same in each of several processes."""
+    """Enter a context whose clock returns `agree(seconds)`, the same in several processes."""
     token = _AGREE.set(agree)
     try:
         yield
@@ -43,17 +43,17 @@ def _set(deadline: float) -> Iterator[None]:
 
 
 def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """A context with the deadline in so many seconds (None = no limit of its own), or the surrounding deadline if that is earlier."""
+    """Enter a context with a deadline in `seconds` (None = none), or the outer one if earlier."""
     return _set(min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
 
 
 def granted(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """A context with at least so many seconds, also after the deadline, for necessary work."""
+    """Enter a context with at least `seconds`, also after the deadline, for necessary work."""
     return _set(max(_DEADLINE.get(), _now() + seconds))
 
 
 def left() -> float:
-    """Seconds until the deadline: below 0 after it, inf without one."""
+    """Return the seconds until the deadline: below 0 after it, inf without one."""
     return math.inf if _DEADLINE.get() == math.inf else _DEADLINE.get() - _now()
 
 
@@ -69,7 +69,7 @@ def _now() -> float:
 
 
 class Pace:
-    """The `expected` seconds of the next piece of work of a kind: those of the last piece (`seconds`), at first `typical`.
+    """The `expected` seconds of the next piece of work: `typical`, then the last `seconds`.
 
     The first piece, of t seconds, also compiles: after it `expected` is max(0.3 t, t − 3), and at most 10 `typical` if that is positive.
     """
@@ -80,7 +80,7 @@ class Pace:
 
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
-        """A context around a piece, whose time is measured."""
+        """Measure the time of a piece."""
         begun = _now()
         yield
         self.seconds = self.expected = _now() - begun
@@ -90,7 +90,7 @@ class Pace:
 
 
 def in_time(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces one by one. Raises TimeIsUpError before a piece that would end after the deadline, if it takes as long as the last one."""
+    """Yield the pieces. Raises TimeIsUpError before a piece that would end after the deadline."""
     pace, rest = Pace(), iter(pieces)
     while True:
         require(pace.expected)

@@ -1,6 +1,6 @@
-"""Several devices: rows are spread over a mesh of one axis, and everything else is whole on each device.
+"""Several devices: rows are spread over a one-axis mesh, other arrays are whole on each.
 
-In a run of several processes every process calls the same functions in the same order; inside `together` what a host decides is what process 0 found.
+All processes call the same functions in the same order. Inside `together` decisions on the host use the values of process 0.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from stochgp import deadline
 from stochgp.numerics.arrays import on_device
 
 AXIS = "rows"
-TILE = 2048  # most columns of a tile on a CPU: from 512 to 8,192 products in float32 take equally long
+TILE = 2048  # maximum columns of a tile on a CPU: from 512 to 8,192 products in float32 take equally long
 GPU_TILE = 131_072  # on a GPU: products of few inputs are 1.1 to 1.6 times as fast as with `TILE` on an H100
 SPREAD, WHOLE = PartitionSpec(AXIS), PartitionSpec()
 _TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
@@ -27,9 +27,10 @@ T = TypeVar("T")
 
 
 def mesh_of(setting: Any) -> Mesh | None:
-    """The mesh of None = no mesh, "all", a number G = the first G, of H processes G/H of each, or a list of JAX's devices or of their numbers.
+    """Return the mesh of None, "all", a number of devices, or a list of devices or numbers.
 
-    Raises ValueError for more than there are, for none, and for a list that names one twice or leaves a process out; TypeError for anything else.
+    None = no mesh. A number G = the first G devices, with H processes G/H of each. Raises ValueError for too many devices, for none, and for a list that
+    repeats a device or omits a process; TypeError for anything else.
     """
     if setting is None:
         return None
@@ -38,44 +39,44 @@ def mesh_of(setting: Any) -> Mesh | None:
 
 
 def default_tile() -> int:
-    """The most columns of a tile of a kernel matrix on JAX's default device."""
+    """Return the maximum columns of a tile of a kernel matrix on JAX's default device."""
     return TILE if jax.default_backend() == "cpu" else GPU_TILE
 
 
 def n_processes(mesh: Mesh | None) -> int:
-    """Over how many processes a mesh extends."""
+    """Return the number of processes of a mesh."""
     return 1 if mesh is None else len({device.process_index for device in mesh.devices.flat})
 
 
 def mesh_around(array: Any) -> Mesh | None:
-    """The mesh on which an array lies, if it lies on one."""
+    """Return the mesh on which an array lies, or None."""
     sharding = getattr(array, "sharding", None)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None  # pyright: ignore[reportReturnType]
 
 
 def spread(rows: T, mesh: Mesh, axis: int = 0) -> T:
-    """The arrays of a tree, with this axis in equal parts over the mesh. Every process gives the same numbers.
+    """Spread the arrays of a tree in equal parts along this axis over the mesh.
 
-    Raises ValueError for a length without equal parts.
+    Every process gives the same numbers. Raises ValueError for a length without equal parts.
     """
     spec = lambda leaf: PartitionSpec(*[None] * (axis % np.ndim(leaf)), AXIS)
     return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, spec(leaf))), rows)
 
 
 def on_all(tree: T, mesh: Mesh) -> T:
-    """The arrays of a tree, whole on every device of the mesh; other leaves as they are."""
+    """Return a tree with arrays whole on every device of the mesh; other leaves unchanged."""
     sharding = NamedSharding(mesh, WHOLE)
     return jax.tree.map(lambda leaf: _put(leaf, sharding) if eqx.is_array(leaf) else leaf, tree)
 
 
 def on_one(tree: T) -> T:
-    """The arrays of a tree, whole on this process's first device; other leaves as they are."""
+    """Return a tree with arrays whole on this process's first device; other leaves unchanged."""
     return jax.tree.map(lambda leaf: on_device(_on_host(leaf)) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 @contextlib.contextmanager
 def together(mesh: Mesh | None) -> Iterator[None]:
-    """A context in which the processes of a mesh decide alike: by the seconds and the numbers of process 0."""
+    """Enter a context in which the processes of a mesh use times and numbers of process 0."""
     if n_processes(mesh) == 1 or _TOGETHER.get():
         yield
         return
@@ -88,12 +89,12 @@ def together(mesh: Mesh | None) -> Iterator[None]:
 
 
 def is_writer() -> bool:
-    """Whether this process writes files and speaks: inside `together` process 0."""
+    """Return True if this process writes files and messages: inside `together` process 0."""
     return not _TOGETHER.get() or jax.process_index() == 0
 
 
 def from_first(value: T) -> T:
-    """Inside `together` the value of process 0, whatever can be pickled; else the value itself."""
+    """Return the value of process 0 inside `together` (it must pickle), else the value itself."""
     if not _TOGETHER.get():
         return value
     content = pickle.dumps(value) if is_writer() else b""
@@ -102,7 +103,7 @@ def from_first(value: T) -> T:
 
 
 def agreed(tree: T) -> T:
-    """Inside `together` the arrays and numbers of a tree as process 0 has them, bit for bit; other leaves as they are."""
+    """Return a tree with arrays and numbers of process 0 inside `together`, bit for bit."""
     if not _TOGETHER.get():
         return tree
     numbers, rest = eqx.partition(tree, eqx.is_array_like)
@@ -112,7 +113,6 @@ def agreed(tree: T) -> T:
 
 
 def _chosen(setting: Any, there: Sequence[Any], n_processes: int) -> list[Any]:
-    """JAX's devices that a setting means."""
     if isinstance(setting, str) and setting == "all":
         return list(there)
     if isinstance(setting, int | np.integer) and not isinstance(setting, bool):
@@ -132,7 +132,7 @@ def _chosen(setting: Any, there: Sequence[Any], n_processes: int) -> list[Any]:
 
 
 def _first(there: Sequence[Any], count: int, n_processes: int) -> list[Any]:
-    """The first `count` devices, equally many of every process."""
+    """Return the first `count` devices, equally many of every process."""
     if count < 1 or count % n_processes:
         raise ValueError(f"devices is {count}; it must be a positive multiple of the {n_processes} processes")
     own = [[one for one in there if one.process_index == process] for process in range(n_processes)]
@@ -167,7 +167,7 @@ def _on_host(leaf: Any) -> np.ndarray:
 
 
 def _broadcast(content: bytes) -> bytes:
-    """The bytes of process 0; all processes give as many. They are no numbers, so that none is rounded or changes its type."""
+    """Return the bytes of process 0, equally many in all; bytes are not rounded or converted."""
     if not content:
         return content
     sent = multihost_utils.broadcast_one_to_all(np.frombuffer(content, np.uint8))
@@ -175,7 +175,7 @@ def _broadcast(content: bytes) -> bytes:
 
 
 def _alike(new: np.ndarray, old: Any) -> Any:
-    """`new` as the kind of thing that `old` is."""
+    """Return `new` with the type of `old`."""
     if isinstance(old, jax.Array):
         return on_device(new, old.dtype)
     return new if isinstance(old, np.ndarray) else type(old)(new)

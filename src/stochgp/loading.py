@@ -1,4 +1,4 @@
-"""Estimators from the files that `save` wrote."""
+"""Loading of estimators from the files that `save` wrote."""
 
 import os
 from pathlib import Path
@@ -24,9 +24,9 @@ _KINDS: dict[str, type] = {
 
 
 def load(path: str | os.PathLike) -> Any:
-    """The estimator that `save` wrote to `path`; it predicts the same, to the last bit.
+    """Return the estimator that `save` wrote to `path`; it predicts the same, to the last bit.
 
-    Raises ValueError in one line for a file that is not of stochgp, truncated, changed since it was written, or of a newer format.
+    Raises ValueError in one line for a file that is not from stochgp, truncated, changed since it was written, or of a newer format.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Models: a prior over functions and a noise, the θ that learners learn."""
+"""Models: a prior over functions and a noise model, with the θ that learners learn."""
 
 import abc
 import dataclasses
@@ -34,13 +34,13 @@ from stochgp.variational.inducing import unfactored
 
 __all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
 
-JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
+JUST_ABOVE = 1e-6  # relative distance above a lower bound for a parameter at the bound
 
 
 class AbstractGP(eqx.Module):
-    """A prior over functions and a noise. What trains is every floating array that is not frozen (`parameters.partition`)."""
+    """A prior over functions and a noise model. Every floating array trains unless frozen."""
 
-    # Checkers take an abstract variable for an argument of every `__init__`, also of leaves that have it as a property.
+    # Type checkers would make an abstract variable an argument of every `__init__`, also for subclasses with a property.
     if TYPE_CHECKING:
 
         @property
@@ -53,7 +53,7 @@ class AbstractGP(eqx.Module):
     @property
     @abc.abstractmethod
     def has_moments(self) -> bool:
-        """Whether sums of M × M numbers over the rows say all that the likelihood needs."""
+        """True if the likelihood depends on the rows only through sums of M × M numbers."""
 
     @property
     def noise_variance(self) -> AbstractParameter:
@@ -62,12 +62,12 @@ class AbstractGP(eqx.Module):
 
 
 def as_likelihood(value: Any) -> AbstractLikelihood:
-    """A likelihood as it is; a noise model, a parameter or a number as Gaussian noise."""
+    """Return a likelihood unchanged; a noise model, a parameter or a number as Gaussian noise."""
     return value if isinstance(value, AbstractLikelihood) else Gaussian(value)
 
 
 class FeatureGP(AbstractGP):
-    """y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε of the variance that `noise` says.
+    """The model y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε from `noise`.
 
     So k(x, z) = variance · φ(x)·φ(z).
 
@@ -92,31 +92,31 @@ class FeatureGP(AbstractGP):
 
     @property
     def has_moments(self) -> bool:
-        """Yes, M of the features."""
+        """True, with M the number of features."""
         return True
 
     def scaled_features(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
+        """Return φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
         return jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
-        """k(X, X) + Σ: of the targets."""
+        """Return k(X, X) + Σ, the covariance of the targets."""
         Phi = self.scaled_features(X)
         return matmul(Phi, Phi.T) + jnp.diag(self.noise.variance(X, count))
 
     def with_variances(self, variance: float, noise_variance: float) -> "FeatureGP":
-        """The same features with other values of the two variances; frozen ones keep theirs."""
+        """Return the same features with other values of the two variances; frozen ones stay."""
         noise = eqx.tree_at(lambda noise: noise.level, self.noise, revalued(self.noise.level, noise_variance))
         return FeatureGP(self.features, noise, revalued(self.variance, variance))
 
 
 class KernelGP(AbstractGP):
-    """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says.
+    """The model y = f(x) + ε, f ~ GP(0, k), ε from `noise`.
 
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
-        k: any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train.
+        k: any kernel, including sums, products and warped kernels; frozen parts, or a frozen kernel, do not train.
     noise : number, parameter or AbstractNoise
         The noise model of ε. A number or a parameter is the variance of constant noise; a number becomes a parameter with the floor 1e-6 (of targets with
         unit variance).
@@ -127,24 +127,24 @@ class KernelGP(AbstractGP):
 
     @property
     def has_moments(self) -> bool:
-        """No: K has the size of the data."""
+        """False: K has the size of the data."""
         return False
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
-        """k(X, X) + Σ: of the targets."""
+        """Return k(X, X) + Σ, the covariance of the targets."""
         return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
 
 
 class SparseGP(AbstractGP):
-    """y_i as `likelihood` says of f(x_i), f ~ GP(0, k), and a q(f) in the place of the posterior.
+    """The model p(y_i | f(x_i)) of `likelihood`, f ~ GP(0, k), with q(f) for the posterior.
 
-    Where the likelihood has L latent functions, they are independent, of one prior, and q is of all of them. Raises ValueError where the approximation
+    If the likelihood has L latent functions, they are independent with the same prior, and q covers all. Raises ValueError if the approximation
     has another number of them.
 
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
-        k, of the prior.
+        k, the covariance of the prior.
     approximation : AbstractApproximation
         The parameters of q, such as `variational.InducingPoints`; they are part of θ.
     likelihood : number, parameter, AbstractNoise or AbstractLikelihood
@@ -164,21 +164,21 @@ class SparseGP(AbstractGP):
 
     @property
     def noise(self) -> AbstractNoise:
-        """Of a likelihood that has one; AttributeError otherwise."""
+        """The noise of a likelihood that has one; AttributeError otherwise."""
         return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def has_moments(self) -> bool:
-        """No: those of the inducing points change with the kernel."""
+        """False: the moments of the inducing points change with the kernel."""
         return False
 
     def process(self) -> AbstractProcess:
-        """q(f) at the kernel's parameters."""
+        """Return q(f) at the kernel's parameters."""
         return self.approximation.process(self.kernel)
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:
-    """(trainable, rest) of `partition`; `hold_variances` keeps the GP's variance and the level of its noise in the rest."""
+    """Partition into trainable and rest; `hold_variances` keeps both variances in the rest."""
     mask = trainable_mask(gp)
     if hold_variances:
         held = jax.tree.map(lambda _: False, (gp.noise.level, gp.variance))
@@ -187,13 +187,13 @@ def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, Fe
 
 
 def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple[Array, Array, Array]:
-    """(Φ̃ [N, M], σ², s [N]) of the model put together again: what the gradients of the learners go through."""
+    """Return Φ̃ [N, M], σ² and s [N] of the joined model, for the gradients of learners."""
     gp = eqx.combine(trainable, rest)
     return gp.scaled_features(X), gp.noise_variance.value, gp.noise.multiplier(X)
 
 
 def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> tuple[float, float]:
-    """What `parameter` may be worth within `widest`: its own bounds where they are narrower; its value alone where it is frozen."""
+    """Return the range of `parameter` within `widest` and its own bounds, a point if frozen."""
     if isinstance(parameter, Frozen):
         return float(parameter), float(parameter)
     lower, upper = getattr(parameter, "lower", 0.0), getattr(parameter, "upper", math.inf)
@@ -201,7 +201,7 @@ def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> t
 
 
 def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
-    """The parameter worth `value`, or just inside its bounds; a frozen one as it is."""
+    """Return the parameter with `value`, moved just inside its bounds; a frozen one unchanged."""
     if isinstance(parameter, Frozen):
         return parameter
     lower = float(getattr(parameter, "lower", 0.0))
@@ -214,7 +214,7 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
 
 
 def process_of(gp: SparseGP) -> AbstractProcess:
-    """`gp.process()`, of inducing points with the factor from the host, where it takes less time than its program; NaN where there is none."""
+    """Return `gp.process()`, with the factor of inducing points from the host; NaN if none."""
     if not isinstance(gp.approximation, InducingPoints):
         return _process(gp)
     process = _unfactored(gp)

@@ -1,6 +1,6 @@
-"""Parameters: small modules with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw` that learners move; `Frozen` does not train.
+"""Parameters: small modules with a `value`, trainable or frozen.
 
-Every floating array of a model that is not inside a `Frozen` trains, so plain arrays such as weights of a network do too.
+Learners move the `raw` array of `Positive` and `Bounded`; `Frozen` does not train. All other floating arrays of a model train.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -26,11 +26,11 @@ __all__ = ["AbstractParameter", "as_positive", "bounded", "frozen", "partition",
 
 T = TypeVar("T")
 
-SMALL = 1 << 16  # numbers that are converted on the host
+SMALL = 1 << 16  # most numbers that are converted on the host
 
 
 class AbstractParameter(eqx.Module):
-    """Something with a constrained `value`; converts to a NumPy array and, if it is a scalar, to a float."""
+    """A parameter with a constrained `value`, which converts to a NumPy array or a float."""
 
     @property
     @abc.abstractmethod
@@ -39,7 +39,7 @@ class AbstractParameter(eqx.Module):
 
     @property
     def stored(self) -> Any:
-        """The stored array, of the shape and dtype of the value."""
+        """The stored array, with the shape and dtype of the value."""
         return self.value
 
     @property
@@ -52,7 +52,7 @@ class AbstractParameter(eqx.Module):
 
     @property
     def known(self) -> np.ndarray:
-        """The value on the host, of a parameter that is not traced."""
+        """The value on the host, for a parameter that is not traced."""
         with jax.enable_x64(True):  # float64 stays float64
             return np.asarray(self.value)
 
@@ -63,7 +63,7 @@ class AbstractParameter(eqx.Module):
         return float(self.known)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
-        """For Equinox's printer: a short constrained value if it is known, otherwise (None) the fields."""
+        """Return a short constrained value for Equinox's printer if known, else None (all fields)."""
         with jax.enable_x64(True):
             value = self.value if _is_known(self) else None
         if value is None or not eqx.is_array(value) or value.ndim > 1 or value.size > 32:
@@ -73,7 +73,7 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """value = lower + exp(raw), above `lower`. `positive` makes the parameter from its value."""
+    """A parameter value = lower + exp(raw), above `lower`. `positive` makes it from its value."""
 
     raw: Float[Array, "..."]  # log(value − lower), of the shape and dtype of the value
     lower: float = eqx.field(static=True, default=0.0)
@@ -92,7 +92,7 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """value = lower + (upper − lower) / (1 + exp(−raw)), inside (lower, upper). `bounded` makes the parameter from its value."""
+    """A parameter value = lower + (upper − lower) / (1 + exp(−raw)), made by `bounded`."""
 
     raw: Float[Array, "..."]  # log((value − lower)/(upper − value)), of the shape and dtype of the value
     lower: float = eqx.field(static=True)
@@ -108,9 +108,9 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """An array or a whole module that does not train: gradients stop here, and `partition` leaves it in the rest.
+    """An array or a module that does not train: gradients stop here.
 
-    A frozen callable is called as before: `frozen(network)(x)`.
+    `partition` leaves it in the rest. A frozen callable is called as before: `frozen(network)(x)`.
     """
 
     content: Any
@@ -132,12 +132,12 @@ class Frozen(AbstractParameter):
 def positive(
     value: ArrayLike | Sequence[float], lower: float = 0.0, dtype: DTypeLike | None = None
 ) -> Positive:
-    """The `Positive` parameter of this value. Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
+    """Return a `Positive` parameter. Raises ValueError unless value > lower ≥ 0, all finite.
 
     Parameters
     ----------
     value, lower, dtype : number, list or array; float; dtype or None
-        The value, of any shape, its lower bound, and its dtype. None keeps that of a floating array; numbers, lists and integers become float32.
+        The value, of any shape, its lower bound, and its dtype. None keeps the dtype of a floating array; other values become float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -153,7 +153,7 @@ def positive(
 def bounded(
     value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
 ) -> Bounded:
-    """The `Bounded` parameter of this value. Raises ValueError unless lower < value < upper, all finite.
+    """Return the `Bounded` parameter. Raises ValueError unless lower < value < upper, finite.
 
     Parameters
     ----------
@@ -171,12 +171,12 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """The value without training: a number, an array, a parameter, a network, a kernel, any module.
+    """Return the value without training: a number, an array, a parameter or any module.
 
     Parameters
     ----------
     value : Any
-        Numbers and lists become arrays, of float32; a floating array keeps its dtype. A parameter is replaced by its value.
+        Numbers and lists become float32 arrays; a floating array keeps its dtype. A parameter is replaced by its value.
     """
     if isinstance(value, Frozen):
         return value
@@ -186,7 +186,7 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """A parameter as it is; a number or an array as a trainable `Positive`. Raises ValueError for values that are not positive.
+    """Return a parameter, or a number or array as a `Positive` one. ValueError if it is ≤ 0.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """A parameter of `factor` > 0 times the value, with the lower bound scaled alike; frozen if it was. `Bounded` becomes `Positive`."""
+    """Return a parameter `factor` > 0 times as large, like its lower bound; never `Bounded`."""
     value = np.asarray(parameter, np.float64) * factor
     if isinstance(parameter, Frozen):
         return Frozen(on_device(value, parameter.dtype))
@@ -206,7 +206,7 @@ def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
 
 
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
-    """The value of a parameter; anything else as it is. With `dtype`, as an array of that dtype.
+    """Return the value of a parameter, or another object unchanged, as `dtype` if given.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
-    """∂value/∂raw in float64, with at least one axis; None for a parameter that does not train."""
+    """Return ∂value/∂raw in float64, with at least one axis; None if it does not train."""
     if isinstance(parameter, Frozen):
         return None
     value = np.atleast_1d(np.asarray(parameter, np.float64))
@@ -228,7 +228,7 @@ def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """The tree with True for every leaf that trains, a floating array that is not inside a `Frozen`, and False for the others."""
+    """Return the tree with True for every leaf that trains, and False for the others."""
 
     def mark(node: Any) -> Any:
         return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
@@ -237,7 +237,7 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 def partition(tree: T) -> tuple[T, T]:
-    """(trainable, rest): two copies of the tree, None where the other has the leaf; `equinox.combine` joins them.
+    """Return trainable and rest, trees with None for the leaves of the other one.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def partition(tree: T) -> tuple[T, T]:
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """The tree with True for every leaf that trains and is in a parameter, not a plain array such as weights of a network."""
+    """Return the tree with True for trainable leaves in parameters, else False."""
 
     def mark(node: Any) -> Any:
         return trainable_mask(node) if isinstance(node, AbstractParameter) else False
@@ -257,7 +257,7 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """The tree with every floating array, frozen ones included, in `dtype`."""
+    """Return the tree with every floating array, including frozen ones, in `dtype`."""
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
@@ -269,7 +269,7 @@ def cast(tree: T, dtype: DTypeLike) -> T:
 
 
 def _is_known(parameter: AbstractParameter) -> bool:
-    """False under a transformation, and in masks and partitions, where arrays are replaced."""
+    """Return False under a transformation, and in masks and partitions without arrays."""
     leaves = jax.tree.leaves(parameter)
     return len(leaves) > 0 and all(eqx.is_array(leaf) and not isinstance(leaf, Tracer) for leaf in leaves)
 
@@ -279,7 +279,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
-    """An array that is not weakly typed."""
+    """Return an array that is not weakly typed."""
     if dtype is None:
         given = getattr(value, "dtype", None)
         dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else jnp.float32
@@ -288,7 +288,7 @@ def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
 
 
 def _check_inside(value: Array, lower: float, upper: float) -> None:
-    """Values under a transformation are not known yet and pass."""
+    """Raise ValueError unless lower < value < upper; traced values are unknown and pass."""
     if isinstance(value, Tracer):
         return
     known = np.asarray(value)

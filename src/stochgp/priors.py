@@ -1,4 +1,4 @@
-"""Prior functions: draws f ~ GP(0, k) that can be evaluated anywhere, made of random features of k.
+"""Prior functions: draws f ~ GP(0, k), evaluable anywhere, from random features.
 
 Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h) (`kernels.terms`). One
 frequency gives a term the paired features
@@ -42,14 +42,14 @@ from stochgp.parameters import Frozen, value_of
 
 __all__ = ["prior_functions", "random_features"]
 
-GROUP = 4  # functions that share their frequencies; in larger groups their errors are too similar
-BLOCK = 512  # rows whose features exist at a time
+GROUP = 4  # functions that share frequencies; in larger groups their errors are too similar
+BLOCK = 512  # rows with features in memory at a time
 
 
 class RandomFeatures(AbstractFeatureMap):
-    """φ with E φ(x)·φ(z) = k(x, z), for any kernel of the package. Build it with `random_features`.
+    """Features with E φ(x)·φ(z) = k(x, z), for any kernel of the package.
 
-    The draws are frozen. Lengthscales and variances are read at every call; the `alpha` of a rational quadratic kernel is fixed by the draws.
+    Build them with `random_features`. The draws are frozen and fix the `alpha` of a rational quadratic kernel; other parameters stay free.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
@@ -75,7 +75,7 @@ class PriorFunctions(eqx.Module):
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
-    draws: Frozen  # as in `RandomFeatures`, with an axis G in front
+    draws: Frozen  # as in `RandomFeatures`, with a first axis G
     weights: Float[Array, "G M L"]  # w of L functions in each group
     n_inputs: int = eqx.field(static=True)
     n_samples: int = eqx.field(static=True)  # at most G · L
@@ -85,7 +85,7 @@ class PriorFunctions(eqx.Module):
         return _evaluate(self, X)
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """f_s at its own rows Z_s: S · R evaluations of features, where `__call__` at all rows would take S² · R."""
+        """Return f_s at its own rows Z_s, by S · R evaluations of features instead of S² · R."""
         check_rows(Z[0], self.n_inputs)
         return _evaluate_own(self, Z)
 
@@ -99,21 +99,21 @@ def random_features(
     orthogonal: bool = True,
     dtype: DTypeLike = jnp.float32,
 ) -> RandomFeatures:
-    """A draw of at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
+    """Draw at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
 
     Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be traced. For one stationary or periodic
     kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
 
-    Raises TypeError for a kernel without random features, ValueError when `n_features` are too few.
+    Raises TypeError for a kernel without random features, ValueError if `n_features` are too few.
 
     Parameters
     ----------
     kernel, n_inputs, dtype : kernel, int, dtype
-        k, one of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
+        k, a kernel of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
     n_features : int
-        The most. The terms of a sum share them equally; terms with exact features leave the remainder to the others.
+        The maximum. The terms of a sum share it equally; terms with exact features leave the remainder to the others.
     key, orthogonal : PRNG key, bool
-        Of all draws. True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
+        The key of all draws. True: orthogonal directions with stratified lengths, with less variance; False: independent frequencies, cheaper to draw.
     """
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
@@ -129,20 +129,20 @@ def prior_functions(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> PriorFunctions:
-    """`n_samples` draws from GP(0, kernel), on rows of `n_inputs` inputs, at the kernel's present hyperparameters.
+    """Draw `n_samples` functions from GP(0, kernel), at the kernel's present hyperparameters.
 
     Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k.
 
-    Raises as `random_features` does, and ValueError when `n_samples` or `group` is below 1.
+    Raises as `random_features` does, and ValueError if `n_samples` or `group` is below 1.
 
     Parameters
     ----------
     kernel, n_inputs, n_samples : kernel, int, int
         k, as in `random_features`; D; S, the number of functions.
     n_features, group : int
-        Most features of a group of functions, which are the cost of one function at one row; most functions in a group, whose errors are similar.
+        Maximum features of a group of functions, the cost of one function at one row; maximum functions in a group, which have similar errors.
     key, dtype : PRNG key, dtype
-        Of features and weights.
+        The key and the dtype of features and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
@@ -154,9 +154,10 @@ def prior_functions(
 def spread_values(
     functions: PriorFunctions, X: Float[Array, "N D"], log_scales: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """Inner products of the prior functions of an RBF kernel with inducing functions of widths ℓ_d c_d, ln c = `log_scales`, at the points X.
+    """Return inner products of prior functions with inducing functions of widths ℓ_d c_d at X.
 
-    A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the generalised SE-ARD kernel.
+    The kernel is RBF, ln c = `log_scales`. A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the
+    generalised SE-ARD kernel.
     """
     kernel = value_of(functions.kernel)
     terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)
@@ -183,7 +184,7 @@ class Draw(NamedTuple):
 
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
-    """(The terms of the kernel, evaluated at a row of zeros; how many features each gets)."""
+    """Return the kernel's terms at a row of zeros, and the number of features of each."""
     terms = terms_of(kernel, jnp.zeros((1, n_inputs), dtype))
     return terms, share([term.n_exact for term in terms], n_features)
 
@@ -192,7 +193,7 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
 def _groups(
     kernel: Any, n_inputs: int, n_samples: int, n_groups: int, n_features: int, key: PRNGKeyArray, dtype: Any
 ) -> tuple[Frozen, Array]:
-    """The draws and the weights of every group."""
+    """Return the draws and the weights of every group."""
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     draw_key, weight_key = jax.random.split(key)
     keys, of_group = (
@@ -220,7 +221,7 @@ def _draws(
 def _draw(
     term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Array | None
 ) -> tuple[Draw | None, Array | None]:
-    """(The random part of a term's features, None if they are exact; the last array drawn): each draw after the other."""
+    """Draw a term's random part, None if its features are exact; also return the last array."""
     if term.n_exact == n_columns:
         return None, last
     linear, waves = term.rows.linear, term.rows.waves
@@ -240,15 +241,15 @@ def _draw(
 
 
 def _after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
-    """The same key, known no sooner than `last`, which holds no NaN; None: at once.
+    """Return the key once `last`, which holds no NaN, is known.
 
-    Two independent batches of factorisations in one program deadlock on two threads (JAX 0.10.2); so the second begins after the first.
+    Two independent batches of factorisations in one program deadlock on two threads (JAX 0.10.2), so the second begins after the first.
     """
     return key if last is None else jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:
-    """The draws with the numbers of their hashes."""
+    """Return the draws with the numbers of their hashes."""
 
     def numbers(term: Term, draw: Draw | None) -> Draw | None:
         if draw is None or not term.packed:
@@ -262,12 +263,11 @@ def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | N
 
 
 def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:
-    """Φ [N, M], the terms side by side."""
+    """Return Φ [N, M], with the terms side by side."""
     return jnp.concatenate([_columns(*term) for term in zip(variances, rows, draws, strict=True)], axis=1)
 
 
 def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
-    """The features [N, M] of one term."""
     if draw is None:
         outer = lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(a.shape[0], -1)
         return jnp.sqrt(variance) * functools.reduce(outer, rows.linear, rows.ones)
@@ -286,7 +286,7 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
 
 @quick_jit
 def _evaluate(functions: PriorFunctions, X: Array) -> Array:
-    """The values [N, S]. The features of one group at one block of rows exist at a time, in derivatives too."""
+    """Return the values [N, S], with memory for one group and one block of rows."""
     terms, n = terms_of(functions.kernel, X), X.shape[0]
     n_blocks = max(1, -(-n // BLOCK))
     size = -(-n // n_blocks)
@@ -310,7 +310,7 @@ def _evaluate(functions: PriorFunctions, X: Array) -> Array:
 
 
 def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-    """Group by group: the features of its functions' rows exist at a time."""
+    """Return the values [S, R], one group of functions at a time."""
     (S, R, D), (G, _, L) = Z.shape, functions.weights.shape
     rows = jnp.pad(Z, ((0, G * L - S), (0, 0), (0, 0))).reshape(G * L * R, D)
     terms = terms_of(functions.kernel, rows)

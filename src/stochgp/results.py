@@ -1,4 +1,4 @@
-"""How a run ended, and numbers with how exact they are."""
+"""Results of runs, and estimates with standard errors."""
 
 import enum
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 
 class RESULTS(enum.Enum):
-    """Codes of how a fit or a solve ended; the value is the text for people, with likely causes."""
+    """Reasons why a fit or a solve ended; values are messages with likely causes."""
 
     successful = "all planned steps were taken and the criterion had settled"
     not_settled = "all planned steps were taken, but the criterion was still moving: more epochs may help"
@@ -30,14 +30,14 @@ class RESULTS(enum.Enum):
 
 
 class Estimate(NamedTuple):
-    """A number that may be estimated, and how exact it is.
+    """A number that may be estimated, with its standard error.
 
     Parameters
     ----------
     value : float
         The number.
     stderr : float
-        Its standard error; 0 of an exact one.
+        Its standard error; 0 for an exact number.
     """
 
     value: float
@@ -50,11 +50,11 @@ class ExactNLML(NamedTuple):
     Parameters
     ----------
     nlml : float
-        Per datum.
+        The NLML per datum.
     gradient : tree
-        Of the model's shape, by what trains; None elsewhere.
+        A tree like the model, with derivatives for trainable parts and None elsewhere.
     jitter : float
-        Added to the diagonal of what was factorised; 0 = none.
+        Number added to the diagonal of the factorised matrix; 0 = none.
     """
 
     nlml: float
@@ -63,32 +63,32 @@ class ExactNLML(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """What `learning.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw.
+    """The result of `learning.fit`. Losses and NLMLs are per datum, for the learner's targets.
 
     Parameters
     ----------
     gp : AbstractGP
         The model with θ̂.
     loss : float
-        The judge's criterion at the evaluation that is returned; NaN before the first.
+        The criterion at the returned evaluation; NaN before the first.
     evidence : learners.Evidence or None
-        Where the judge knows it: the moments of all rows at θ̂, and the exact NLML.
+        The moments of all rows at θ̂ and the exact NLML, if the evaluator computes them.
     n_iter : int
         Steps taken, trials of rates excluded.
     converged : bool
-        Whether the result is `RESULTS.successful`.
+        True if the result is `RESULTS.successful`.
     result : RESULTS
-        How the run ended.
+        The reason why the run ended.
     history : list of dict
         Numbers by name, an entry for every trial of a rate and every evaluation.
     seconds : float
-        Of the run, with those before a checkpoint from which it went on.
+        Duration of the run, including the time before a checkpoint.
     plan : StepPlan
-        Batches, steps and evaluations as planned.
+        Planned batches, steps and evaluations.
     held_out_rows : int
-        How many rows the judge held out.
+        The number of rows held out for evaluations.
     to_go_on : Any
-        What learning from further rows starts from, see `AbstractLearner.to_go_on`; None where the learner learns from no stream.
+        The start of learning from further rows, see `AbstractLearner.to_go_on`; None if the learner takes no stream.
     """
 
     gp: Any
@@ -105,40 +105,40 @@ class FitResult(NamedTuple):
 
     @property
     def nlml(self) -> float:
-        """Exact, of all rows, per datum. AttributeError where the judge does not know it."""
+        """The exact NLML of all rows, per datum. AttributeError if it is unknown."""
         return self.evidence.nlml
 
     @property
     def spectrum(self) -> Any:
-        """The moments of all rows in their eigenbasis. AttributeError where the judge does not know them."""
+        """The moments of all rows in their eigenbasis. AttributeError if they are unknown."""
         return self.evidence.spectrum
 
 
 class Solution(NamedTuple):
-    """What `solvers.solve` returns for A α = b, b: [N, S].
+    """The result of `solvers.solve` for A α = b, b: [N, S].
 
     Parameters
     ----------
     value : array [N, S]
-        α, the best found.
+        The best α.
     result : RESULTS
-        How the solve ended.
+        The reason why the solve ended.
     converged : bool
-        Whether every column's residual is within the tolerance.
+        True if every column's residual is within the tolerance.
     residual_norms : array [S]
         ‖b − A α‖ / ‖b‖ of each column, measured on all rows.
     n_steps : int
-        Of an iterative solver; 1 of a direct one.
+        Steps of an iterative solver; 1 for a direct solver.
     epochs : float
-        Passes over the rows of A, those for the checks included.
+        Passes over the rows of A, including checks.
     seconds : float
-        Of the solve.
+        Duration of the solve.
     history : list of dict
-        Numbers by name: of an iterative solver an entry for every epoch, whose residual is an estimate, and every measurement; of a direct one a single entry.
+        Numbers by name. An iterative solver has an entry for every epoch, with an estimated residual, and every measurement; a direct solver has one entry.
     jitter : float
-        Added to the diagonal of A, or of its blocks, so that it could be factorised; 0 = none.
+        Number added to the diagonal of A, or of its blocks, for the factorisation; 0 = none.
     residual : array [N, S] or None
-        b − A α; None where the last point measured is not α.
+        b − A α; None if the last measured point is not α.
     """
 
     value: Float[Any, "N S"]

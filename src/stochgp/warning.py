@@ -1,4 +1,4 @@
-"""What the package tells its user: warnings, and lines of progress on stderr."""
+"""Messages to the user: warnings, and lines of progress on stderr."""
 
 import contextlib
 import sys
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 SECONDS_BETWEEN_LINES = 5.0
-_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # a value of its own in each thread
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # a separate value in each thread
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Inside, in this thread and in work that it shares among threads, `warn` does nothing."""
+    """Suppress `warn` inside the context, in this thread and in work that it shares."""
     token = _SILENT.set(True)
     try:
         yield
@@ -22,9 +22,9 @@ def silent() -> Iterator[None]:
 
 
 def warn(text: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """`warnings.warn` of the caller, except inside of `silent`.
+    """Call `warnings.warn` for the caller, except inside `silent`.
 
-    Fits inside of a fit are silent without a change to the filters, which belong to the whole process.
+    Fits inside a fit are silent without a change to the filters, which belong to the whole process.
     """
     if not _SILENT.get():
         warnings.warn(text, category, stacklevel=stacklevel + 1)
@@ -37,7 +37,7 @@ def say(verbose: int, text: str) -> None:
 
 
 def progress_printer(verbose: int) -> Callable[[str], None]:
-    """A function that prints a line of progress on stderr at most every 5 seconds; on a terminal each one in the place of the last. It does nothing if `verbose` is 0."""
+    """Return a function that prints progress at most every 5 seconds, if `verbose` is not 0."""
     last = -SECONDS_BETWEEN_LINES
 
     def show(text: str) -> None:

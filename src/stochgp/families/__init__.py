@@ -1,4 +1,4 @@
-"""The families of models, each an estimator with what it alone starts, solves, updates and grows: kernel, feature and sparse GPs."""
+"""The families of models, each an estimator: kernel, feature and sparse GPs."""
 
 from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor

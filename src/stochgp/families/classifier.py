@@ -33,22 +33,22 @@ from stochgp.families.variational import (
 from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.tables.targets import FileTargets, read_labels, refuse_one_class
 
-START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
+START_VARIANCE = 4.0  # of the latent functions: with probit noise the typical class probability is 98 %
 
 
 @dataclass(eq=False, repr=False)
 class SparseGPClassifier(PosteriorClassifier, GPEstimator):
-    """Gaussian process classification from a few inducing points, by mini-batches on the evidence lower bound.
+    """Gaussian process classification with few inducing points, by mini-batches on the ELBO.
 
-    Two classes: a latent function f and P(y = second class | f) = Φ(f). More: a latent function for each, of one kernel and on one set of
-    inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are the average over q(f), so they know what is uncertain of f.
+    Two classes: a latent function f and P(y = second class | f) = Φ(f). More classes: a latent function for each, with a common kernel and common
+    inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are averages over q(f), so they account for the uncertainty of f.
 
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, including deep kernels.
     n_inducing : int
-        Inducing points; all rows where there are fewer.
+        Inducing points; all rows if there are fewer.
     learner
         "auto" = "svgp", or a learner of `stochgp.learners`.
     {shared}
@@ -56,13 +56,13 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     Attributes
     ----------
     classes_
-        Sorted.
+        The sorted labels.
     kernel_
-        On the data that the kernel sees.
+        The learned kernel, for the model's inputs.
     elbo_
         A lower bound of the log probability of the training labels, per row.
     converged_, history_, plan_, n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
-        As of the regressors; `converged_` as the learner's docstring says.
+        As for the regressors; `converged_` follows the learner's docstring.
 
     Examples
     --------
@@ -88,14 +88,14 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "SparseGPClassifier":
-        """Learn q(u), the inducing points and the hyperparameters from rows X [N, D] and labels y [N].
+        """Learn q(u), inducing points and hyperparameters from rows X [N, D] and labels y [N].
 
         Raises as `KernelGPRegressor.fit`, which describes the parameters, and ValueError for fewer than two classes.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            As of `KernelGPRegressor.fit`; y are labels. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`; y are labels. Files are read block by block, so that memory does not grow with the rows.
         """
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
@@ -116,7 +116,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
-        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        """The learned kernel, for the model's inputs (standardised if `standardize=True`)."""
         return kernel_of(self)
 
     @property
@@ -127,7 +127,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     def _read_data(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
     ) -> TrainingData:
-        """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
+        """Read rows with class numbers and set `classes_`. Raises ValueError for fewer than two."""
         if are_files(X):
             refuse_fingerprints(self)
             others, targets = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
@@ -152,7 +152,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
 
 
 def _scores(fitted: Fitted, rows: Data) -> Scores:
-    """Of rows whose targets number the classes; the constant is the frequency of each class among these rows."""
+    """Return scores of rows with class numbers, and of the constant class frequencies."""
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
     frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()

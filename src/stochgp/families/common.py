@@ -1,4 +1,4 @@
-"""What the fits of all families share: reading, learning, the model of observations, and the fitted attributes."""
+"""Shared steps of all families' fits: reading, learning, observations, fitted attributes."""
 
 import contextlib
 import dataclasses
@@ -58,15 +58,15 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, for the posterior
-ROWS_FOR_NOISE = 1_000  # at which the variance around a mean function is taken
+SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, reserved for the posterior
+ROWS_FOR_NOISE = 1_000  # rows at which the variance around a mean function is computed
 
 
 @contextlib.contextmanager
 def open_fit(
     estimator: Any, checkpoint: Any, callback: Callable | None, *, shares_learning: bool = True
 ) -> Iterator[FitContext]:
-    """The context of a fit of one family. Raises ValueError for settings that cannot be used."""
+    """Open the context of a family's fit. Raises ValueError for settings that cannot be used."""
     check_settings(estimator.get_params(deep=False))
     mesh = mesh_of(getattr(estimator, "devices", None))
     if n_processes(mesh) > 1 and not shares_learning:
@@ -87,9 +87,9 @@ def read_regression_data(
     keeps_all: bool = True,
     counts: bool = False,
 ) -> TrainingData:
-    """The rows that a regressor learns from, in memory or in files: read, transformed and standardised.
+    """Read, transform and standardise the rows of a regressor, in memory or in files.
 
-    `keeps_all` says whether the posterior needs all rows in memory, and `counts` whether the likelihood takes counts as they are.
+    `keeps_all`: the posterior needs all rows in memory. `counts`: the likelihood takes counts unchanged.
     Raises ValueError or TypeError, in one line, for data and settings that cannot be used.
     """
     calibration, mean = estimator.calibration, estimator.mean
@@ -127,7 +127,7 @@ def read_regression_data(
 
 
 def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> None:
-    """Raises ValueError if no line, or no trees, can be taken out."""
+    """Raise ValueError if a linear or tree mean cannot be subtracted."""
     refusals = {
         "takes rows in memory, not files: read the table first": is_of_files,
         "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
@@ -139,7 +139,7 @@ def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> N
 
 
 def warn_of_data(estimator: Any, data: TrainingData, learns: bool) -> None:
-    """Warn of properties of the rows that make a fit less certain than it says. Columns have the names of the pool, if there is one."""
+    """Warn of properties of the rows that make a fit less certain than it reports."""
     encoder = vars(estimator).pop("_encoder_of_pool", data.encoder)
     warn_of(dataclasses.replace(data, encoder=encoder), learns=learns, stacklevel=4)
 
@@ -154,15 +154,15 @@ def learn(
     min_seconds: float = 0.0,
     prior: AbstractGP | None = None,
 ) -> tuple[FitResult, MemorySource]:
-    """(The parameters that the learner finds, the rows that it learned from).
+    """Return the learned parameters, and the rows used for learning.
 
-    `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
+    The posterior keeps `keep_seconds` of the time limit (None = 30 %); learning has at least `min_seconds`. Raises MemoryLimitError, with both
     numbers, if learning would exceed the memory limit.
     """
     left = deadline.left()
     kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
     with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
-        may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
+        may_choose = context.checkpoint is None  # otherwise a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]
         on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
@@ -179,7 +179,7 @@ def learn(
             RESULTS.time_limit, f"the time limit allowed learning from {N} of the {data.n_rows} rows only"
         )
     if found.result in _ENDED:
-        context.end(found.result, _ENDED[found.result])  # so that what follows an interrupt is quick
+        context.end(found.result, _ENDED[found.result])  # so that the steps after an interrupt are quick
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     context.report |= {"rows_on_device": on_device, "peak_bytes": need}
@@ -190,7 +190,7 @@ def learn(
 
 
 def reporter(data: TrainingData, context: FitContext) -> Report:
-    """What learning calls with every entry of its history: it shows progress, and calls the user's callback, in target units."""
+    """Return a function for history entries: it shows progress and calls the callback."""
 
     def report(entry: dict[str, float]) -> object:
         shown = in_target_units(entry, data.scale, data.log_unit)
@@ -211,7 +211,7 @@ def observation_model(
     data: TrainingData,
     learns_noise: bool,
 ) -> Observation:
-    """All that lies between f and an observation: likelihood, distribution of errors, transform and mean function."""
+    """Return the model between f and an observation: likelihood, errors, transform and mean."""
     is_count = getattr(estimator, "target", None) == "count"
     found = Observation(data.targets, likelihood, errors, data.transform, rounding=is_count)
     if data.transform is not None:
@@ -231,7 +231,7 @@ def fitted_model(
     context: FitContext,
     stream: Any = None,
 ) -> Fitted:
-    """What predictions are made from, calibrated by the rows that were set aside for that. `stream` is what `partial_fit` goes on from."""
+    """Return the fitted model, calibrated on the rows set aside; `partial_fit` uses `stream`."""
     fitted = Fitted(
         data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
         observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
@@ -253,14 +253,14 @@ def store(
     nlml: float | None = None,
     score: Callable[[Fitted, Data], Scores] | None = None,
 ) -> None:
-    """Set the fitted attributes, in target units: the only place that does. `nlml` is exact, per datum, of standardised targets."""
+    """Set the fitted attributes, in target units; `nlml` is exact, per standardised datum."""
     parts = [part for part in (learned, solution) if part is not None]
     for part in parts:
         if part.result in _ENDED:
             context.end(part.result, _ENDED[part.result])
     if "ended" not in context.plan_:
         context.record("ended", PLANNED, "no limit and no interrupt ended the fit early")
-    # A constant is a model of the family: the optimum of an exact objective, found and solved for, predicts the training rows no worse.
+    # A constant is a model of the family: at the optimum of an exact objective, the fit predicts the training rows at least as well.
     is_optimal = context.report.get("gradients") == "exact" and all(part.converged for part in parts)
     is_judged = "held_out_nlpd" in context.report
     if learned is not None and not (is_optimal or (is_judged and learned.n_iter > 0)):

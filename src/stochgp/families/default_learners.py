@@ -1,4 +1,4 @@
-"""What "auto" and the names of learners stand for: the one place of the estimators' default settings."""
+"""The learners of "auto" and of names: all default settings of the estimators."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,23 +23,23 @@ from stochgp.learners import (
 )
 from stochgp.names import lookup
 
-FULL_BATCH_ROWS = 3_000  # up to which all rows of a kernel GP are used at every step
-SUBSET_ROWS = 3_000  # rows of a random subset, where a learner or a time limit asks for one
-# Of the prior of the logarithms of lengthscales and variances around their start. Without it idle lengthscales and the variance of a smooth
-# function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
+FULL_BATCH_ROWS = 3_000  # up to this many rows, every step of a kernel GP uses all
+SUBSET_ROWS = 3_000  # rows of a random subset, if a learner or a time limit needs one
+# Standard deviation of the prior on logarithms of lengthscales and variances around their start. Without it irrelevant lengthscales and the
+# variance of a smooth function diverge, without gain in likelihood and with matrices that cannot be solved.
 SPREAD = 1.0
-# Of deep kernels. Batches of neighbours look alike, and a network that learns from them learns only what tells neighbours apart.
+# For deep kernels. Batches of neighbours are too similar: a network would learn only the differences between neighbours.
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
-# Batches follow the features, but not the noise that is left over: the exact likelihood does.
+# Batches fit the features, but not the remaining noise: the exact likelihood does.
 REFIT_OF_DEEP = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
 # With a tolerance of 5e-4, for up to twice as many evaluations, the CRPS of four sets with 2,000 rows was 0.1 to 3 % higher.
 FULL_BATCH = FullBatch(spread=SPREAD, tolerance=2e-3)
-# Each row from its nearest. With 8,000 rows blocks of 8 rows lost 7 % of the CRPS on protein and 5 % on pol.
+# Each row from its nearest rows. With 8,000 rows blocks of 8 rows lost 7 % of the CRPS on protein and 5 % on pol.
 ROW_BY_ROW = LeaveOneOut(n_neighbours=48, n_scored=1)
 MAX_ROW_BY_ROW = 16_384
-LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
-HURRIED = 15.0  # seconds left below which a learner that searches neighbours among so many rows is not chosen
+LOCAL_ROWS = 100_000  # beyond this many rows, a kernel GP predicts from neighbours
+HURRIED = 15.0  # remaining seconds below which no learner that searches neighbours among many rows is used
 
 FEATURE_LEARNERS: dict[str, AbstractLearner] = {
     "scgd": SCGD(),
@@ -59,30 +59,30 @@ SPARSE_LEARNERS: dict[str, AbstractLearner] = {
     "sgpr": SGPR(),
     "svdgp": SVDGP(
         mirror_rate=InverseRoot(1.0, 1.0)
-    ),  # the gradient by L needs many steps for the size of a variance
+    ),  # gradient steps on L need many steps to find the scale of a variance
     "ivsgpr": IVSGPR(),
 }
 # Diabetes (340 rows): in 2 s what 4,096 steps of mini-batches take 45 s for.
 COLLAPSED, MAX_COLLAPSED = SGPR(tolerance=1e-6), 1_000
-# A step is for every class. Held-out accuracy and log loss at the best temperature, without a prior and with it, means of two or three divisions: digits .971,
-# .076 and .976, .061; breast cancer .956, .076 and .971, .052; Chile .672, .837 and .671, .838; mortgages .906, .266 and .906, .265.
+# Steps cost a factor of the classes. Held-out accuracy and log loss at the best temperature, without and with a prior, means of two or three divisions:
+# digits .971, .076 and .976, .061; breast cancer .956, .076 and .971, .052; Chile .672, .837 and .671, .838; mortgages .906, .266 and .906, .265.
 CLASSIFIER = SVGP(steps=2048, spread=SPREAD)
 
-Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
+Chosen = tuple[AbstractLearner | None, str]  # a learner and the reason
 
 
 def options_of(estimator: Any) -> dict[str, Any]:
-    """The settings of an estimator that are those of its learner."""
+    """Return the estimator's settings that belong to its learner."""
     return {name: getattr(estimator, name) for name in ("epochs", "batch_size", "learning_rate")}
 
 
 def named_learner(
     learner: Any, named: Mapping[str, Any], options: Mapping[str, Any], auto: Chosen | None = None
 ) -> tuple[AbstractLearner, str]:
-    """The learner of that name, that of `auto` and its reason, or the learner given; with the options that are not None.
+    """Return the learner of that name, or a given learner, with options, and the reason.
 
-    Raises ValueError for an unknown name, with the nearest one, for an option that the learner given sets too, and for a batch size
-    of a learner that uses all rows; TypeError for something else than a name or a learner.
+    "auto" is the pair `auto`; options of None are ignored. Raises ValueError for an unknown name, with the nearest one; for an option that a given learner sets
+    too; for a batch size if all rows are used; TypeError for another type.
     """
     if auto is not None:
         named = {"auto": auto[0]} | dict(named)
@@ -108,7 +108,7 @@ def named_learner(
 
 
 def _with_options(learner: AbstractLearner, options: Mapping[str, Any]) -> AbstractLearner:
-    """Raises ValueError for an option that the learner does not have."""
+    """Set the options. Raises ValueError for an option that the learner does not have."""
     for name, value in options.items():
         if name not in {field.name for field in dataclasses.fields(learner)}:
             raise ValueError(f"{name} is {value!r}, but {type(learner).__name__} has none: leave it None")
@@ -124,10 +124,10 @@ def kernel_learner(
     grouped: bool = False,
     **options: Any,
 ) -> Chosen:
-    """The learner of a kernel GP for "auto", a name, or the one given, with the options that are not None; None for None.
+    """Return the learner of a kernel GP and the reason, with the options; None for None.
 
-    `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. `grouped`: whether rows
-    have groups, which the likelihood of all rows takes no notice of. Raises as `named_learner`, and ValueError for an option that has no learner.
+    `deep`: the kernel has a network that trains. `hurried`: a time limit allows no search of many neighbours. `grouped`: rows have groups, which the
+    likelihood of all rows ignores. Raises as `named_learner`, and ValueError for an option without a learner.
     """
     options = {name: value for name, value in options.items() if value is not None}
     if learner is None:
@@ -148,7 +148,7 @@ def kernel_learner(
 
 
 def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tuple[AbstractLearner, str]:
-    """The learner of a kernel without a network. `batched`: whether a batch size was given."""
+    """Return the learner of a kernel without a network; `batched`: a batch size was given."""
     if batched:
         return BSGD(), "a batch size was asked for"
     if grouped and not hurried:
@@ -174,10 +174,7 @@ def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tupl
 
 
 def sparse_learner(estimator: Any, n_rows: int, is_gaussian: bool) -> tuple[AbstractLearner, str]:
-    """The learner of a sparse GP for the settings of an estimator. Raises as `named_learner`.
-
-    "auto" and "svgp" with few rows of Gaussian noise is SGPR, unless options of mini-batches are given.
-    """
+    """Return the learner of a sparse GP: SGPR for few rows with Gaussian noise by default."""
     name, options = estimator.approximation, options_of(estimator)
     auto: Chosen = SPARSE_LEARNERS[name], f"that of the approximation {name!r}"
     is_plain = all(value is None for value in options.values())

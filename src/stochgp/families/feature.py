@@ -57,54 +57,56 @@ from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
 from stochgp.results import RESULTS, FitResult
 
-SAMPLE_ROWS = 10_000  # from which landmarks are chosen
-SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
-MIN_HELD_OUT = 500  # rows, to choose a distribution of errors
-FARTHEST = 8.0  # standard deviations: the reach of a network's inputs
-SCALE_ROWS = 1_000  # on which the starting variance is found
+SAMPLE_ROWS = 10_000  # rows from which landmarks are chosen
+SHARE_FOR_CLOSING = 0.9  # of the remaining time after learning
+MIN_HELD_OUT = 500  # rows for the choice of an error distribution
+FARTHEST = 8.0  # standard deviations: the limit of a network's inputs
+SCALE_ROWS = 1_000  # rows for the starting variance
 
 
 @dataclass(eq=False, repr=False)
 class FeatureGPRegressor(FamilyRegressor):
-    """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional: `predict` is of the function without noise.
+    """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional.
+
+    `predict` returns the mean of the latent function, without noise.
 
     Parameters
     ----------
     features
-        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one
-        axis).
+        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦
+        one axis).
     kernel
-        What rff, orf and nystrom approximate (None = "rbf"); on a network None = the linear kernel on its output, a stationary kernel = random Fourier
-        features of its output.
+        The kernel that rff, orf and nystrom approximate (None = "rbf"); for a network None = the linear kernel on its output, a stationary kernel = random
+        Fourier features of its output.
     n_features
         Dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström.
     learner
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
     smiles
-        The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
-        out those that cannot be read (predictions NaN).
+        The table column with molecules, or a `data.Morgan`: Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` omits unreadable
+        molecules (predictions NaN).
     likelihood
-        "gaussian": noise of one variance; "student-t": the Student-t of held-out errors, whose scale depends on the inputs; "auto": the first, unless
+        "gaussian": noise of one variance; "student-t": a Student-t of held-out errors with input-dependent scale; "auto": the first, unless
         the second clearly predicts held-out rows better (docs/methods/row_noise.md); `Gaussian(noise)` or `StudentT(df, noise)` of
-        `stochgp.likelihoods`, whose noise is learned with the features; or
-        `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
+        `stochgp.likelihoods`, with noise learned together with the features; or
+        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
     {shared}
 
     Attributes
     ----------
     features_
-        φ on standardised inputs, of a network by name with `features.Extrapolation` beside it, which is 0 in the range of the rows.
+        φ on standardised inputs; a named network also has `features.Extrapolation`, which is 0 in the range of the rows.
     noise_variance_, nlml_
-        In units of the targets given (nlml = that of standardised targets + log s, variances times s²): the exact negative log marginal likelihood per datum
-        of all rows.
+        In units of the original targets (standardised nlml + log s, variances times s²); the exact negative log marginal likelihood per datum of all
+        rows.
     converged_
-        As the learner's docstring says, False when a budget ended the run.
+        See the learner's docstring; False if a limit ended the run.
     plan_
         Choices and reasons.
     history_, n_iter_, fit_seconds_
         A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
-        Of the rows; names where they come in data frames.
+        Inputs and names, the latter for data frames.
 
     Examples
     --------
@@ -132,14 +134,14 @@ class FeatureGPRegressor(FamilyRegressor):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "FeatureGPRegressor":
-        """Learn the features and both variances from rows X [N, D] and targets y [N], and compute the exact posterior of the weights.
+        """Learn features and variances from rows X [N, D] and targets y [N].
 
         Raises as `KernelGPRegressor.fit`, which describes the parameters.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            As of `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
         """
         with open_fit(self, checkpoint, callback) as context:
             if self.mean == LINEAR_MEAN:
@@ -178,7 +180,7 @@ class FeatureGPRegressor(FamilyRegressor):
 
     @property
     def features_(self) -> AbstractFeatureMap:
-        """φ with its learned parameters, on the rows that the model sees (standardised when `standardize=True`)."""
+        """φ with its learned parameters, for the model's inputs."""
         if "_fitted" not in vars(self):
             raise AttributeError("features_ is there after fit")
         return typing.cast(FeaturePosterior, self._fitted.posterior).features
@@ -186,13 +188,13 @@ class FeatureGPRegressor(FamilyRegressor):
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, forget: float = 1.0
     ) -> "FeatureGPRegressor":
-        """Take in more rows exactly, in one pass over them: the posterior becomes that of all rows so far. The first call is `fit`.
+        """Add more rows exactly, in one pass over them; the first call is `fit`.
 
-        The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
-        rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
-        after `a` further calls; 0 drops all earlier rows. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
-        deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`. Warns (ConvergenceWarning) of rows far from
-        the first ones, and of rows that the model before predicts worse than a constant, or too surely.
+        The features, both variances and the standardisation stay those of `fit`. The posterior needs only sums over rows, so pieces of rows give the same
+        result as all rows together. `forget` multiplies the sums so far first: rows then weigh forgetᵃ after `a` further calls; 0 drops all earlier rows.
+        Afterwards `nlml_` and `n_rows_` count all rows, and `drift_` holds mean and standard deviation of the new rows in standardised units. Values far from
+        0 and 1 mean that another `fit` is due. Warns (ConvergenceWarning) about rows far from the first ones, and about rows that the previous model predicts
+        worse than a constant, or with too small a variance.
 
         Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
         """
@@ -216,10 +218,10 @@ class FeatureGPRegressor(FamilyRegressor):
         return self
 
     def merge(self, other: "FeatureGPRegressor") -> "FeatureGPRegressor":
-        """Add the rows of another model to this one's: both must have come from one `fit`, with the same features and variances.
+        """Add the rows of another model, which must have the same features and variances.
 
-        Sums add up, so rows that both hold count twice: let copies of a model drop them by `partial_fit(…, forget=0)`, one of them keep
-        them, and merge the copies into it. The order does not matter. Raises ValueError for a model of other features.
+        Both models must come from one `fit`. Sums add up, so rows in both count twice: let copies of a model drop their rows by `partial_fit(…, forget=0)`, but
+        one copy keep them, and merge the copies into it. The order does not matter. Raises ValueError for a model with other features.
         """
         check_is_fitted(self)
         check_is_fitted(other)
@@ -249,7 +251,7 @@ class FeatureGPRegressor(FamilyRegressor):
         return inputs_of(kernel, self.smiles, self.missing)
 
     def _start(self, asked: Asked, data: TrainingData, context: FitContext) -> FeatureGP:
-        """Features for the rows, `start_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
+        """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -270,7 +272,7 @@ class FeatureGPRegressor(FamilyRegressor):
         return FeatureGP(features=phi, noise=noise, variance=variance)
 
     def _kernel_for(self, data: TrainingData) -> Any:
-        """The setting `kernel`; of fingerprints a Tanimoto kernel that takes the rows as they are packed."""
+        """Return `kernel`, for fingerprints a Tanimoto kernel of the rows as they are packed."""
         kernel = self.kernel
         if kernel is None and isinstance(self.features, str) and self.features == "tanimoto":
             kernel = "tanimoto"
@@ -279,7 +281,7 @@ class FeatureGPRegressor(FamilyRegressor):
         return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
     def _posterior(self, learned: FitResult, data: TrainingData, context: FitContext) -> FeaturePosterior:
-        """Exact, from the moments of all rows; a network's features grow beyond the range of the rows."""
+        """Return the exact posterior from all rows; a network's features grow beyond their range."""
         if learned.evidence is None:
             raise ValueError(
                 "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
@@ -310,7 +312,7 @@ class FeatureGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """The distribution of errors: by the rows that learning held out; for linear features with constant noise by rows that are left out exactly."""
+        """Return the error distribution on held-out rows, for linear features leave-one-out."""
         asked = asked.as_chosen(self._chosen_likelihood)
         held_out = getattr(learned.evidence, "held_out", None)
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
@@ -328,10 +330,10 @@ class FeatureGPRegressor(FamilyRegressor):
 
 
 def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitContext) -> FitResult:
-    """What was learned from a sample of the rows in files, with the moments of all rows in place of the sample's."""
+    """Replace the moments of a sample of the rows in files by the moments of all rows."""
     if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
         return learned
-    release()  # what learning has freed, before files are read again
+    release()  # memory freed by learning, before files are read again
     try:
         with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
             chunks = data.passes(context.mesh).blocks(chunk_rows(learned.gp.n_features))

@@ -1,4 +1,4 @@
-"""Feature GPs that take rows in as they come: sums of moments, with the features and both variances held."""
+"""Feature GPs that add rows: sums of moments, with fixed features and variances."""
 
 import dataclasses
 import time
@@ -34,7 +34,7 @@ from stochgp.results import RESULTS, FitResult
 
 
 class Stream(NamedTuple):
-    """What a fitted feature GP needs to take in more rows: the sums over all rows so far, on the host, and the output scale (a variance)."""
+    """The sums over all rows so far, on the host, and the output scale (a variance)."""
 
     moments: Moments
     variance: float
@@ -45,7 +45,7 @@ class Stream(NamedTuple):
 
 
 def moments_of(fitted: Fitted, new: Data) -> Moments:
-    """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
+    """Return the sums over rows, by blocks of BLOCK rows so that calls may divide rows freely."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
@@ -55,12 +55,12 @@ def moments_of(fitted: Fitted, new: Data) -> Moments:
 
 
 def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
-    """forget · (the sums so far) + the new ones: rows of k calls ago weigh forgetᵏ."""
+    """Return forget · (the sums so far) + the new ones: rows of k calls ago weigh forgetᵏ."""
     return stream._replace(moments=jax.tree.map(lambda a, b: forget * a + b, stream.moments, more))
 
 
 def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
-    """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets)."""
+    """Return the posterior of the stream's rows, and their exact NLML per standardised datum."""
     posterior = _posterior(fitted)
     with jax.enable_x64(True):
         s, s2 = spectrum(stream.moments), float(posterior.noise.level)
@@ -69,7 +69,7 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 
 
 def check_mergeable(one: Fitted, other: Fitted) -> None:
-    """Raises ValueError unless both models see rows in the same way: equal features, noise and standardisers."""
+    """Raise ValueError unless both models have equal features, noise and standardisers."""
     parts = []
     for fitted in (one, other):
         posterior, observation = _posterior(fitted), fitted.observation
@@ -91,8 +91,8 @@ def _wide(part: Any) -> np.ndarray:
     return np.asarray(part, np.float64)
 
 
-SLOPE_ROWS = 1_000  # at which slopes are taken
-LONGEST = 100.0  # standard deviations beyond the range after which no input is without effect: 10 cost 0.01 nats a row on pol
+SLOPE_ROWS = 1_000  # rows for slopes
+LONGEST = 100.0  # standard deviations beyond the range with an effect of all inputs: 10 cost 0.01 nats on pol
 MEDIAN = 0.6745  # of |z|, z ~ N(0, 1)
 BEYOND = (
     N_EXTRAPOLATION,
@@ -103,10 +103,10 @@ BEYOND = (
 def beyond_limits(
     posterior: FeaturePosterior, variance: float, data: TrainingData, *, key: PRNGKeyArray
 ) -> Extrapolation:
-    """Features of the excess of rows over the range of the training rows, for a model whose k is multiplied by `variance`.
+    """Features for inputs beyond the training range, for a model with k times `variance`.
 
-    Far from the range f varies as the targets do, and near it with the slopes of the posterior mean inside: as a stationary function of that variance and
-    these slopes would. Slopes of a stationary Gaussian process are Gaussian; their root mean square is median |slope| / 0.6745, which jumps do not move.
+    Far from the range f varies like the targets, and near it with the slopes of the posterior mean inside, as a stationary function of that variance and
+    these slopes. Slopes of a stationary GP are Gaussian; their root mean square is median |slope| / 0.6745, which is robust to jumps.
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
@@ -126,7 +126,7 @@ def beyond_limits(
 
 @eqx.filter_jit
 def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "n D"]:
-    """∂m/∂x_d of each row."""
+    """Return ∂m/∂x_d of each row."""
 
     def mean(x: Array) -> Array:
         return matmul(posterior.features(x[None]).astype(posterior.weights.dtype), posterior.weights)[0]
@@ -135,7 +135,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 
 
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
-    """Both variances of the highest likelihood of all rows, for linear features, in which nothing trains: on the host."""
+    """Return both variances of the highest likelihood, for linear features, on the host."""
     began = time.perf_counter()
     moments = moments_on_host(gp, Data(data.X, data.y, data.weight))
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
@@ -159,9 +159,10 @@ def refit_on_all_rows(
     source: MemorySource,
     context: FitContext,
 ) -> FitResult:
-    """A run from `gp`, where `first` began, as long and at the same rate, with no rows held out. `first` itself if it trained on many rows, or if time ended the second run.
+    """Run from `gp` again, as long and at the same rate as `first`, without held-out rows.
 
-    Features of all rows come near to interpolating, so both variances are those of `first`, chosen by rows that it had not seen.
+    It returns `first` if that trained on many rows, or if time ended the second run. Features trained on all rows nearly interpolate them, so both
+    variances are those of `first`, chosen on held-out rows.
     """
     evaluator = learner.evaluator_for(first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS

@@ -1,4 +1,4 @@
-"""Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
+"""Sparse regressors with inducing functions that grow from the rows, also from streams."""
 
 import dataclasses
 from typing import Any
@@ -40,9 +40,9 @@ from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.functions import InducingFunctions
 
 GROWING = ("ivsgpr", "svdgp")
-MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
-# Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
-# the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
+MEAN_FOR_EACH = 8  # functions of the mean per function of the covariance, by default
+# For a stream that did not begin with a fit: steps on each batch until a fit's steps are reached, and afterwards; their rate; and rows of
+# the smallest batch. One step per batch at 0.01 learned nothing from 1,000 rows in ten parts.
 EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
 
 
@@ -53,7 +53,7 @@ def start(
     most: int | None,
     context: FitContext,
 ) -> SparseGP:
-    """The prior with room for functions, at most `most` of them."""
+    """Return the prior with room for at most `most` functions."""
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
     name = named_kernel(estimator.kernel, "rbf", context)
     kernel = kernels.resolve(name, data.n_inputs, variance=data.spread, dtype=dtype)
@@ -70,9 +70,9 @@ def start(
 
 
 def growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """The best q(f) of the functions that were learned, by a pass over all rows: as inducing points of the covariance, and of the mean where it has its own.
+    """Return the optimal q(f) of the learned functions, by a pass over all rows.
 
-    Where there is no time for the pass, q(f) stays as it was learned.
+    They become inducing points of the covariance, and of the mean if that has its own. Without time for the pass, q(f) stays as learned.
     """
     functions: Any = gp.approximation
     if int(functions.beta.used) == 0:
@@ -92,7 +92,7 @@ def _points(functions: InducingFunctions) -> Float[np.ndarray, "P D"]:
 
 
 def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
-    """`SparseGPRegressor.partial_fit`."""
+    """Implement `SparseGPRegressor.partial_fit`."""
     if target_transform(estimator.likelihood, estimator.target) is not None:
         raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
     if estimator.calibration is not None:
@@ -141,7 +141,7 @@ def _store(estimator: Any, before: Fitted, found: Fitted, losses: list[float], c
 
 
 def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
-    """Before the first row; its batches have at most as many rows as there are in the first call."""
+    """Return the model before the first row, with batches of at most the first call's rows."""
     learner, why = _learner(estimator, data.n_rows)
     likelihood, _ = started_sparse(estimator, learner, data)
     gp = start(estimator, data, likelihood, None, context)
@@ -159,7 +159,7 @@ def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
 def stream_of(
     estimator: Any, gp: SparseGP, learned: FitResult, data: TrainingData, context: FitContext
 ) -> Stream:
-    """What a `fit` leaves to go on from; from the model alone if no step was taken."""
+    """Return the state that a `fit` leaves for a stream; the model alone if no step was taken."""
     learner, _ = _learner(estimator, data.n_rows)
     key, dtype = context.learn_key, np.dtype(estimator.dtype)
     if learned.to_go_on is None or learned.n_iter == 0:
@@ -168,7 +168,6 @@ def stream_of(
 
 
 def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float]]:
-    """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
     of_stream = lambda n_steps: EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS
@@ -183,7 +182,7 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
 
 
 def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:
-    """What to say after these rows: of a shift, and of predictions of the last batch, which the model has seen, or of them, which it had not."""
+    """Return warnings of a shift, and of predictions of the last batch or of the new rows."""
     said = [shift_of(before, rows.X, rows.y)] if before.stream.n_steps > 0 else []
     if has_learned:
         last = found.stream.waiting
@@ -195,7 +194,7 @@ def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[
 
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
-    """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
+    """Return a learner of streams, with small batches. Raises TypeError for other learners."""
     learner, why = sparse_learner(estimator, 0, False)
     if not isinstance(learner, AbstractGrowing):
         raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")

@@ -1,14 +1,13 @@
-"""Few rows leave the hyperparameters θ of a kernel GP uncertain: its posterior is then a mixture over θ.
+"""Kernel GPs of few rows: a mixture over their uncertain hyperparameters θ.
 
-With the learner's normal prior, of standard deviation 1 about unconstrained numbers, the penalised negative log likelihood of Σρ rows is
+With the learner's normal prior, of standard deviation 1 for unconstrained numbers, the penalised negative log likelihood of Σρ rows is
 l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖², g = ∇L(θ̂), up to a constant: θ̂ minimises it. Let H = F + I, F the Fisher information of L. Then
-
     θ_s = θ̂ + H^(−½)ξ_s,   w_s ∝ exp(−l(θ_s) + ½‖ξ_s‖²),   ξ_s ~ N(0, I) in antithetic pairs,
 
-w_s at most their 90 % quantile. As H ≥ I, a direction of which the rows say nothing moves by 1. θ has the parameters of the kernel that train and the level of the noise.
+w_s at most their 90 % quantile. As H ≥ I, a direction without information moves by 1. θ contains the kernel's trainable parameters and the noise level.
 
-Targets are standardised by their own mean and variance. A new one of n + 1 equally distributed targets is on average (n + 1)/(n − 1) times as far from that mean,
-squared and in units of that variance, so all variances are multiplied by that, unless the noise was given.
+Targets are standardised by their own mean and variance. A new target of n + 1 equally distributed ones has on average (n + 1)/(n − 1) times the squared
+distance from that mean, in units of that variance. All variances are therefore multiplied by that factor, unless the noise was given.
 """
 
 import contextlib
@@ -29,15 +28,15 @@ from stochgp.posteriors import ExactKernelPosterior
 from stochgp.posteriors.mixture import MixturePosterior, exact_at
 
 FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 3, 64, 32
-# Rows up to which θ is drawn, and up to which it is if there are fewer than FEW_ROWS for each number: 300 rows of 20 inputs, whose 95 % intervals held 92.8 % without
-# draws. 350 rows of 10 inputs (diabetes) gained 0.005 nats for five times the seconds.
+# Rows up to which θ is drawn, and up to which it is drawn with fewer than FEW_ROWS rows per parameter: 300 rows of 20 inputs had 92.8 % in their 95 %
+# intervals without draws. 350 rows of 10 inputs (diabetes) gained 0.005 nats for five times the seconds.
 MOST_ROWS, MOST_ROWS_OF_MANY, FEW_ROWS = 200, 400, 20
-QUANTILE, LEAST_SHARE = 0.9, 1e-3  # of weights, cut above it; of the mean, left out below it
+QUANTILE, LEAST_SHARE = 0.9, 1e-3  # of weights, cut above it; of the mean, dropped below it
 STEP = 1e-5  # of finite differences of unconstrained parameters
 
 
 class Theta(NamedTuple):
-    """What trains in a kernel and in the level of its noise, as a vector x, and the rest of both."""
+    """The trainable parameters of a kernel and of its noise level as a vector, and the rest."""
 
     theta: Any
     rest: Any
@@ -52,13 +51,13 @@ class Theta(NamedTuple):
         return packed(self.theta)
 
     def at(self, x: Float[np.ndarray, " P"]) -> tuple[Any, float]:
-        """(The kernel, the level of the noise) of these numbers."""
+        """Return the kernel and the noise level for these numbers."""
         kernel, level = eqx.combine(unpacked_alike(x, self.theta), self.rest)
         return value_of(kernel), float(level)
 
 
 def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext) -> Any:
-    """The mixture around the θ̂ of `gp`, or the posterior as it is. The decision is recorded."""
+    """Return the mixture around the θ̂ of `gp`, or the posterior; record the decision."""
     reason, need = None, 0
     if not isinstance(posterior, ExactKernelPosterior) or grouped:
         reason = "others are drawn of an exact posterior, without groups"
@@ -86,7 +85,7 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
 
 
 def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, theta: Theta) -> Any:
-    """The mixture of the module's text; the posterior if hardly any θ_s has a factor."""
+    """Return the mixture over θ_s; the posterior if hardly any θ_s has a factor."""
     n, x = float(posterior.system.weight.sum()), theta.x
     xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
     xi = np.concatenate([xi, -xi])
@@ -94,7 +93,7 @@ def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, theta: Theta) -> Any
     away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
     c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
     parts = [_scaled(posterior, *theta.at(x + step), c) for step in away]
-    # Without c the likelihood is that of these parts and (c − 1)/2 times what they explain.
+    # The likelihood without c is the likelihood of these parts plus (c − 1)/2 times their explained sum.
     loss = [np.nan if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
     loss = loss + (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
     loss = np.where(np.isfinite(loss), loss, np.inf)
@@ -108,7 +107,7 @@ def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, theta: Theta) -> Any
 
 
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
-    """∇L of the posterior's rows at the θ of `gp`."""
+    """Return ∇L of the posterior's rows at the θ of `gp`."""
     system = posterior.system
     rows = Data(*map(np.asarray, (system.X, posterior.y, system.weight)))
     by = nlml_and_gradient(cast(gp, np.float64), rows).gradient
@@ -117,7 +116,7 @@ def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " 
 
 
 def information(posterior: ExactKernelPosterior, theta: Theta) -> Float[np.ndarray, "P P"]:
-    """F_ij = ½ tr(A⁻¹ ∂_iA A⁻¹ ∂_jA) + ½ Σ(ρ − 1) ∂_i log σ² ∂_j log σ², that of Σρ rows, by forward differences."""
+    """Return F_ij = ½ tr(A⁻¹ ∂_iA A⁻¹ ∂_jA) + ½ Σ(ρ − 1) ∂_i log σ² ∂_j log σ²."""
     system, x = posterior.system, theta.x
     X, noise, level = np.asarray(system.X, np.float64), system.row_noise, theta.at(x)[1]
     upper = lambda kernel: np.triu(dense.upper(kernel, X, np.float64))
@@ -136,6 +135,6 @@ def information(posterior: ExactKernelPosterior, theta: Theta) -> Float[np.ndarr
 def _scaled(
     posterior: ExactKernelPosterior, kernel: Any, level: float, c: float
 ) -> ExactKernelPosterior | None:
-    """For c k and c σ²; None where A has no factor."""
+    """Return the posterior for c k and c σ²; None if A has no factor."""
     with contextlib.suppress(ValueError):
         return exact_at(posterior, kernel.times(c), c * level)

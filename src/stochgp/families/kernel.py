@@ -67,63 +67,66 @@ from stochgp.posteriors import (
 from stochgp.results import RESULTS, FitResult
 from stochgp.warning import progress_printer
 
-MIN_SECONDS = 2.0  # of learning, compilation included: hyperparameters at their start are those of no data
+MIN_SECONDS = 2.0  # of learning, including compiling: starting hyperparameters ignore the data
 START_ROWS, MIN_START_ROWS = 1_000, 200
 # With a tolerance of 1e-3 the CRPS on pol was 7 % higher.
 START = FullBatch(spread=SPREAD, tolerance=1e-2)
-UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
+UPDATE_SEED = 0  # for the noise drawn for new rows, with the number of earlier rows
 
 
 @dataclass(eq=False, repr=False)
 class KernelGPRegressor(FamilyRegressor):
-    """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
+    """Gaussian process regression with any kernel and any number of rows.
+
+    `predict` returns the mean of the latent function, without noise.
 
     Parameters
     ----------
     kernel
         "auto" (compared on held-out rows: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a
-        kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why).
+        kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
     learner
-        "auto" (docs/methods/kernel_gp.md: what is learned by default), "loo", "vecchia", "bsgd", "full-batch", or a learner of
-        `stochgp.learners`; None = keep the hyperparameters given.
+        "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
+        `stochgp.learners`; None = keep the given hyperparameters.
     noise_variance
-        σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is learned; None = learned, from
+        σ², in the units of the model's targets (standardised if `standardize`): a value is kept, while the kernel is learned; None = learned, starting at
         a tenth of the targets' mean square, which `learner=None` keeps.
     solver
         "auto", "cholesky", "cg", "sgd", "sdd", "adasap", or a solver of `stochgp.solvers`.
     prediction : "auto", "global" or "local"
-        From all rows, or from the nearest ones of each new row.
+        From all rows, or from the rows nearest to each new row.
     n_samples : int
-        Functions that iterative solvers solve for with the mean and `update` keeps up to date; 0 = functions are solved for when they are drawn.
+        Function samples that iterative solvers solve for with the mean, and that `update` updates; 0 = samples are solved for when drawn.
     rotate_inputs : "auto" or bool
-        Whether the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
-        density (docs/methods/rotation.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
+        If True, the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
+        density (docs/methods/rotation.md). It needs a stationary kernel with one lengthscale for each input; `kernel_` then has a linear map.
         "auto": True if the kernel is given by its name.
     smiles
-        The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
-        out those that cannot be read (predictions NaN).
+        The table column with molecules, or a `data.Morgan`: Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` omits unreadable
+        molecules (predictions NaN).
     likelihood
-        "auto" (constant Gaussian noise, unless held-out rows say clearly otherwise: see docs/methods/row_noise.md), "gaussian", "student-t", or
-        `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
-        `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
+        "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
+        `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, with noise learned together with the kernel; or
+        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
     {shared}
 
     Attributes
     ----------
     kernel_
-        With its hyperparameters, on the data that the kernel sees.
+        The kernel with its hyperparameters, for the model's inputs.
     noise_variance_, nlml_
-        In units of the targets given; the first is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct.
+        In original target units; the noise is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`), the NLML per row exact with a direct
+        solver.
     converged_
-        The residual, measured on all rows, is within the tolerance of the plan.
+        True if the residual, measured on all rows, is within the planned tolerance.
     plan_
-        Decisions and reasons; `plan_["variance"]` says how standard deviations are computed.
+        Decisions and reasons; `plan_["variance"]` describes the computation of standard deviations.
     fit_report_
         Measured numbers of learning and solving, such as the relative residual of the solve.
     history_, n_iter_, fit_seconds_
-        What learning and solving met (docs/methods/history.md); steps; seconds.
+        Entries of learning and solving (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
-        Of the rows. A saved model holds the standardised training rows and targets.
+        Inputs and names. A saved model holds the standardised training rows and targets.
 
     Examples
     --------
@@ -156,10 +159,10 @@ class KernelGPRegressor(FamilyRegressor):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "KernelGPRegressor":
-        """Learn the hyperparameters from rows X [N, D] and targets y [N], and compute the posterior.
+        """Learn the hyperparameters from rows X [N, D] and targets y [N]; compute the posterior.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would be
-        exceeded. A fit that raises leaves the estimator as it was.
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would
+        be exceeded. After an error the estimator is unchanged.
 
         Parameters
         ----------
@@ -169,7 +172,7 @@ class KernelGPRegressor(FamilyRegressor):
         sample_weight
             Frequency weights ρ: a row has the noise variance σ²/ρ.
         groups
-            The group of each row, by numbers or text (days, patients): rows of a group are held out together, and left out together by leave-one-out learning.
+            The group of each row, as numbers or text (days, patients): rows of a group are held out, and left out by leave-one-out learning, together.
         checkpoint
             A file that is kept up to date. A killed fit, called again with the same data and settings, continues from it to the same result.
         callback
@@ -206,7 +209,7 @@ class KernelGPRegressor(FamilyRegressor):
     def _error_distribution(
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
     ) -> Dispersion | None:
-        """The distribution of errors; "auto" compares only if the noise was learned."""
+        """Return the error distribution; "auto" compares only if the noise was learned."""
         asked = Asked.of(self._likelihood, KERNEL).as_chosen(self._chosen_likelihood)
         keeps_noise = self.learner is None or self.noise_variance is not None
         if asked.name == AUTO and keeps_noise:
@@ -215,14 +218,13 @@ class KernelGPRegressor(FamilyRegressor):
         return error_distribution(asked, posterior, gp, data, context)
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
-        """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
+        """Add more rows to the posterior, by a solve that starts at the last solution.
 
-        Hyperparameters, solver, tiles, functions held, and what standardises inputs and targets stay those of
-        `fit`. So the result is the posterior that a fit of all rows at these hyperparameters would have, to the tolerance of its solve.
-        New columns' values are read as `predict` reads them. `n_rows_`, `converged_`, `nlml_` and `fit_report_["residual"]` are of all rows, and
-        `history_` gains what the solve met. The time that it takes is bounded by `time_limit`.
+        Hyperparameters, solver, tiles, function samples and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit
+        of all rows at these hyperparameters, to the tolerance of its solve. New columns are read as by `predict`. `n_rows_`, `converged_`, `nlml_` and
+        `fit_report_["residual"]` cover all rows, and `history_` gains the entries of the solve. `time_limit` bounds the time.
 
-        Raises ValueError or TypeError, in one line, for rows that cannot be used and for what would exceed `memory_limit`.
+        Raises ValueError or TypeError, in one line, for rows that cannot be used or that would exceed `memory_limit`.
         """
         check_is_fitted(self)
         budget = Budget.of(self.memory_limit)
@@ -237,7 +239,7 @@ class KernelGPRegressor(FamilyRegressor):
         with deadline.within(self.time_limit):
             fitted, solved = updated(self._fitted, rows, progress_printer(self.verbose), budget, key=key)
         if solved is not None and solved.result is RESULTS.interrupted:
-            raise KeyboardInterrupt  # the model stays that of the earlier rows
+            raise KeyboardInterrupt  # the model of the earlier rows stays
         self._fitted = fitted
         self.n_rows_ += len(rows)
         self.fit_report_ = self.fit_report_ | {"updates": n_updates}
@@ -253,7 +255,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
-        """The kernel with its hyperparameters, on the rows that it sees (standardised when `standardize=True`)."""
+        """The kernel with its hyperparameters, for the model's inputs."""
         if "_fitted" not in vars(self):
             raise AttributeError("kernel_ is there after fit")
         posterior = self._fitted.posterior
@@ -267,7 +269,7 @@ class KernelGPRegressor(FamilyRegressor):
 
 
 def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:
-    """The posterior at the learned hyperparameters; of a mixture its base."""
+    """Return the posterior at the learned hyperparameters, of a mixture its base."""
     return posterior.base if isinstance(posterior, MixturePosterior) else posterior
 
 
@@ -278,7 +280,7 @@ def learned_kernel_gp(
     data: TrainingData,
     context: FitContext,
 ) -> FitResult:
-    """The run of the learner, continued with rotated inputs if left-out rows prefer them; that of a network by the exact likelihood."""
+    """Return the learner's run, continued with rotated inputs or with a network's exact refit."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
     if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
         start = optimum_of_few(gp, data.source(False), context)
@@ -301,7 +303,7 @@ def learned_kernel_gp(
 
 
 def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:
-    """The model at the highest exact likelihood of up to 1,000 random rows, with the weak prior: where learning starts. With few rows it is `gp`."""
+    """Return the penalised optimum of up to 1,000 random rows as a start, `gp` for few rows."""
     order = np.random.default_rng(context.seed("start")).permutation(source.size)
     size = min(START_ROWS, source.size // 4)
     start = gp
@@ -312,7 +314,7 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
 
 
 def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context: FitContext) -> KernelGP:
-    """The kernel given, or of that name with starting values, or the one that predicts left-out rows best; and the noise at its start."""
+    """Return the given or named kernel, or the best on left-out rows, and the noise's start."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     asked = Asked.of(estimator._likelihood, KERNEL)
     noise = start_noise(asked, KERNEL, spread, estimator.dtype, estimator.noise_variance)

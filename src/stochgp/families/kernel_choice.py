@@ -1,4 +1,4 @@
-"""kernel="auto": the kernel that predicts rows best from their neighbours; and where lengthscales start."""
+"""The choice of kernel="auto" by predictions of rows from their neighbours; kernel starts."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,15 +26,15 @@ from stochgp.results import RESULTS
 USUAL = "matern32"
 CANDIDATES = (USUAL, "matern12", "matern52", "rbf", "matern32 + matern12")
 TRIAL = LeaveOneOut(n_neighbours=48, n_scored=1, n_centres=1024, epochs=4, searches=1)
-SCORED = 2048  # rows
-# Lengthscale of dates, in their standard deviations, where rows are judged one by one: from √D rows an hour apart are never found to be alike. Random fifths,
+SCORED = 2048  # scored rows
+# Lengthscale of dates, in their standard deviations, if rows are scored one by one: from √D, rows an hour apart are never found to be alike. Random fifths,
 # unit variance, NLPD and RMSE from √D and from here: traffic −0.82 and −3.63, .194 and .130; flights .290 and .258, .409 and .428; Tetouan −2.10 and −2.11;
 # steel −7.92 and −7.94; San Francisco the same.
 NEAR_IN_TIME = 0.05
 
 
 def kernel_called(name: str, n_inputs: int, *, variance: float, dtype: Any) -> kernels.AbstractKernel:
-    """The kernel of that name; of "a + b" the sum of a broad and a short term, lengthscales 2√D and √D/2, of half the variance each."""
+    """Return the named kernel; "a + b" has a broad (ℓ = 2√D) and a short term (√D/2)."""
     first, _, second = name.partition(" + ")
     start = lambda part, share: kernels.resolve(part, n_inputs, variance=share * variance, dtype=dtype)
     if not second:
@@ -44,7 +44,7 @@ def kernel_called(name: str, n_inputs: int, *, variance: float, dtype: Any) -> k
 
 
 def short_days(encoder: Any, n_rows: int, groups: Any) -> list[int]:
-    """Which columns are the days of dates, of rows that are judged one by one and by their neighbours: not up to 3,000, whose likelihood knows all pairs."""
+    """Return the columns with days of dates, for more than 3,000 rows without groups."""
     if groups is not None or n_rows <= FULL_BATCH_ROWS or not isinstance(encoder, TableEncoder):
         return []
     dates = {f"{rule.name}.days" for rule in encoder.columns if rule.kind == "time"}
@@ -52,7 +52,7 @@ def short_days(encoder: Any, n_rows: int, groups: Any) -> list[int]:
 
 
 def near_in_time(kernel: Any, days: list[int]) -> Any:
-    """The kernel with lengthscales of NEAR_IN_TIME in these columns; as it is where it has no lengthscale for each column of all."""
+    """Return the kernel with lengthscales of NEAR_IN_TIME in these columns, if it has ARD."""
     if not days or not isinstance(kernel, kernels.AbstractStationary) or kernel.active_dims is not None:
         return kernel
     lengthscale = np.array(value_of(kernel.lengthscale))
@@ -65,9 +65,9 @@ def near_in_time(kernel: Any, days: list[int]) -> Any:
 def best_kernel(
     start: Callable[[str], KernelGP], source: MemorySource, *, key: PRNGKeyArray
 ) -> tuple[str, str]:
-    """The name of the kernel, and the reason: Matérn 3/2, unless a rival is preferred to it.
+    """Return the name of the kernel and the reason: Matérn 3/2, unless another is preferred.
 
-    Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate; not finite where the trial was lost.
+    Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate; not finite if the trial failed.
     """
     X, rows, scores = source.inputs(), some_rows(source.size, SCORED), {}
     for name in CANDIDATES:
@@ -85,7 +85,7 @@ def _with_length(kernel: Any, length: float, dtype: Any) -> Any:
 
 
 def inputs_of(kernel: Any, smiles: Any = None, missing: str = "auto") -> Inputs:
-    """By the name or the kernel: fingerprints where nothing but Tanimoto kernels of all columns look at the inputs.
+    """Return fingerprints as inputs if only Tanimoto kernels of all columns use them.
 
     Raises ValueError for molecules, named by `smiles`, without the Tanimoto kernel, and for `missing="skip"` without molecules.
     """
@@ -108,12 +108,12 @@ def inputs_of(kernel: Any, smiles: Any = None, missing: str = "auto") -> Inputs:
 
 
 def with_level(kernel: AbstractKernel, variance: float, dtype: DTypeLike) -> AbstractKernel:
-    """k + c, from c = `variance`. T is positive for almost all pairs, so that functions have a level that the average of their values is not."""
+    """Return k + c, c = `variance` at the start: T > 0, so the level of f is not its average."""
     return kernel + Constant(positive(variance, dtype=dtype))
 
 
 def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:
-    """The kernel whose Tanimoto kernels take packed rows, or others."""
+    """Return the kernel with Tanimoto kernels for packed or unpacked rows."""
     if not _has_tanimoto(kernel):
         return kernel
 

@@ -1,4 +1,4 @@
-"""The posterior of a kernel GP: of all rows by a solve, or from the rows nearest to each point."""
+"""The posterior of a kernel GP: from all rows by a solve, or from the nearest rows."""
 
 from typing import Any
 
@@ -29,14 +29,14 @@ from stochgp.solvers.choice import choose_solver
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
-LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
-MAX_RESIDUAL = 0.5  # relative, of a solve that was cut: beyond that local prediction is better
+LOCAL_SECONDS = 2.5  # preparation of local prediction, including compiling
+MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond it prediction is local
+MAX_RESIDUAL = 0.5  # relative residual of a solve that was cut: beyond it local prediction is better
 NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # of `noise_floor`
 
 
 def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> None:
-    """Raise MemoryLimitError if the solve of all rows will not fit beside what learning leaves in use."""
+    """Raise MemoryLimitError if the solve of all rows would not fit after learning."""
     if _prediction(data, estimator)[0] == "global":
         left = 0 if estimator.learner is None else COMPILER_BYTES
         budget, sizes = context.budget.keeping(left), (data.n_rows, int(estimator.n_samples), data.n_inputs)
@@ -44,7 +44,7 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
-    """Seconds of a time limit that learning leaves to the posterior: a few for a quick one, None (the usual share) for a solve of many rows."""
+    """Return the seconds that learning leaves to the posterior; None = the usual share."""
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
         return None
     return min(LOCAL_SECONDS, deadline.left() / 2)
@@ -53,9 +53,9 @@ def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
 def kernel_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, *, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
-    """The posterior at the hyperparameters of `gp`, and how its system was solved; None for local prediction.
+    """Return the posterior at the hyperparameters of `gp`, and its solution; None if local.
 
-    If a solve of all rows would end too late, prediction is local; with `prediction="global"` the posterior is then that of 3,000 random rows.
+    If a solve of all rows would end too late, prediction is local. With `prediction="global"` the posterior then uses 3,000 random rows.
     """
     prediction, why = _prediction(data, estimator)
     if prediction == "local":
@@ -76,7 +76,7 @@ def kernel_posterior(
 
 
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
-    """("global" or "local", the reason)."""
+    """Return "global" or "local", and the reason."""
     if estimator.prediction != "auto":
         return estimator.prediction, AS_ASKED
     return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
@@ -85,7 +85,7 @@ def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
 def _global_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
-    """Raises TimeIsUpError without time for the solve, and TimeIsUpError or KeyboardInterrupt if it was cut far from the solution."""
+    """Return posterior and solution. Raises TimeIsUpError or KeyboardInterrupt if cut early."""
     if data.n_rows > SMALL:
         deadline.require()
     n_samples, typical = int(estimator.n_samples), None
@@ -119,14 +119,14 @@ def _global_posterior(
 def noise_floor(
     gp: KernelGP, data: TrainingData, near: Conditional, dtype: str
 ) -> tuple[KernelGP, float, str]:
-    """The model with a σ² for which systems can be solved, by which share typical variances of observations grow, and the reason.
+    """Return the model with a solvable σ², the growth of typical variances, and the reason.
 
-    If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
-    iterative solvers take more steps. σ² is therefore raised to the larger of two values, if it is smaller than that:
-    - 5 % of the median variance of f at some training rows, each predicted from its nearest other rows (`near`). So much is uncertain anyway:
-      standard deviations of observations grow by at most about 2.5 %.
-    - 3 times the rounding error of K, which is eps √N times the mean variance, less the variance of f that 95 % of these rows have given
-      their neighbours: so much a rough kernel's own small eigenvalues lie above rounding.
+    If the targets have no noise, the likelihood makes σ² as small as possible. The condition number of A = K + Σ is then large, and
+    iterative solvers take more steps. σ² is therefore raised to the larger of two values:
+    - 5 % of the median variance of f at some training rows, each predicted from its nearest other rows (`near`), which is the
+      existing uncertainty: standard deviations of observations grow by at most about 2.5 %.
+    - 3 times the rounding error of K, which is eps √N times the mean variance, less the variance of f that 95 % of these rows exceed
+      given their neighbours: small eigenvalues of a rough kernel exceed rounding by that much.
     """
     learned = float(gp.noise_variance)
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
@@ -147,9 +147,9 @@ def noise_floor(
 
 
 def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
-    """From neighbours, calibrated on fewer rows if time is short.
+    """Return the posterior from neighbours, calibrated on fewer rows if time is short.
 
-    Test rows are many too, and 64 or 128 neighbours cost a twentieth and a quarter of 256: the fewest that lose little are taken.
+    Since test rows may be many, and 64 or 128 neighbours cost a twentieth and a quarter of 256, the smallest number that loses little is used.
     """
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)

@@ -1,4 +1,4 @@
-"""Training rows predicted without themselves, from their neighbours, and the distribution of their errors."""
+"""Leave-one-out predictions of training rows, and the distribution of their errors."""
 
 import math
 from typing import Any
@@ -28,23 +28,23 @@ from stochgp.solvers.base import SMALL
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0
-SOME = 100  # rows that tell how small the noise is
+SOME = 100  # rows from which the size of the noise is estimated
 TYPICAL_ROWS = 1000
-TYPICAL = 1.4826  # standard deviations of a Gaussian in its median absolute deviation
+TYPICAL = 1.4826  # standard deviations of a Gaussian per median absolute deviation
 AS_BEFORE = "as an earlier fit chose"
-ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
-BYTES_PER_NUMBER = 64  # of trees, for each input of each row
+ROWS = 65_536  # left-out rows: half as many lost 0.01 nats on the flights, twice as many gained 0.001
+BYTES_PER_NUMBER = 64  # of trees, per input of each row
 
 
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
-    """Those that are left out, at most so many."""
+    """Return the rows to leave out, at most `most`."""
     return random_rows(n_rows, most, SEED).astype(np.int32)
 
 
 def clusters_of(
     source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
 ) -> tuple[Int[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """(The cluster of each of these rows, whose scores may be correlated; its frequency weight). X are the inputs of all."""
+    """Return cluster and frequency weight of each row; X are the inputs of all rows."""
     group = None if source.group is None else source.group[rows]
     return clusters(X[rows], group), source.weights()[rows]
 
@@ -52,14 +52,14 @@ def clusters_of(
 def left_out_scores(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
 ) -> Scores:
-    """log p of each of these rows given its neighbours."""
+    """Return log p of each of these rows given its neighbours."""
     return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
 
 
 def predicted_by_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
 ) -> Conditional:
-    """These rows, each given its neighbours among the rows of other groups. X are the inputs of all (`source.inputs()`)."""
+    """Return the conditional of each row given neighbours in other groups; X are all inputs."""
     with jax.enable_x64(True):
         near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
         return evaluate(gp, source, near, is_small(gp, source.on_host(rows[:SOME])))
@@ -68,19 +68,19 @@ def predicted_by_others(
 def beside_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
 ) -> Int32[np.ndarray, "P m"]:
-    """At most k neighbours of each of these rows, of other groups, and then the row itself."""
+    """Return at most k neighbours of each row, from other groups, followed by the row itself."""
     near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
     return np.concatenate([near, rows[:, None]], axis=1)
 
 
 def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
-    """Of the rows in float64 and the search of neighbours."""
+    """Return the bytes of the rows in float64 and the search of neighbours."""
     N, D = data.n_rows, data.n_inputs
     return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
 
 
 def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
-    """1,000 rows, each predicted from its neighbours; None if rows are few, or time or memory short."""
+    """Return predictions of 1,000 rows from neighbours; None for few rows, time or memory."""
     if data.n_rows <= SMALL or deadline.left() < OPTIONAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
@@ -90,7 +90,7 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
 
 
 def typical_error(near: Conditional) -> float:
-    """1.48 median |y_i − m_i|. With heavy tails it is far below the root-mean-square."""
+    """Return 1.48 median |y_i − m_i|, far below the root mean square for heavy tails."""
     return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))
 
 
@@ -102,13 +102,13 @@ def error_distribution(
     context: FitContext,
     held_out: Data | None = None,
 ) -> Dispersion | None:
-    """The distribution of errors; None = N(m, V), as the posterior has it.
+    """Return the distribution of errors; None = N(m, V) of the posterior.
 
-    "auto" takes the Student-t whose scale depends on the inputs if it clearly improves the log density of left-out rows over the Gaussian. For
-    transformed targets it compares a Gaussian of such a scale, unless the mean of T⁻¹(z) is sure to exist for any Student-t. The rows are those that learning
-    has `held_out`, or else some that the posterior, or their neighbours, predict without themselves. A noise model given by value keeps its s(x).
+    "auto" takes the Student-t with input-dependent scale if it clearly improves the log density of left-out rows over the Gaussian. For
+    transformed targets it compares a Gaussian with such a scale, unless the mean of T⁻¹(z) exists for any Student-t. The rows are the `held_out` rows of
+    learning, or else left-out rows predicted by the posterior or by their neighbours. A given noise model keeps its s(x).
 
-    Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
+    Raises ValueError, with both numbers, if the user's choice exceeds the memory limit.
     """
     name, why = asked.name, AS_BEFORE if asked.again else AS_ASKED
     chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
@@ -149,10 +149,10 @@ def error_distribution(
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
-    """Random rows.
+    """Return random rows with leave-one-out errors.
 
-    From all others if the posterior predicts them so and there are no groups, else from neighbours that stand in for all rows, with z² of mean 1, rows weighing
-    ρ, as calibrated variances have.
+    Errors are relative to all other rows if the posterior supports it and there are no groups. Otherwise neighbours replace all rows, and z² has the mean 1,
+    weighted by ρ, as for calibrated variances.
     """
     rows = some_rows(data.n_rows, ROWS)
     group, weight = (

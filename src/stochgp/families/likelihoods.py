@@ -1,4 +1,4 @@
-"""`likelihood=`: what each family takes and where that starts, counts as they are, and what `plan_` says of degrees of freedom."""
+"""The setting `likelihood=` of each family: valid values, starts, and counts."""
 
 import math
 from collections.abc import Callable
@@ -28,16 +28,16 @@ from stochgp.parameters import Frozen, frozen
 AUTO = "auto"
 KERNEL, FEATURE, SPARSE = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 START_NOISE = 0.1  # of the targets' mean square
-# Its bound from below, of the same: a kernel GP can interpolate, and is solved in float64 where rows are few.
+# Lower bound, times the same: a kernel GP can interpolate, and few rows are solved in float64.
 LEAST_NOISE = {KERNEL: 1e-10, FEATURE: NOISE_FLOOR, SPARSE: NOISE_FLOOR}
-START_DF, START_SHAPE = 4.0, 10.0  # of a Student-t; of a negative binomial
-COUNT_VARIANCE = 1.0  # that kernels of the logarithm of a rate start from
-LEAST_COUNT = 0.5  # the sum of counts is taken to be at least this
-LEAST_DF = 2.2  # below it the bound of ν governs standard deviations
+START_DF, START_SHAPE = 4.0, 10.0  # Student-t; negative binomial
+COUNT_VARIANCE = 1.0  # starting variance of kernels for the logarithm of a rate
+LEAST_COUNT = 0.5  # lower bound of the sum of counts
+LEAST_DF = 2.2  # below it the bound of ν determines standard deviations
 AT_BOUND = "; at its bound: standard deviations are governed by it, quantiles are not"
 
 
-# Of classes, and what a regressor takes apart, or puts around others.
+# Likelihoods of classes, and wrappers that regressors add themselves.
 NOT_SPARSE = (Bernoulli, Softmax, Shifted)
 KINDS: dict[str, type[AbstractLikelihood]] = {
     GAUSSIAN: Gaussian,
@@ -56,16 +56,16 @@ STARTS: dict[str, Callable[[AbstractNoise], AbstractLikelihood]] = {  # from con
 
 
 class Asked(NamedTuple):
-    """`likelihood=` taken apart."""
+    """The parsed setting `likelihood=`."""
 
-    name: str  # "auto", one of KINDS, or that of the class of another value
-    value: AbstractLikelihood | None = None  # that was given, and is learned from there on
-    df: float | None = None  # degrees of freedom that are not to be learned
-    again: bool = False  # whether the name is what an earlier fit chose
+    name: str  # "auto", one of KINDS, or the name of another class
+    value: AbstractLikelihood | None = None  # given by the user, and learned from there
+    df: float | None = None  # degrees of freedom that are not learned
+    again: bool = False  # True if an earlier fit chose the name
 
     @classmethod
     def of(cls, value: Any, family: str) -> "Asked":
-        """Raises ValueError for a name or a Student-t, and TypeError for a value, that the family does not take; the line says which family does."""
+        """Parse the setting. Raises ValueError or TypeError, naming the family that accepts it."""
         if isinstance(value, str):
             if value in KINDS and value not in NAMES[family]:
                 raise ValueError(f"likelihood {value!r} is of {SPARSE}; {family} has {quoted(NAMES[family])}")
@@ -90,26 +90,26 @@ class Asked(NamedTuple):
         )
 
     def as_chosen(self, name: str | None) -> "Asked":
-        """With the name that an earlier fit chose, as its `plan_` has it; None: the same."""
+        """Return the setting with the name that an earlier fit chose; None = unchanged."""
         return self if name is None else self._replace(name=name, again=True)
 
     @property
     def noise(self) -> AbstractNoise | None:
-        """Of the value given."""
+        """The noise of the given likelihood."""
         return getattr(self.value, "noise", None)
 
     @property
     def kind(self) -> type[AbstractLikelihood]:
-        """The class; of "auto" that where it starts."""
+        """The class; for "auto" the class at the start."""
         return KINDS.get(self.name, Gaussian) if self.value is None else type(self.value)
 
 
 def start_noise(
     asked: Asked, family: str, spread: float, dtype: str, given: float | None = None
 ) -> AbstractNoise:
-    """The noise of a likelihood; or the variance given, which nothing trains; or a tenth of the targets' mean square `spread`, to be learned.
+    """Return the likelihood's noise, a given fixed variance, or a tenth of `spread`, learned.
 
-    Raises ValueError for a variance that the dtype cannot hold, and where both are given.
+    `spread` is the targets' mean square. Raises ValueError for a variance that the dtype cannot hold, and if both are given.
     """
     if asked.noise is not None:
         if given is not None:
@@ -128,9 +128,9 @@ def start_noise(
 def started_sparse(
     estimator: Any, learner: AbstractLearner | None, data: TrainingData
 ) -> tuple[AbstractLikelihood, float]:
-    """A sparse regressor's likelihood of standardised targets at its start, or the one given; and the variance that kernels start from.
+    """Return a sparse regressor's starting likelihood, and the starting variance of kernels.
 
-    Raises ValueError for a likelihood that does not begin with Gaussian noise with a learner other than SVGP.
+    Raises ValueError if a learner other than SVGP has a likelihood that does not start with Gaussian noise.
     """
     asked = Asked.of(estimator._likelihood, SPARSE)
     if asked.name not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
@@ -147,7 +147,7 @@ def started_sparse(
 
 
 def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
-    """The logarithm of `mean`, or of the average count; 0 with `standardize=False`. Raises ValueError for a mean that is not positive."""
+    """Return log `mean`, the log average count, or 0. Raises ValueError for a mean ≤ 0."""
     mean = estimator.mean
     if mean is None and not estimator.standardize:
         return 0.0

@@ -1,4 +1,4 @@
-"""Rotation of the inputs: lengthscales along the eigenvectors of the average gradient outer product, if left-out rows gain."""
+"""Rotation of the inputs to the eigenvectors of the average gradient outer product."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.base import SMALL
 
 AUTO = "auto"  # `rotate_inputs=`: True if the kernel is given by name
-MIN_ROWS = 1000  # half of which judge, and D² numbers are learned
+MIN_ROWS = 1000  # half of them are scored, and D² numbers are learned
 MAX_ROUNDS = 5
-# Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
+# Share of ‖M‖² off its diagonal above which a rotation is tried. Between 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 MIN_CORRELATED = 0.01
-# Neighbourhoods, rows of each where slopes are taken, and rows beside its centre.
+# Neighbourhoods, rows per neighbourhood with slopes, and rows beside its centre.
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
-# Neighbourhoods and slopes if rows have groups: the rows beside a centre are of other groups.
+# Neighbourhoods and slopes if rows have groups: the rows beside a centre are from other groups.
 IN_GROUPS = 2048, 1
-SCORED = 4096  # other rows, by which two rotations are compared
+SCORED = 4096  # other rows, on which two rotations are compared
 TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
@@ -48,11 +48,11 @@ def rotate_inputs(
     source: MemorySource,
     context: FitContext,
 ) -> KernelGP | None:
-    """The model with rotated inputs if left-out rows prefer that, near its optimum; else None. `is_named`: the kernel was given by its name.
+    """Return the model with rotated inputs if that improves left-out predictions, else None.
 
-    A round takes M, the average gradient outer product of the fitted mean in units of the lengthscales, rotates the coordinates to its eigenvectors, at which
-    the kernel is still the same, and takes two steps of leave-one-out. It is kept if the log density of rows given their neighbours improves
-    (`prefer`), and another one follows. Ctrl-C ends the rounds, and the inputs stay as they are.
+    `is_named`: the kernel was given by its name. A round computes M, the average gradient outer product of the fitted mean in units of the lengthscales. It
+    rotates the coordinates to its eigenvectors, which does not change the kernel, and takes two leave-one-out steps. If the log density of rows given their
+    neighbours improves (`prefer`), the result is kept and another round follows. Ctrl-C ends the rounds, and the inputs stay unchanged.
     """
     rounds: list[tuple[KernelGP | None, int, str]] = []
     refusal = context.refusal(*_refusal(setting, is_named, learned, learner, source))
@@ -71,7 +71,7 @@ def rotate_inputs(
 
 
 def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP | None, int, str]]:
-    """(The model kept, None if no rotation is, the number of its rotations, why), round by round.
+    """Yield, for each round, the kept model or None, the number of its rotations, and why.
 
     A round whose gain is positive but not clear is followed by another, which is compared with the last model that was kept.
     """
@@ -106,7 +106,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
 def _refusal(
     setting: bool | str, is_named: bool, learned: FitResult, learner: AbstractLearner, source: MemorySource
 ) -> tuple[str | None, int]:
-    """(The reason why no rotation is tried, None if one can be; the bytes of the rounds)."""
+    """Return the reason against a rotation, or None, and the bytes of the rounds."""
     stays, reason = "lengthscales stay along the inputs: ", None
     if setting is False:
         reason = AS_ASKED
@@ -128,17 +128,17 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """M of these rows: of the mean given all rows, if they are few, else given the rows nearest to each."""
+    """Return M of these rows, for the mean given all rows if they are few, else nearest rows."""
     if source.size <= SMALL and not source.in_groups:
         return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, X, rows, NEIGHBOURS)
-    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
+    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # with the nearest beside the row
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
     return outer_products(gp, source, near, is_small(gp, source.on_host(rows[:SOME])), n_slopes)
 
 
 def _rotated(gp: KernelGP, M: Float[np.ndarray, "A A"]) -> KernelGP:
-    """The same model, its lengthscales along the eigenvectors of M."""
+    """Return the model with lengthscales along the eigenvectors of M."""
     metric = Metric.of(gp.kernel)
     assert metric is not None
     return KernelGP(metric.turned(np.linalg.eigh(M)[1]), gp.noise)

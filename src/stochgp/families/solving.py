@@ -1,4 +1,4 @@
-"""From hyperparameters to the posterior of a kernel GP: a solver is chosen, and solves; new rows are solved for from where the last solve ended."""
+"""Solves for the posterior of a kernel GP, and updates that start at the last solution."""
 
 import contextlib
 import dataclasses
@@ -53,11 +53,12 @@ from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
+# On pol, elevators and bike (noise standard deviations .037, .31, .006) RMSE was within 1 % at residuals of .022, .09, .005.
 TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `tolerances`
-SOME_ROWS = 100  # on which the variance of the kernel is looked at
+SOME_ROWS = 100  # rows for the variance of the kernel
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
-SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
+SAMPLES_TOLERANCE = 3.5  # factor for samples, of which 64 estimate a variance only to 18 %
 SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
@@ -65,9 +66,9 @@ MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 def choose(
     gp: KernelGP, data: TrainingData, solver: str | AbstractSolver, n_samples: int, context: FitContext
 ) -> Choice:
-    """The solver of the system at these hyperparameters. Raises MemoryLimitError, with both numbers, if none fits."""
+    """Choose the solver of the system. Raises MemoryLimitError, with both numbers, if none."""
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
-    if len(X) > SMALL:  # fewer rows are solved for in float64 whatever the noise
+    if len(X) > SMALL:  # fewer rows are solved in float64 for any noise
         noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.weight))
         noise_ratio = float(noise / mean_variance(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
     release()
@@ -87,12 +88,12 @@ def solved(
     typical_error: float | None = None,
     is_learned: bool = False,
 ) -> tuple[AbstractKernelPosterior, Solution]:
-    """The posterior at the hyperparameters of `gp`, and how its system was solved.
+    """Return the posterior at the hyperparameters of `gp`, and the solution of its system.
 
-    If these were learned, but not by the likelihood of all rows, variances are scaled by rows predicted without themselves and their groups, as far as time and
-    memory allow. `typical_error` is that of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
+    If these were learned, but not by the likelihood of all rows, variances are scaled with leave-one-out errors (by group), if time and memory allow.
+    `typical_error` is the error of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
 
-    Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
+    Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
     solver, dtype, need, why = choice
     is_direct, mesh, N = isinstance(solver, AbstractDirectSolver), context.mesh, len(data.y)
@@ -124,7 +125,7 @@ def solved(
     if calibrates and searched <= context.budget.free():
         with contextlib.suppress(TimeIsUpError), deadline.granted(CALIBRATION_SECONDS):
             posterior, context.report["variance_scale"] = calibrated(posterior, data.rows.group)
-    # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
+    # Relative residual of the mean on all rows; and 1.48 times the median error of rows predicted from their neighbours.
     context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
 
@@ -138,7 +139,7 @@ def _solved(
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    """By an iterative solver, which needs so many bytes; rows of K are kept in what it leaves."""
+    """Solve with an iterative solver that needs `need` bytes; the rest may hold rows of K."""
     X = system.X
     prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
     prior, draws = None, NoiseDraws((len(y),), (sample_key,))
@@ -171,7 +172,7 @@ def sampled_posterior(
     draws: NoiseDraws,
     information: float = 1.0,
 ) -> SampledKernelPosterior:
-    """The posterior from the solutions for the mean and for the functions of `prior`."""
+    """Return the posterior from the solutions for the mean and for the functions of `prior`."""
     weights = found.value[:, :1]
     return SampledKernelPosterior(
         system=system, weights=weights, explained=float(y @ np.asarray(weights, np.float64)[:, 0]), prior=prior,
@@ -187,7 +188,7 @@ def solved_directly(
     factor: Factor | None = None,
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """The posterior by a factor; a `factor` of the system saves its factorisation, and τ (`information`) what finds it."""
+    """Return the posterior by a factor; `factor` and `information` (τ) save computing them."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
     if factor is None and isinstance(solver, Cholesky):  # nothing is compiled for the size of A
         factor = factorised(system.upper)
@@ -197,7 +198,7 @@ def solved_directly(
         found = solver.solve(system.operator, b, tolerance, factor)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     posterior = ExactKernelPosterior(system, found.value, explained, solver, y)
-    vars(posterior)["factor"] = factor  # what its property would compute again
+    vars(posterior)["factor"] = factor  # its property would compute it again
     if information is None:
         return with_information(posterior), found
     return posterior.changed(information=information), found
@@ -210,17 +211,15 @@ def tolerances(
     typical_error: float | None = None,
     share: float = 1.0,
 ) -> Float[np.ndarray, " S"]:
-    """Relative residuals ‖b − Aα‖/‖b‖ to reach, of the mean first and then of each sample.
+    """Relative residuals ‖b − Aα‖/‖b‖ to reach, for the mean first and then for each sample.
 
         mean:     c t,  t = min(0.2 (σ / rms y)^¾, 0.1),  c = share · min(1, √(N/10,000))
         samples:  c · min(max(3.5 t, 0.03), 0.08)
 
-    An empirical rule: on pol, elevators and bike, with noise standard deviations of 0.037, 0.31 and 0.006, the RMSE on test rows was within 1 %
-    of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within 0.04 of that of exactly solved samples at 0.05. Smaller sets,
-    where it costs little, are solved more exactly.
+    The rule is empirical. Smaller sets are solved more exactly, because that costs little.
 
-    The tolerance of the mean is also at most 0.4 `typical_error` / rms y, the typical error being that of left-out rows: a residual of no
-    particular direction adds about its own size to the errors of predictions. Where tails are heavy most errors are far smaller than the noise.
+    The tolerance of the mean is also at most 0.4 `typical_error` / rms y, with the typical error of left-out rows: a residual without a
+    particular direction adds about its own size to the errors of predictions. With heavy tails most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
     mean = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
@@ -242,7 +241,7 @@ def run_solver(
     start: Array | None = None,
     enough: Float[np.ndarray, " S"] | None = None,
 ) -> Solution:
-    """`solve` with progress, and a warning where it does not reach the tolerance, nor, as far as the precision allows, `enough`."""
+    """Run `solve` with progress; warn if it reaches neither the tolerance nor `enough`."""
 
     def progress(entry: dict[str, float]) -> None:
         residual = f"{entry['residual']:.4f} ({'measured' if entry.get('measured') else 'estimated'})"
@@ -265,15 +264,15 @@ def run_solver(
     return found
 
 
-MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alone
+MIXTURE_ROWS = 1000  # beyond it, updates keep only the learned hyperparameters
 
 
 def updated(
     fitted: Fitted, rows: Data, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
-    """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
+    """Return the fitted model with the rows added, and the solution; None if it is local.
 
-    Raises ValueError where it would exceed the budget, and for a posterior without its targets.
+    Raises ValueError if it would exceed the budget, and for a posterior without its targets.
     """
     dtype = np.dtype(fitted.dtype)
     X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
@@ -288,7 +287,7 @@ def updated(
 
 
 def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPosterior) -> Fitted:
-    """With another posterior, and its noise."""
+    """Return the model with another posterior, and its noise."""
     observation = dataclasses.replace(fitted.observation, likelihood=Gaussian(posterior.noise))
     return dataclasses.replace(fitted, posterior=posterior, observation=observation)
 
@@ -310,7 +309,7 @@ def _grown(
 
 
 def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:
-    """The scale of the variances stays that of the fit."""
+    """Return the posterior with the rows added and the scale of the variances unchanged."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
     need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")
@@ -322,7 +321,7 @@ def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> Loca
 def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """By the factor of before with new rows, where there is one and room for two; else by a new one."""
+    """Extend the previous factor by new rows if there is one and room for two; else factorise."""
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
     factor: Factor | None = vars(posterior).get("factor")
     budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")

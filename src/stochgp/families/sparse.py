@@ -45,54 +45,55 @@ from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
-WIDE_JITTER = 1e-8  # of k(Z, Z) if all is in float64
+WIDE_JITTER = 1e-8  # of k(Z, Z) if all numbers are in float64
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
 @dataclass(eq=False, repr=False)
 class SparseGPRegressor(FamilyRegressor):
-    """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
+    """Gaussian process regression with few inducing points.
 
-    Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
-    `mean` the mean count that f starts from, 1 with standardize=False.
+    `predict` returns the mean of the latent function, without noise. Counts are not standardised. Their latent function is the logarithm of their mean:
+    `predict` returns the mean e^f, `kernel` is for f, and `mean` is the prior mean count, 1 with standardize=False.
 
     Parameters
     ----------
     kernel
-        "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
-        `stochgp.kernels`, deep ones included.
+        "auto" (Matérn 3/2; RBF for functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
+        `stochgp.kernels`, including deep kernels.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
-        "svgp": mini-batches, and with up to 1,000 rows of Gaussian noise as "sgpr"; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
-        ascent. Functions of the last two grow from the rows, so they can learn from a stream. With Gaussian noise each `fit` ends with the best q(f) of all rows.
+        "svgp": mini-batches, or "sgpr" for up to 1,000 rows with Gaussian noise; "sgpr": the collapsed bound of all rows by L-BFGS;
+        "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so that they can
+        learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
     n_inducing : int
-        Inducing points; all rows where there are fewer.
+        Inducing points; all rows if there are fewer.
     n_inducing_mean
-        Points of the mean. Of "svgp" and "sgpr" with constant Gaussian noise: 4,096, 2,048 or 1,024, of which the inducing points are the first and random rows the
-        others, as time and memory allow (None), or so many; 0 = the inducing points. The mean is then solved for in closed form, the covariance stays that of the
-        inducing points (docs/methods/sparse.md). Functions of the mean of "svdgp"; None = 8 for each of the covariance.
+        Points of the mean. For "svgp" and "sgpr" with constant Gaussian noise: None = 4,096, 2,048 or 1,024, as time and memory allow, first the inducing
+        points and then random rows; a number = that many; 0 = the inducing points. The mean is then solved in closed form, with the covariance of the inducing
+        points (docs/methods/sparse.md). For "svdgp": functions of the mean; None = 8 per function of the covariance.
     likelihood
-        "auto" (constant Gaussian noise, unless rows predicted without themselves say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
-        "student-t"; for counts "poisson" and "negative-binomial"; or a value of
-        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
-        transformed, and everything is said in their units.
+        "auto" (constant Gaussian noise, unless leave-one-out errors clearly favour another distribution: see docs/methods/row_noise.md), "gaussian",
+        "student-t"; for counts "poisson" and "negative-binomial"; or an object of
+        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(likelihood, transform)`: the real
+        targets are transformed, and results are in their original units.
     learner
-        "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
+        "auto" = the approximation's own, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
     {shared}
 
     Attributes
     ----------
     kernel_, likelihood_
-        With what was learned; the kernel on the data that it sees.
+        The learned kernel, for the model's inputs, and the learned likelihood.
     noise_variance_, elbo_
-        In units of the targets given: of Gaussian and Student-t noise; a lower bound of the log marginal likelihood per datum.
+        In units of the original targets: Gaussian or Student-t noise; a lower bound of the log marginal likelihood per datum.
     converged_
-        As the learner's docstring says, False when a budget ended the run.
+        See the learner's docstring; False if a limit ended the run.
     plan_
         Choices and reasons.
     history_, n_iter_, fit_seconds_
         A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
-        Of the rows; names where they come in data frames. A saved model holds no training row but those that serve as inducing points.
+        Inputs and names, the latter for data frames. A saved model holds only training rows that are inducing points.
 
     Examples
     --------
@@ -123,14 +124,14 @@ class SparseGPRegressor(FamilyRegressor):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "SparseGPRegressor":
-        """Learn q(u), the inducing points and the hyperparameters from rows X [N, D] and targets y [N].
+        """Learn q(u), inducing points and hyperparameters from rows X [N, D] and targets y [N].
 
         Raises as `KernelGPRegressor.fit`, which describes the parameters.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            As of `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
         """
         with open_fit(self, checkpoint, callback) as context:
             asked = Asked.of(self._likelihood, SPARSE)
@@ -156,15 +157,15 @@ class SparseGPRegressor(FamilyRegressor):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
         """Learn from the next rows of a stream: "svdgp" and "ivsgpr" only.
 
-        After a `fit` it goes on where that ended: from its functions, its optimiser's state and its learning rate, with all rows so far as the N of
-        the bound. Without one, its first call sets what a `fit` does: how inputs and targets are standardised, and the size of the batches,
-        `batch_size`, or the number of rows, but 64, where these are fewer. Functions grow from the rows until there are as many as there is room
-        for, hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 40 up to 2,048 in
-        all and 4 later, at a rate of 0.05; after a `fit` 1) are taken on it. So the model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
-        the same bits. Predictions are of q as the steps left it, not of the optimum that a `fit` ends with. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
+        After a `fit` it continues with its functions, its optimiser's state and its learning rate, with all rows so far as the N of the bound. Otherwise the
+        first call standardises inputs and targets and sets the size of the batches: `batch_size`, or the number of rows if smaller, but at least 64. Functions
+        grow from the rows while there is room, hyperparameters keep adapting, and memory stays constant. Rows wait until a batch is full; then `epochs` steps
+        are taken on it (None = 40 up to 2,048 in all and 4 later, at a rate of 0.05; after a `fit` 1). So the model depends on the rows and their order, not
+        on the portions after the first call, and a saved and loaded model continues with the same bits. Predictions use q after the steps, not the
+        optimum of a `fit`. Afterwards `n_rows_` counts the rows learned from, `history_` covers this call, and there is no `elbo_`, as earlier rows are gone.
 
-        Warns (ConvergenceWarning) of rows that are on average far from the first ones, of rows that are predicted worse than by a constant, and of
-        intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which wants rows that are set aside.
+        Warns (ConvergenceWarning) about rows that are on average far from the first ones, rows that are predicted worse than by a constant, and
+        intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which needs rows that are set aside.
         """
         with restored_on_error(self):
             growing.partial_fit(self, X, y, sample_weight)
@@ -172,17 +173,17 @@ class SparseGPRegressor(FamilyRegressor):
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
-        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        """The learned kernel, for the model's inputs (standardised if `standardize=True`)."""
         return kernel_of(self)
 
     @property
     def elbo_(self) -> float:
-        """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
+        """A lower bound of the log marginal likelihood per datum, in target units."""
         return bound_of(self)
 
     @property
     def likelihood_(self) -> AbstractLikelihood:
-        """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
+        """The learned likelihood of the standardised targets, or of counts as they are."""
         if "_fitted" not in vars(self):
             raise AttributeError("likelihood_ is there after fit")
         found = self._fitted.observation.likelihood
@@ -215,7 +216,7 @@ class SparseGPRegressor(FamilyRegressor):
         return start(self, data, likelihood, variance, context, jitter=jitter)
 
     def _posterior(self, gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-        """q(f) with the optimal q(u) of all rows, if there is time for a pass."""
+        """Return q(f) with the optimal q(u) of all rows, if there is time for a pass."""
         if self._grows:
             return growing.growing_posterior(gp, data, context)
         posterior = variational_posterior(gp, data, context)
@@ -231,7 +232,7 @@ class SparseGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """The distribution of errors: "auto" compares by rows that are left out in closed form, of the optimal q(u)."""
+        """Return the error distribution; "auto" compares on leave-one-out errors."""
         if asked.name != AUTO:
             return None
         if isinstance(posterior.process, DecoupledProcess):
@@ -247,7 +248,7 @@ class SparseGPRegressor(FamilyRegressor):
 
 
 def _with_noise_of(posterior: VariationalPosterior, likelihood: Any) -> AbstractLikelihood:
-    """The likelihood with the noise of a mean with points of its own."""
+    """Return the likelihood with the noise of a decoupled mean."""
     if posterior.noise is None:
         return likelihood
     level = revalued(likelihood.noise.level, posterior.noise)

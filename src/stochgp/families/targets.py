@@ -1,4 +1,4 @@
-"""Targets of regressors: their kind, the transform before they are standardised, and a fitted prior mean."""
+"""Targets of regressors: their kind, their transform, and a fitted prior mean."""
 
 import dataclasses
 from typing import Any
@@ -18,12 +18,12 @@ from stochgp.tables.targets import REAL, FileTargets, refuse_no_counts
 from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
-CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
-POSITIVE_CANDIDATES = ("log", "box-cox")  # further ones, if all targets are positive
+CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # candidates of "auto"
+POSITIVE_CANDIDATES = ("log", "box-cox")  # further candidates if all targets are positive
 
 
 def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
-    """The transform that `likelihood=` and `target=` ask for: a transform, "auto", or None. Raises ValueError if both ask for one."""
+    """Return the transform of `likelihood=` or `target=`. Raises ValueError if both set one."""
     of_target = TARGETS[target]
     if not isinstance(likelihood, Warped):
         return None if of_target is None else as_transform(of_target)
@@ -35,14 +35,14 @@ def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | 
 
 
 def untransformed(likelihood: Any) -> Any:
-    """`likelihood=` of the targets once they are transformed."""
+    """Return the setting `likelihood=` for the transformed targets."""
     return likelihood.likelihood if isinstance(likelihood, Warped) else likelihood
 
 
 def standardised(
     rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
-    """The data of these rows, standardised as the estimator's settings say; less a fitted mean if `mean` is "linear" or "trees"."""
+    """Return the data, standardised as set; less a fitted mean if `mean` is its name."""
     settings = bool(estimator.standardize), estimator.dtype, leaves_inputs
     standardize, dtype, leaves = settings
     if not isinstance(mean, str):
@@ -63,7 +63,7 @@ def transformed(
     leaves_inputs: bool,
     context: FitContext,
 ) -> TrainingData:
-    """The data with transformed targets. A number as `mean` is one of the targets as given.
+    """Return the data with transformed targets. A numeric `mean` is in original units.
 
     Raises ValueError, naming a target, for targets that the transform does not take.
     """
@@ -84,13 +84,13 @@ def transformed(
 
 
 def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
-    """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
+    """Return counts with standardised inputs. Raises ValueError for other targets."""
     refuse_no_counts(rows.y)
     return TrainingData.of(rows, standardize, None, dtype, leaves_targets=True)
 
 
 def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> FileTargets:
-    """How a column of files becomes targets. Raises ValueError for a transform that would have to learn from them."""
+    """Return the rule for targets in files. Raises ValueError for a transform with parameters."""
     if wanted is None:
         return REAL
     if not isinstance(wanted, Log):
@@ -101,7 +101,7 @@ def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> Fil
 
 
 def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
-    """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
+    """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
     T = found.rule.transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.weight) if whole else found.of_targets.mean[0]
@@ -112,7 +112,7 @@ def transformed_files(data: TrainingData, found: FileSource, context: FitContext
 def _fitted_transform(
     wanted: AbstractTransform | str, rows: Data, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
-    """The transform with its parameters; None if "auto" finds none that clearly gains on rows that it was not fitted to."""
+    """Return the fitted transform; None if "auto" finds no clear gain on held-out rows."""
     chooses = isinstance(wanted, str)
     if isinstance(wanted, AbstractTransform):
         wanted.check(rows.y)

@@ -1,6 +1,6 @@
-"""What the sparse regressor and classifier share: where their models start, and their posterior.
+"""Shared starts and posteriors of the sparse regressor and classifier.
 
-Its mean is solved for at many more points than were learned, where the noise is Gaussian, and time and memory allow it.
+With Gaussian noise the mean is solved at many more points than were learned, if time and memory allow.
 """
 
 import dataclasses
@@ -39,18 +39,18 @@ from stochgp.variational import (
 )
 from stochgp.variational.decoupled_mean import BLOCK
 
-LATE = "as it was"  # q(u), where there is no time for the pass
+LATE = "as it was"  # q(u), if there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs
-CLOSING_JITTER = 1e-8  # of k(Z, Z), where q(u) is found in float64
+CLOSING_JITTER = 1e-8  # of k(Z, Z), when q(u) is computed in float64
 
 NAME = "n_inducing_mean"
 AS_LEARNED = "the functions that were learned for it; the mean is the best one of all rows"
-SIZES = (4096, 2048, 1024)  # points, the first that time and memory allow
-MAX_PRODUCTS = 2e11  # rows times squared points: about 8 s, a sixth of what learning takes
-# Of the noise that was learned, which holds what few points could not explain: on kin40k a quarter of it made RMSE .131 for .143.
+SIZES = (4096, 2048, 1024)  # points, the first number that time and memory allow
+MAX_PRODUCTS = 2e11  # rows times squared points: about 8 s, a sixth of the learning time
+# Of the learned noise, which includes errors of few points: on kin40k a quarter of it made RMSE .131 for .143.
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
-ROWS = 2048  # left out to choose among these
-LEAST = 1e-3  # of the noise that was learned, which is kept at least
+ROWS = 2048  # left-out rows for this choice
+LEAST = 1e-3  # minimum share of the learned noise
 
 
 def start(
@@ -62,7 +62,7 @@ def start(
     *,
     jitter: float | None = None,
 ) -> SparseGP:
-    """The model before learning: a kernel of this `variance`, inducing points at centres of clusters."""
+    """Return the model before learning, with inducing points at centres of clusters."""
     dtype, n_rows = np.dtype(estimator.dtype), data.n_rows
     name = named_kernel(estimator.kernel, USUAL, context)
     kernel = kernels.resolve(name, data.n_inputs, variance=variance, dtype=dtype)
@@ -77,7 +77,7 @@ def start(
 
 
 def named_kernel(given: Any, usual: str, context: FitContext) -> Any:
-    """The kernel given, or the name of the usual one in place of "auto"."""
+    """Return the given kernel, or the name of the usual one for "auto"."""
     if not (isinstance(given, str) and given == "auto"):
         return given
     context.record("kernel", usual, "the usual one of this approximation")
@@ -85,7 +85,7 @@ def named_kernel(given: Any, usual: str, context: FitContext) -> Any:
 
 
 def refuse_fingerprints(estimator: Any) -> None:
-    """Raise ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
+    """Raise ValueError for the Tanimoto kernel and for `missing="skip"`."""
     if inputs_of(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
         raise ValueError(
             "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
@@ -93,9 +93,10 @@ def refuse_fingerprints(estimator: Any) -> None:
 
 
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """q(f), and the bound of all rows, which is recorded. With Gaussian noise q(u) is the optimum of all rows, which mini-batches only come near.
+    """Return q(f), and record the bound of all rows.
 
-    Without time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
+    With Gaussian noise q(u) is the optimum of all rows, which mini-batches only approach. Without time for a pass over the rows, q(u) stays as learned, and
+    the bound is unknown.
     """
     is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
     try:
@@ -118,7 +119,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
         known = f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
     if is_sample:
         context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, known)
-    # Nats per row in target units, of all rows, in float64; the standard error is that of expectations, by independent scrambles of their points.
+    # Nats per row in target units, of all rows, in float64; the standard error is that of estimated expectations, from independent scrambles.
     context.report["elbo"] = bound.value - float(np.log(data.scale)) + data.log_slope
     if bound.stderr > 0:
         context.report["elbo_stderr"] = bound.stderr
@@ -126,20 +127,20 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
 
 
 def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
-    """With its parameters in float64, as q(f) has them."""
+    """Return the likelihood with parameters in float64, as in q(f)."""
     with jax.enable_x64(True):
         return cast(gp.likelihood, np.float64)
 
 
 def kernel_of(estimator: Any) -> kernels.AbstractKernel:
-    """`kernel_`, in the estimator's dtype. Raises AttributeError before a fit."""
+    """Return `kernel_`, in the estimator's dtype. Raises AttributeError before a fit."""
     if "_fitted" not in vars(estimator):
         raise AttributeError("kernel_ is there after fit")
     return cast(estimator._fitted.posterior.kernel, estimator.dtype)
 
 
 def bound_of(estimator: Any) -> float:
-    """`elbo_`. Raises AttributeError before a fit, and after one that a limit ended before the bound was known."""
+    """Return `elbo_`. Raises AttributeError if there was no fit, or a limit ended it early."""
     found = vars(estimator).get("fit_report_", {}).get("elbo")
     if found is None:
         raise AttributeError("elbo_ is there after a fit that no limit ended early")
@@ -147,7 +148,7 @@ def bound_of(estimator: Any) -> float:
 
 
 def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate]:
-    """(The model with the best q(u) that a pass finds, its bound per row)."""
+    """Return the model with the optimal q(u) of a pass, and its bound per row."""
     if not isinstance(gp.likelihood, Gaussian):
         return gp, agreed(bound_of_all(gp, source))
     wide = cast(gp, np.float64)
@@ -166,10 +167,7 @@ def with_decoupled_mean(
     context: FitContext,
     points: Float[np.ndarray, "P D"] | None = None,
 ) -> VariationalPosterior:
-    """The posterior with a mean from `points`; None: from `asked` points, None = as many as pay.
-
-    Rows of groups do not say how large the noise is: it stays.
-    """
+    """Return the posterior with a mean from `points`, or from `asked` points (None: by size)."""
     base = typing.cast(InducingProcess, posterior.process)
     made: Any = None
     if points is None:
@@ -194,19 +192,19 @@ def with_decoupled_mean(
     with jax.enable_x64(True):
         room = padded_size(
             len(points)
-        )  # of few sizes, with weights of 0: models of nearby sizes share their programs
+        )  # padded to few sizes, with weights of 0: models of similar sizes share their programs
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
         process = DecoupledMean(base, *map(on_device, parts))
     wide = dataclasses.replace(posterior, process=process)
-    vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; no part of a file
+    vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; not saved
     context.record(NAME, size, why)
-    # Of the noise variance that was learned: the lowest error of left-out rows.
+    # Share of the learned noise variance with the lowest error of left-out rows.
     context.report["mean_noise"] = share
     return wide
 
 
 def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitContext) -> tuple[int, str]:
-    """(The number of points, 0 for the inducing points alone; why)."""
+    """Return the number of points, 0 for the inducing points alone, and the reason."""
     M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
         return 0, AS_ASKED
@@ -224,7 +222,7 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitConte
 
 
 def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:
-    """The points and random rows, others than `some_rows`: `size` in all."""
+    """Return `size` points: the given ones and random rows other than `some_rows`."""
     if size == 0:
         return points
     order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
@@ -238,7 +236,7 @@ def _peak_bytes(size: int) -> int:
 def _solved(
     equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
 ) -> tuple[float, NormalEquations, float] | str:
-    """(Share of the noise, the solution with it, the noise of an observation by left-out rows); why not, where the inducing points alone err less."""
+    """Return noise share, solution and observation noise, or the reason to keep the base mean."""
     learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned

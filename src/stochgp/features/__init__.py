@@ -1,4 +1,4 @@
-"""Feature maps: φ with φ(x)·φ(z) ≈ k(x, z), so that a GP costs O(N M²)."""
+"""Feature maps φ with φ(x)·φ(z) ≈ k(x, z), so that a GP costs O(N M²)."""
 
 from .base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, Sum, kmeans_landmarks
 from .base import choose_landmarks as choose_landmarks

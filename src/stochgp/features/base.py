@@ -1,4 +1,4 @@
-"""Feature maps: their interface, the linear one, Nyström features, networks, and sums and compositions of maps."""
+"""The interface of feature maps; linear, Nyström and network features; sums, compositions."""
 
 import abc
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
-BLOCK = 256  # rows of a program of `on_host`
+BLOCK = 256  # rows of one compiled program in `on_host`
 
 
 class AbstractFeatureMap(eqx.Module):
-    """φ: rows X [N, D] ↦ Φ [N, M], the whole scale included: φ(x)·φ(z) ≈ k(x, z).
+    """A map of rows X [N, D] to features Φ [N, M] with φ(x)·φ(z) ≈ k(x, z).
 
-    Rows are mapped independently of one another, in their own dtype. A map is not a kernel.
+    The features include the scale of k. Rows are mapped independently, in their own dtype. A map is not a kernel.
     """
 
     @property
@@ -34,7 +34,7 @@ class AbstractFeatureMap(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """The features of each row."""
+        """Return the features of each row."""
 
 
 def check_rows(X: Array, n_inputs: int) -> None:
@@ -46,7 +46,7 @@ def check_rows(X: Array, n_inputs: int) -> None:
 
 
 class Linear(AbstractFeatureMap):
-    """φ(x) = (1, x₁, …, x_D)/√(D + 1), the features of Bayesian linear regression. Nothing in it trains.
+    """φ(x) = (1, x₁, …, x_D)/√(D + 1), for Bayesian linear regression. Nothing trains.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ class Linear(AbstractFeatureMap):
         return jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) / self.n_features**0.5
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
-        """φ in NumPy and float64, without compiling."""
+        """Return φ in NumPy and float64, without compiling."""
         return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / self.n_features**0.5
 
 
 def on_host(features: AbstractFeatureMap, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
-    """φ in float64 on the host, of linear features without compiling, of others by blocks of one program."""
+    """Return φ in float64 on the host; nonlinear features use blocks of one compiled program."""
     if isinstance(features, Linear):
         return features.on_host(X)
     blocks = [filled_up(X[i : i + BLOCK], BLOCK) for i in range(0, len(X), BLOCK)]
@@ -84,16 +84,16 @@ def _block(features: AbstractFeatureMap, X: Any) -> Array:
 
 
 class Network(AbstractFeatureMap):
-    """φ(x) = network(x), for any Equinox module or function of one row x [D] that returns z [M].
+    """Features φ(x) = network(x), for any Equinox module or function of one row x [D].
 
-    The kernel is linear in the network's output. Raises ValueError if D is not known, or if the network does not map [D] to one axis [M].
+    The network returns z [M], and the kernel is linear in z. Raises ValueError for an unknown D, or if the network does not map [D] to one axis [M].
 
     Parameters
     ----------
     network : callable
         An Equinox module or a function of one row. Floating arrays in it train, unless it is `frozen`.
     n_inputs : int or None
-        D. None: the network's attribute `n_inputs`, `in_size` or `in_features`, as in this package and in Equinox.
+        D. None = the network's attribute `n_inputs`, `in_size` or `in_features`, as in this package and in Equinox.
     """
 
     network: Callable[[Array], Array]
@@ -124,7 +124,7 @@ def _find_n_inputs(network: Any) -> int:
 
 
 def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
-    """M of a network [n_inputs] ↦ [M], without computing anything. Raise ValueError unless the output is one axis of numbers."""
+    """Return M of a network [n_inputs] ↦ [M]. Raise ValueError unless the output is one axis."""
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(network) if eqx.is_inexact_array(leaf)]
     row = jax.ShapeDtypeStruct((n_inputs,), dtypes[0] if dtypes else jnp.float32)
     try:
@@ -140,12 +140,12 @@ def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
 
 
 def _as_map(features: Any) -> AbstractFeatureMap:
-    """A feature map as it is; a network with a known number of inputs as a map."""
+    """Return a feature map unchanged; wrap a network with a known number of inputs."""
     return features if isinstance(features, AbstractFeatureMap) else Network(features)
 
 
 class Scaled(AbstractFeatureMap):
-    """√variance · φ(x): the kernel is multiplied by the trainable `variance`.
+    """Features √variance · φ(x): the trainable `variance` multiplies the kernel.
 
     Parameters
     ----------
@@ -167,14 +167,14 @@ class Scaled(AbstractFeatureMap):
 
 
 class Composed(AbstractFeatureMap):
-    """φ(g(x)): features of a network's output, such as Fourier features for a stationary deep kernel. Both train.
+    """Features φ(g(x)) of a network's output, such as a stationary deep kernel. Both train.
 
     Parameters
     ----------
     network : feature map
         g, or a network with a known number of inputs (`Network`).
     features : feature map
-        φ, of as many inputs as g has outputs: ValueError for another number.
+        φ, with as many inputs as g has outputs: ValueError for another number.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -196,12 +196,12 @@ class Composed(AbstractFeatureMap):
 
 
 class Sum(AbstractFeatureMap):
-    """[left(x), right(x)]: the features side by side, so the kernel is the sum of the two kernels.
+    """Concatenated features [left(x), right(x)], for the sum of the two kernels.
 
     Parameters
     ----------
     left, right : feature map
-        Of the same rows, or networks with a known number of inputs (`Network`).
+        Maps of the same rows, or networks with a known number of inputs (`Network`).
     """
 
     left: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -216,7 +216,7 @@ class Sum(AbstractFeatureMap):
 
 
 class Nystrom(AbstractFeatureMap):
-    """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D], for any kernel.
+    """Nyström features φ(x) = L⁻¹ k(U, x), LLᵀ = k(U, U) + εI, with landmarks U [M, D].
 
     φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) is at most k on the diagonal, and k at the landmarks up to ε. The landmarks are frozen, the kernel trains.
 
@@ -244,7 +244,7 @@ class Nystrom(AbstractFeatureMap):
     def init(
         cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
     ) -> "Nystrom":
-        """The map whose landmarks are `n_features` of the rows of X, drawn uniformly."""
+        """Return the map with `n_features` rows of X as landmarks, drawn uniformly."""
         return cls(kernel, choose_landmarks(X, n_features, key=key))
 
     @property
@@ -272,14 +272,14 @@ def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """The centres of k-means clusters of X: slower than a draw, and better for few landmarks. Raises ValueError if X has fewer rows.
+    """Return the centres of k-means clusters of X: slower and better than a draw for small M.
 
     Parameters
     ----------
     X, n_landmarks, key : array [N, D], int, PRNG key
         The rows; M, from 1 to N; the key of the starting centres.
     """
-    from sklearn.cluster import KMeans  # half a second to load, for this alone
+    from sklearn.cluster import KMeans  # takes half a second to load, and is used only here
 
     _check_enough(X, n_landmarks)
     seed = seeds.seed_of(seeds.split(key, 2)[1])[0] % (2**31 - 1)

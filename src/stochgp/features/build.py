@@ -1,4 +1,4 @@
-"""A feature map from its name."""
+"""Construction of feature maps from names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def resolve(
     limits: Float[np.ndarray, "2 D"] | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> AbstractFeatureMap:
-    """The feature map of `spec`, for rows of `n_inputs` standardised inputs.
+    """Return the feature map of `spec`, for rows of `n_inputs` standardised inputs.
 
     | spec | features φ | `kernel` | M, unless `n_features` is given |
     |---|---|---|---|
@@ -43,11 +43,11 @@ def resolve(
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
     | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
     | "attention" | the attention network | None or "linear" | 32, its width |
-    | a network | z of anything that maps one row to one axis | None or "linear" | its own |
+    | a network | its output z for one row, with one axis | None or "linear" | its own |
     | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
-    | a feature map | as it is | None | its own |
+    | a feature map | unchanged | None | its own |
 
-    Raises ValueError for an unknown name (naming the nearest one) and for options that contradict one another, TypeError for another type of `spec`.
+    Raises ValueError for an unknown name (naming the nearest one) and for contradictory options, TypeError for another type of `spec`.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ def resolve(
     kernel, n_features : str, kernel or None; int or None
         The approximated kernel of the rows, or of the network's output z, and M. A network with a linear kernel has as many features as outputs.
     n_inputs, key, dtype : int, PRNG key, dtype
-        D; the key of weights, frequencies, hashes and landmarks; the dtype of the parameters and draws made here.
+        D; the key for weights, frequencies, hashes and landmarks; the dtype of new parameters and draws.
     X_sample : array [N, D] or None
-        Rows for the landmarks of "nystrom": ValueError if it is None there.
+        Rows for the landmarks of "nystrom", which raises ValueError if it is None.
     limits : array [2, D] or None
-        The smallest and the largest value of each input in all rows, which with `X_sample` bound the inputs of "mlp" and "attention" (`networks.within`).
+        The smallest and the largest value of each input. With `X_sample` they bound the inputs of "mlp" and "attention" (`networks.within`).
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
@@ -74,7 +74,7 @@ def resolve(
     if not isinstance(spec, str):
         return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)
     name = lookup(spec, {name: name for name in NAMES}, "features")
-    if not isinstance(name, str):  # a class that a user has registered
+    if not isinstance(name, str):  # a class registered by a user
         return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
     if name not in NETWORKS:
         return _of_kernel(name, kernel, n_features, n_inputs, feature_key, X_sample, dtype)
@@ -90,7 +90,7 @@ def resolve(
 
 
 def is_network(spec: Any) -> bool:
-    """Whether `resolve` makes a network of this spec by name; it bounds that network's inputs if it knows their limits."""
+    """Return True if `resolve` makes a network of this name, with inputs bounded by `limits`."""
     return isinstance(spec, str) and spec in NETWORKS
 
 
@@ -103,7 +103,7 @@ def _of_kernel(
     X_sample: Array | None,
     dtype: DTypeLike,
 ) -> AbstractFeatureMap:
-    """The map of a name that is no network."""
+    """Return the map for a name other than a network's."""
     if name == "linear":
         if kernel is not None or M is not None:
             raise ValueError("linear features take neither a kernel nor n_features: leave both None")
@@ -130,7 +130,7 @@ def _is_linear(kernel: Any) -> bool:
 def _on_network(
     network: Network, kernel: Any, n_features: int | None, key: PRNGKeyArray, dtype: DTypeLike
 ) -> AbstractFeatureMap:
-    """The map of `kernel` on the network's output."""
+    """Return the map of `kernel` on the network's output."""
     n_outputs = network.n_features
     if not _is_linear(kernel):
         if isinstance(kernel, str):

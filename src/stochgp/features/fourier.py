@@ -1,4 +1,4 @@
-"""Random Fourier features of stationary kernels, with independent or orthogonal frequencies; cosine and sine together."""
+"""Random Fourier features of stationary kernels, with independent or orthogonal draws."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,19 +20,20 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, frozen, value_of
 
-CANDIDATES = 8  # lengths that are drawn for each one that is kept
+CANDIDATES = 8  # lengths drawn for each kept one
 N_EXTRAPOLATION = 128
 DEGREES = {"float32": 3, "float64": 7}  # in a²
 
 
 class RandomFourier(AbstractFeatureMap):
-    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007). With x̃ = x/ℓ,
+    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007).
 
+    With x̃ = x/ℓ,
         cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
-    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for Matérn-ν. They and
-    the phases are frozen; lengthscale and variance of the kernel train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
+    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for Matérn-ν. Frequencies and
+    phases are frozen; lengthscale and variance of the kernel train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
 
     Parameters
     ----------
@@ -63,9 +64,10 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draw frequencies and phases; with `orthogonal`, frequencies from `orthogonal_rows` (Yu et al. 2016), of less variance for D > 1.
+        """Draw frequencies and phases; `orthogonal` frequencies have less variance for D > 1.
 
-        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
+        They are from `orthogonal_rows` (Yu et al. 2016). Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd
+        when paired.
         """
         plain = value_of(kernel)
         if not isinstance(plain, AbstractStationary):
@@ -83,7 +85,7 @@ class RandomFourier(AbstractFeatureMap):
         phases = None
         if not paired:
             phases = frozen(on_device(seeds.uniform(phase_key, (n,), dtype, 0.0, 2 * np.pi)))
-        if not isinstance(scales, Tracer) and not isinstance(directions, Tracer):  # without a program
+        if not isinstance(scales, Tracer) and not isinstance(directions, Tracer):  # without compiling
             directions, scales = np.asarray(directions), np.asarray(scales)
         frequencies = (directions * scales[:, None]).T
         return cls(kernel, frozen(on_device(frequencies)), phases, n_inputs)
@@ -105,15 +107,15 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """φ(x) = ψ(x) − ψ(c(x)), c_d(x) = min(max(x_d, low_d), high_d) the nearest point of a box, ψ Fourier features of a stationary kernel k.
+    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 in a box, ψ Fourier features of a kernel k.
 
-    So f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k): 0 in the box, of the variance 2(k(0) − k(x − c(x))) outside, which rises to 2k(0). Nothing in it
-    trains. Build it with `init`.
+    c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k): 0 in the box, with variance
+    2(k(0) − k(x − c(x))) outside, which rises to 2k(0). Nothing in it trains. Build it with `init`.
 
     Parameters
     ----------
     fourier : RandomFourier
-        ψ, paired features of k, whose kernel is frozen.
+        ψ, paired features of k with a frozen kernel.
     low, high : frozen array [D]
         The corners of the box, in the units of the inputs.
     """
@@ -134,9 +136,10 @@ class Extrapolation(AbstractFeatureMap):
         key: PRNGKeyArray,
         dtype: DTypeLike = jnp.float32,
     ) -> "Extrapolation":
-        """Far from the box from `limits[0]` to `limits[1]` the variance is `variance`; at its edges f has the root mean square `slopes`.
+        """Build features with `variance` far from the box and root mean square `slopes` near it.
 
-        k is the RBF kernel of k(0) = variance/2. Its lengthscales are those of E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
+        The box is from `limits[0]` to `limits[1]`. k is the RBF kernel of k(0) = variance/2, with lengthscales from E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at
+        most `longest`.
         """
         lengthscale = np.sqrt(variance / 2) / np.maximum(slopes, np.finfo(np.float32).tiny)
         kernel = RBF(on_device(np.minimum(lengthscale, longest), dtype), on_device(variance / 2, dtype))
@@ -157,26 +160,26 @@ class Extrapolation(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: `orthogonal_directions` of lengths χ_D. With D = 1 they are independent."""
+    """Draw rows ω_j ~ N(0, I_D), each block of D orthogonal; with D = 1 they are independent."""
     direction_key, length_key = seeds.split_key(key)
     lengths = jnp.linalg.norm(jax.random.normal(length_key, (n, n_inputs), dtype), axis=1)
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
 
 def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Uniform unit rows, each block of D of them the rows of a Haar-orthogonal matrix; fewer than D are a part of one."""
+    """Draw uniform unit rows, each block of D from a Haar-orthogonal matrix, or a part of one."""
     block = min(n, n_inputs)
     rotations = jax.random.orthogonal(key, block, (-(-n // block),), dtype, m=n_inputs)
     return rotations.reshape(-1, n_inputs)[:n]
 
 
 def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Rows ω_j ~ N(0, I_D), independent."""
+    """Draw independent rows ω_j ~ N(0, I_D)."""
     return on_device(seeds.normal(key, (n, n_inputs), dtype))
 
 
 def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Uniform unit rows, independent."""
+    """Draw independent uniform unit rows."""
     rows = normal_rows(n, n_inputs, key, dtype)
     return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -184,7 +187,7 @@ def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTyp
 def independent_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Array, "n D"]:
-    """Independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
+    """Draw independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
     scale_key, normal_key = jax.random.split(key)
     return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
 
@@ -192,10 +195,10 @@ def independent_frequencies(
 def stratified_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Array, "n D"]:
-    """ω = a ‖ξ‖ q: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified. Each ω is distributed as an independent one.
+    """Draw ω = a ‖ξ‖ q, with directions q in orthogonal blocks, and stratified lengths a ‖ξ‖.
 
-    Of `CANDIDATES` · n independent lengths, sorted into n runs of `CANDIDATES`, the first drawn of each run is kept, in the order of drawing. That order
-    does not depend on the lengths, so the choice within a run and the permutation are uniform.
+    Each ω is distributed as an independent one. `CANDIDATES` · n independent lengths are sorted into n runs of `CANDIDATES`; the first drawn of each run is
+    kept, in the order of drawing. That order does not depend on the lengths, so the choice within a run and the permutation are uniform.
     """
     direction_key, length_key = jax.random.split(key)
     candidates = independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
@@ -205,7 +208,7 @@ def stratified_frequencies(
 
 
 def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:
-    """Coefficients of f(a) in a², |a| ≤ π/4, lowest first, for each dtype."""
+    """Return coefficients of f(a) in a², |a| ≤ π/4, lowest first, for each dtype."""
     domain = [0, (np.pi / 4) ** 2]
     fits = {
         dtype: Chebyshev.interpolate(lambda squares: f(np.sqrt(squares)), degree, domain)
@@ -223,10 +226,10 @@ _COSINE = _in_squares(lambda a: -2 * (np.sin(a / 2) / a) ** 2)  # cos a = 1 + a�
 
 @jax.custom_jvp
 def cos_sin(turns: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """(cos 2πt, sin 2πt) of t turns, within 2 eps of float32 or float64, 40 to 70 times as fast as XLA's on CPUs, which does not vectorise them.
+    """Return cos 2πt and sin 2πt for t turns, within 2 eps of float32 or float64.
 
-    The reduction t − round(t) to an eighth of a turn has no rounding error. Polynomials of degree 9 (float32) or 17 do the rest. Other dtypes use JAX's
-    functions.
+    XLA's versions are not vectorised on CPUs. The reduction t − round(t) to an eighth of a turn has no rounding error. Polynomials of degree 9 (float32)
+    or 17 follow. Other dtypes use JAX's functions.
     """
     dtype = turns.dtype.name
     if dtype not in DEGREES:
@@ -251,7 +254,7 @@ def _cos_sin_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, 
 
 
 def _polynomial(coefficients: list[float], x: Array) -> Array:
-    """Σ_i c_i xⁱ by Horner's rule."""
+    """Return Σ_i c_i xⁱ by Horner's rule."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value = value * x + coefficient

@@ -1,16 +1,16 @@
-"""Random hashes of fingerprints: features whose products are the Tanimoto kernel on average.
+"""Random hashes of fingerprints: features with the Tanimoto kernel as mean product.
 
-A hash h of a row takes one of the row's elements, so that P(h(x) = h(z)) = T(x, z). A random sign ξ for every value of the hash gives
+A hash h selects one of a row's elements, so that P(h(x) = h(z)) = T(x, z). A random sign ξ for every value of the hash gives
 E ξ(h(x)) ξ(h(z)) = T(x, z), because signs of different values are independent (Tripp et al. 2023). M such features, divided by √M, have
 products of standard deviation √((1 − T²)/M) around T.
 
-The hash of a set is the element of the smallest random number (Broder 1997). Of numbers x_d > 0 it is that of Ioffe (2010): with
+For a set the hash is the element of the smallest random number (Broder 1997). For numbers x_d > 0 it is the hash of Ioffe (2010): with
 r, c ~ Gamma(2, 1) and u ~ U(0, 1) for every input d,
 
     t_d = ⌊ln x_d / r_d + u_d⌋,   ln y_d = r_d (t_d − u_d),   ln a_d = ln c_d − ln y_d − r_d,
 
-and h = (d*, t_d*) with d* = argmin a_d. Signs are kept for eight values of t, t mod 8: two values that share one are rarely met.
-A row without elements has a value of its own, as T(0, 0) = 1 wants it.
+and h = (d*, t_d*) with d* = argmin a_d. Signs depend on t mod 8, since two values of t with the same sign rarely meet.
+A row without elements has its own value, since T(0, 0) = 1.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from stochgp.kernels.base import as_kernel, select
 from stochgp.numerics.arrays import WORD, words_of
 from stochgp.parameters import Frozen, value_of
 
-N_SIGNS = 8  # values of t that have signs of their own
+N_SIGNS = 8  # values of t with their own signs
 
 
 CountDraws = tuple[
@@ -41,9 +41,10 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 
 
 class TanimotoHashes(AbstractFeatureMap):
-    """φ_j(x) = √(variance/M) ξ_j(h_j(x)), ξ = ±1: E φ(x)·φ(z) = k(x, z) for k a `kernels.Tanimoto`, and φ(x)·φ(x) = variance.
+    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)), ξ = ±1, of a `kernels.Tanimoto` k.
 
-    The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to the rows. Build it with `init`.
+    E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to the
+    rows. Build it with `init`.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class TanimotoHashes(AbstractFeatureMap):
     def init(
         cls, kernel: Any, n_inputs: int, n_features: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> "TanimotoHashes":
-        """A draw of `n_features` hashes for rows of `n_inputs` numbers.
+        """Draw `n_features` hashes for rows of `n_inputs` numbers.
 
         Raises TypeError for another kernel, and ValueError for a number of features below 1.
         """
@@ -92,7 +93,7 @@ class TanimotoHashes(AbstractFeatureMap):
 def draw_hashes(
     packed: bool, n_inputs: int, keys: UInt32[Array, "M 2"], dtype: DTypeLike = jnp.float32
 ) -> Draws:
-    """A hash of each key, for rows of so many numbers, which are sets if they are `packed`."""
+    """Draw a hash for each key, for rows of `n_inputs` numbers, which are sets if `packed`."""
     if packed:
         return keys
     draw = lambda key: _draw_of_counts(n_inputs, jax.random.wrap_key_data(key), dtype)
@@ -110,14 +111,14 @@ def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
 
 
 def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:
-    """ξ_j(h_j(x)), 1 or −1, of every row and hash."""
+    """Return ξ_j(h_j(x)), 1 or −1, for every row and hash."""
     X = jax.lax.stop_gradient(X)
     negative = _of_counts(X, draws) if isinstance(draws, tuple) else _of_sets(X, draws)
     return jnp.where(negative, -jnp.ones((), X.dtype), jnp.ones((), X.dtype))
 
 
 def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
-    """Element after element of all rows, as many steps as the largest set has elements. The lowest bit of the least number is the sign."""
+    """Hash sets, one element of all rows per step; the lowest bit of the minimum is the sign."""
     words, further = words_of(X[:, :-1]), X[:, -1:].astype(jnp.uint32)
     empty = jnp.all(words == 0, axis=1)[:, None] & (further == 0)
     largest = jnp.uint32(np.iinfo(np.uint32).max)
@@ -144,7 +145,7 @@ def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
 
 
 def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32[Array, "N M"]:
-    """A random number of each element and hash: the last step of MurmurHash3, a bijection of 32-bit words, of the element and the seeds."""
+    """Return a random number per element and hash: MurmurHash3's last step, a bijection."""
 
     def mix(x: Array) -> Array:
         x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
@@ -156,7 +157,7 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 
 
 def _of_counts(X: Array, draws: CountDraws) -> Array:
-    """Input after input of all rows."""
+    """Hash counts, one input of all rows per step."""
     *of_inputs, of_zero = draws
     shape = X.shape[0], of_zero.shape[0]
     start = jnp.full(shape, jnp.inf, X.dtype), jnp.broadcast_to((of_zero & 1) == 1, shape)

@@ -1,4 +1,4 @@
-"""What a kernel is; sums and products of kernels; the fields that kernels have in common: columns, amplitude, lengths."""
+"""The base class of kernels, sums and products, and their common fields."""
 
 import abc
 from collections.abc import Iterable
@@ -13,67 +13,64 @@ from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, va
 
 
 class AbstractKernel(eqx.Module):
-    """k(x, z): a symmetric, positive semi-definite function of two rows of D inputs.
+    """A symmetric, positive semi-definite function k(x, z) of two rows of D inputs.
 
-    Written twice: for a block of pairs (by matrix products where possible) and for the diagonal; a test holds
-    the two equal. Values have the dtype of the rows; parameters are read in it. Where a
-    parameter is wanted, a number or an array is a `Positive` one, which trains. `kernel + kernel` and
-    `kernel * kernel` are kernels.
+    A kernel defines a block of pairs (by matrix products if possible) and its diagonal; a test holds the two equal.
+    Values have the dtype of the rows, to which parameters are cast. A number or an array given as a parameter becomes a trainable
+    `Positive` parameter. `kernel + kernel` and `kernel * kernel` are kernels.
 
-    A block is made in two steps, so that who wants many blocks of the same rows pays for the rows once:
-
+    A block is made in two steps, so that many blocks of the same rows prepare the rows once:
         k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij   for any one point c.
     """
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        """k(x, z)."""
+        """Return k(x, z)."""
         return self.matrix(x[None], z[None])[0, 0]
 
     @abc.abstractmethod
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        """What `between` needs of the rows, at the kernel's parameters.
+        """Return a pytree with the rows' data for `between`, at the kernel's parameters.
 
         Each leaf has N as its first axis, one entry per row: gather, slice and stack with `jax.tree.map`.
-        `centre` is a point near the rows. What is invariant to shifts subtracts it, because float32 says
-        small numbers more accurately; no value depends on it otherwise.
+        `centre` is a point near the rows. Shift-invariant kernels subtract it, because float32 represents small numbers
+        more accurately; no value depends on it otherwise.
         """
 
     @abc.abstractmethod
     def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
-        """k(X_i, Z_j) for all pairs of rows of X and Z, prepared with the same centre and parameters."""
+        """Return k(X_i, Z_j) for all pairs of rows, prepared with the same centre and parameters."""
 
     @abc.abstractmethod
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """k(X_i, X_i) for each row."""
+        """Return k(X_i, X_i) for each row."""
 
     def times(self, factor: float) -> "AbstractKernel":
-        """factor · k: a kernel of the same kind with another `variance`. Raises ValueError for a kernel that has none."""
+        """Return factor · k, with another `variance`. Raises ValueError if the kernel has none."""
         variance = getattr(self, "variance", None)
         if variance is None:
             raise ValueError(f"{type(self).__name__} has no variance that could be multiplied by {factor:g}")
         return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Rows as points: those nearest in Euclidean distance have the highest correlation, in one term of the kernel at least.
+        """Return sets of points whose nearest pairs have the highest correlation in a term.
 
-        Several sets of points where the kernel has several terms; none where it cannot tell rows apart. The inputs themselves unless
-        a kernel knows better.
+        Several sets for a kernel with several terms; none if it cannot distinguish rows. The default is the inputs themselves.
         """
         return (X,)
 
     @property
     def has_places(self) -> bool:
-        """Whether `places` tells which rows correlate most. Otherwise all pairs are compared to find them."""
+        """True if `places` finds the most correlated rows; otherwise all pairs are compared."""
         return True
 
     @property
     def radial(self) -> Any:
-        """The stationary kernel that `between` is, prepared rows being `Points`; None of other kernels."""
+        """The stationary kernel that `between` evaluates on prepared `Points`, or None."""
         return None
 
     @final
     def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        """k(X_i, Z_j) for all pairs of rows."""
+        """Return k(X_i, Z_j) for all pairs of rows."""
         centre = centre_of(Z)
         rows = self.prepare(X, centre)
         return self.between(rows, rows if Z is X else self.prepare(Z, centre))
@@ -86,26 +83,26 @@ class AbstractKernel(eqx.Module):
 
 
 def centre_of(X: Float[Array, "N D"]) -> Float[Array, " D"]:
-    """Their mean, as a constant."""
+    """Return their mean, as a constant."""
     return jax.lax.stop_gradient(jnp.mean(X, axis=0))
 
 
 def as_kernel(kernel: Any) -> AbstractKernel | Frozen:
-    """A kernel, or a frozen kernel, as it is. Raises TypeError for anything else."""
+    """Return a kernel or frozen kernel unchanged. Raises TypeError for anything else."""
     if not isinstance(value_of(kernel), AbstractKernel):
         raise TypeError(f"a kernel was wanted here, but got {kernel!r}")
     return kernel
 
 
 class AbstractPair(AbstractKernel):
-    """A kernel of two others, functions of the same rows. Either may be `frozen`."""
+    """A kernel of two kernels, which are functions of the same rows. Either may be `frozen`."""
 
     left: Any = eqx.field(converter=as_kernel)
     right: Any = eqx.field(converter=as_kernel)
 
     @abc.abstractmethod
     def combine(self, left: Array, right: Array) -> Array:
-        """Of the values of both."""
+        """Combine the values of both kernels."""
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
         return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
@@ -118,12 +115,12 @@ class AbstractPair(AbstractKernel):
         return self.combine(value_of(self.left).diag(X), value_of(self.right).diag(X))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Of both."""
+        """Return the places of both kernels."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
 
     @property
     def has_places(self) -> bool:
-        """Whether both have."""
+        """True if both kernels have places."""
         return value_of(self.left).has_places and value_of(self.right).has_places
 
 
@@ -140,7 +137,7 @@ class Sum(AbstractPair):
         return left + right
 
     def times(self, factor: float) -> "Sum":
-        """Both terms."""
+        """Multiply both terms."""
         return Sum(value_of(self.left).times(factor), value_of(self.right).times(factor))
 
 
@@ -157,7 +154,7 @@ class Product(AbstractPair):
         return left * right
 
     def times(self, factor: float) -> "Product":
-        """The left factor."""
+        """Multiply the left factor."""
         return Product(value_of(self.left).times(factor), self.right)
 
 
@@ -165,7 +162,7 @@ ActiveDims = tuple[int, ...] | None
 
 
 def as_amplitude(variance: Any) -> AbstractParameter:
-    """One positive number as a parameter. Raises ValueError for an array of them."""
+    """Return one positive number as a parameter. Raises ValueError for an array."""
     parameter = as_positive(variance)
     if parameter.shape != ():
         raise ValueError(f"a variance or an exponent is one number, but got shape {parameter.shape}")
@@ -173,7 +170,7 @@ def as_amplitude(variance: Any) -> AbstractParameter:
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """The columns that a kernel sees, as a tuple; None = all.
+    """Return the kernel's columns as a tuple; None = all.
 
     Raises ValueError for negative, repeated or no columns.
     """
@@ -188,7 +185,7 @@ def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
 
 
 def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
-    """The active columns. Raises ValueError when the rows are not floating or lack one of the columns."""
+    """Return the active columns. Raises ValueError if rows are not floating or lack a column."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"a kernel takes rows of floating numbers, but got dtype {x.dtype}")
     if dims is None:
@@ -201,7 +198,7 @@ def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
 
 
 def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
-    """The value of a parameter that is one number or one per active input, spread over x.
+    """Return the value of a parameter, one number or one per active input, broadcast to x.
 
     Raises ValueError for other shapes.
     """

@@ -1,4 +1,4 @@
-"""A kernel from its name."""
+"""Construction of kernels from their names."""
 
 import inspect
 
@@ -39,10 +39,10 @@ def resolve(
     variance: float = 1.0,
     dtype: DTypeLike = np.float32,
 ) -> AbstractKernel:
-    """The kernel of that name with starting values for standardised inputs; a kernel as it is.
+    """Return the named kernel with starting values for standardised inputs, or a given kernel.
 
-    Starting values are the variance given and lengthscale √D, the typical distance between two rows divided by √2.
-    Raises ValueError for an unknown name and TypeError for something else.
+    Starting values are `variance` and lengthscale √D, the typical distance between two rows divided by √2.
+    Raises ValueError for an unknown name and TypeError for another type.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ def resolve(
     n_inputs : int
         D, the number of inputs.
     ard : bool
-        One lengthscale for each input; False: one for all.
+        True: one lengthscale for each input; False: one for all.
     variance : float
         The starting value of the kernel's variance.
     dtype : dtype
-        Of the starting values.
+        Dtype of the starting values.
     """
     if isinstance(kernel, AbstractKernel):
         return kernel

@@ -1,6 +1,6 @@
-"""Blocks of K, and derivatives of sums over them, in the memory of the host.
+"""Blocks of K, and derivatives of sums over them, in host memory.
 
-RBF and Matérn kernels, sums of them, and those behind a frozen linear map are evaluated with NumPy: nothing is compiled. Other kernels use JAX programs for
+NumPy evaluates RBF and Matérn kernels, their sums, and these behind a frozen linear map, without compiling. Other kernels use JAX programs for
 tiles of 256 × 256 rows, so that sets of any size share them.
 """
 
@@ -25,21 +25,21 @@ from stochgp.numerics.arrays import filled_up, unpacked_alike
 from stochgp.numerics.linalg import NEGLIGIBLE
 from stochgp.parameters import Frozen, partition, slope_of, value_of
 
-TILE = 256  # rows of a tile of JAX: intermediate values stay in a core's cache
-ROWS = 128  # of a panel of NumPy
-PRODUCTS = 1 << 18  # of a matrix product of a panel: OpenBLAS divides larger ones among threads
-UNIT = 4.0  # distances of so many roundings of the norms are 0, as in `distances.squared_distances`
+TILE = 256  # rows of a JAX tile: intermediate values stay in a core's cache
+ROWS = 128  # rows of a NumPy panel
+PRODUCTS = 1 << 18  # multiplications in a panel's matrix product: OpenBLAS divides larger ones among threads
+UNIT = 4.0  # distances within this many roundings of the norms are 0, as in `distances.squared_distances`
 
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]
 Slopes = np.ndarray | None
 Panel = tuple[slice, slice, np.ndarray]
 Strip = Callable[[], Iterator[Panel]]
-Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # of `PROFILES`
+Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # a function of `PROFILES`
 
 
 class Term(NamedTuple):
-    """variance · f(‖(x − z) W/ℓ‖²), f the profile of an RBF or Matérn kernel; W = None is the identity. The numbers of the kernel are read once."""
+    """A term variance · f(‖(x − z) W/ℓ‖²), f of an RBF or Matérn kernel; W None = identity."""
 
     profile: Profile
     W: Float[np.ndarray, "D A"] | None
@@ -48,15 +48,15 @@ class Term(NamedTuple):
     variance: float
     slopes: tuple[
         Slopes, Slopes
-    ]  # ∂ log ℓ and ∂ log variance by the unconstrained parameters; None for what does not train
+    ]  # ∂ log ℓ and ∂ log variance by the unconstrained parameters; None for fixed ones
 
     def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
-        """Rows in units of the lengthscales."""
+        """Return the rows in units of the lengthscales."""
         X = X if self.W is None else X @ self.W.astype(X.dtype)
         return X[..., self.columns] / self.lengthscale.astype(X.dtype)
 
     def packed(self, by_length: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
-        """Derivatives by what trains, [..., P], from those by the logarithms of the lengthscales [..., A] and of the variance [..., 1]."""
+        """Return derivatives by trainable parameters, given those by log ℓ and log variance."""
         length, variance = self.slopes
         if length is not None and length.size == 1:
             by_length = by_length.sum(axis=-1, keepdims=True)
@@ -65,7 +65,7 @@ class Term(NamedTuple):
 
 
 def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
-    """The kernel as a sum of terms; None for a kernel that NumPy does not evaluate."""
+    """Return the kernel as a sum of terms, or None for a kernel without a NumPy form."""
     trains, kernel = trains and not isinstance(kernel, Frozen), value_of(kernel)
     if isinstance(kernel, Sum):
         left, right = terms_of(kernel.left, trains), terms_of(kernel.right, trains)
@@ -123,12 +123,12 @@ def _matern52(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
     return s, a * (-5 / 6) if slope else s
 
 
-# (f, f') of s, in its dtype and memory; the second is to be used only with `slope`. At distance 0 the kink of Matérn 1/2 has the slope 0.
+# f and f' of s, in its dtype and memory; f' is valid only with `slope`. At distance 0 the kink of Matérn 1/2 has the slope 0.
 PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _matern52}
 
 
 def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
-    """‖z_i − z_j‖² of rows near the origin; 0 on the diagonal."""
+    """Return ‖z_i − z_j‖² of rows near the origin; 0 on the diagonal."""
     norms = np.einsum("...ij,...ij->...i", Z, Z)
     s = Z @ np.swapaxes(Z, -1, -2)
     s *= -2
@@ -143,7 +143,7 @@ def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
 def block(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], centre: Any = None
 ) -> Float[np.ndarray, "N M"]:
-    """k(X, Z) in the dtype of X. `centre` [D] is where distances are measured from: None = the mean of Z."""
+    """Return k(X, Z) in the dtype of X, with distances relative to `centre`, None = Z's mean."""
     centre = np.mean(Z, axis=0, dtype=np.float64).astype(X.dtype) if centre is None else np.asarray(centre)
     K = np.empty((len(X), len(Z)), X.dtype)
     if (terms := terms_of(kernel)) is None:
@@ -165,7 +165,7 @@ def _fill(
     above: bool = False,
     least: float = 0.0,
 ) -> None:
-    """Write k(X, Z) into K, with 0 for entries below `least`; `above`: only panels that reach right of the diagonal."""
+    """Write k(X, Z) into K, with 0 below `least`; `above`: only panels right of the diagonal."""
     for number, term in enumerate(terms):
 
         def write(strip: Strip, number: int = number, term: Term = term) -> None:
@@ -184,7 +184,7 @@ def _fill(
 def times(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, " M"], dtype: DTypeLike
 ) -> Float[np.ndarray, " N"]:
-    """k(X, Z) v, summed in float64 over entries in `dtype`. A thread holds one panel of the matrix at a time."""
+    """Return k(X, Z) v, summed in float64 over entries in `dtype`, one panel per thread."""
     v, terms = np.asarray(v, np.float64), terms_of(kernel)
     if terms is None:
         parts = [block(kernel, X[i : i + TILE], Z).astype(np.float64) @ v for i in range(0, len(X), TILE)]
@@ -214,7 +214,7 @@ def times(
 
 
 def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N"]:
-    """k(X, X) on and right of its diagonal, in `dtype`.
+    """Return k(X, X) on and right of its diagonal, in `dtype`.
 
     The entries left of the panels on the diagonal are not filled. In float32, negligible entries are 0.
     """
@@ -236,7 +236,7 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
 
 
 def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
-    """The gradient of Σ_ij G_ij k(x_i, x_j) by what trains in `kernel` (None elsewhere).
+    """Return the gradient of Σ_ij G_ij k(x_i, x_j) by the trainable parts of `kernel`.
 
     G is symmetric; the entries left of its diagonal are not read. Sums over rows are in float64.
     """
@@ -265,7 +265,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
         for i, j, s in strip():
             f, slope = term.profile(s, True)
             g = 2 * G[i, j]
-            if j.start < i.stop:  # on the diagonal: half of it, and nothing left of it
+            if j.start < i.stop:  # on the diagonal: half of the diagonal, and nothing left of it
                 rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
                 g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
             slope = slope * g
@@ -284,7 +284,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
 def slopes_of_term(
     term: Term, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
 ) -> Float[np.ndarray, "N A"]:
-    """∂/∂z Σ_j α_j k(z, z_j) at each row of X, z in units of the lengthscales: the slopes of a posterior mean. A kink of k at distance 0 counts as flat."""
+    """Return ∂/∂z Σ_j α_j k(z, z_j) at each row of X, z in lengthscales; 0 at kinks."""
     centre = np.mean(Z, axis=0)
     U, V = term.scaled(X - centre), term.scaled(Z - centre)
     found = np.zeros(U.shape, X.dtype)
@@ -298,9 +298,9 @@ def slopes_of_term(
 def _strips(
     term: Term, X: np.ndarray, Z: np.ndarray, centre: np.ndarray, dtype: DTypeLike, above: bool = False
 ) -> list[Strip]:
-    """For each strip of rows a function that yields (rows, columns, squared scaled distances in `dtype`, computed in float64) of its panels.
+    """Return a function for each strip of rows that yields its panels.
 
-    `above`: panels that reach right of the diagonal.
+    A panel is (rows, columns, squared scaled distances in `dtype`, computed in float64). `above`: only panels that reach right of the diagonal.
     """
     U = term.scaled(np.asarray(X, np.float64) - centre)
     V = U if Z is X else term.scaled(np.asarray(Z, np.float64) - centre)
@@ -322,12 +322,11 @@ def _strips(
 
 
 def _width(n_rows: int, V: np.ndarray) -> int:
-    """Columns of a panel."""
     return max(32, PRODUCTS // (max(n_rows, 1) * max(V.shape[1], 1)))
 
 
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
-    """k(x, x) of each row, in float64."""
+    """Return k(x, x) of each row, in float64."""
     if (terms := terms_of(kernel)) is not None:
         return np.full(len(X), _variance(terms))
     parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
@@ -339,12 +338,12 @@ def _variance(terms: list[Term]) -> float:
 
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:
-    """The mean of k(x, x)."""
+    """Return the mean of k(x, x)."""
     return float(np.mean(diagonal(kernel, X)))
 
 
 def _tiles(X: Matrix) -> Any:
-    """(first row, rows filled up to TILE by repeating the last one) of each tile."""
+    """Yield each tile's first row, and its rows padded to TILE with the last one."""
     for start in range(0, len(X), TILE):
         yield start, filled_up(X[start : start + TILE], TILE)
 
@@ -362,6 +361,5 @@ def _tile(kernel: Any, x: Any, z: Any, centre: Any) -> Array:
 
 @eqx.filter_jit
 def _add_pull(theta: Any, rest: Any, x: Any, z: Any, centre: Any, weights: Any, total: Any) -> Any:
-    """The sums so far and this tile's."""
     by_theta = jax.grad(lambda t: jnp.sum(weights * _tile(eqx.combine(t, rest), x, z, centre)))(theta)
     return jax.tree.map(jnp.add, total, by_theta)

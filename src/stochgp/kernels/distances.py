@@ -10,25 +10,25 @@ from stochgp.numerics.precision import matmul
 
 
 class Points(NamedTuple):
-    """Rows of a Euclidean space as blocks of distances need them: some coordinates apart, and the norms of the others."""
+    """Rows prepared for blocks of distances: separate coordinates, others, and their norms."""
 
     coordinates: Float[Array, "N A"]
     norms: Float[Array, " N"]  # ‖x‖² of the coordinates
-    apart: tuple[Float[Array, " N"], ...]  # differences taken one by one; contiguous columns
+    apart: tuple[Float[Array, " N"], ...]  # differences taken coordinate by coordinate; contiguous columns
 
 
 def points(coordinates: Float[Array, "N A"], n_apart: int = 0) -> Points:
-    """The rows, the first `n_apart` coordinates apart. Others near the origin have the more accurate distances."""
+    """Prepare rows with `n_apart` separate coordinates. Centred rows are more accurate."""
     apart = tuple(coordinates[:, q] for q in range(min(n_apart, coordinates.shape[1])))
     rest = coordinates[:, n_apart:]
     return Points(rest, jnp.sum(jnp.square(rest), axis=1), apart)
 
 
 def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
-    """‖X_i − Z_j‖² = Σ_q (x_iq − z_jq)² + ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j, a matrix product but for the coordinates apart.
+    """Return ‖X_i − Z_j‖² by a matrix product, but the separate coordinates q directly.
 
-    The three last terms cancel for close rows, to an error of eps (‖X_i‖² + ‖Z_j‖²). What remains below 4 of these counts as zero:
-    repeated rows are at distance 0 exactly, so that k(x, x) is exactly the variance. Derivatives are those of the formula.
+    It is Σ_q (x_iq − z_jq)² + ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j. The last three terms cancel for close rows, to an error of eps (‖X_i‖² + ‖Z_j‖²).
+    Results below 4 of these are set to zero, so that repeated rows have distance 0 and k(x, x) the exact variance. Derivatives follow the formula.
     """
     squares = jnp.zeros((X.norms.shape[0], Z.norms.shape[0]), X.norms.dtype)
     if X.coordinates.shape[1] > 0:
@@ -41,7 +41,7 @@ def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
 
 
 def above(squares: Array, norms: Array) -> Array:
-    """The squares, 0 where they are at most the rounding error of 4 eps norms; the derivative is 1 everywhere."""
+    """Return the squares, 0 if within the rounding error 4 eps norms; the derivative is 1."""
     return _above(squares, 4 * float(jnp.finfo(squares.dtype).eps) * norms)
 
 

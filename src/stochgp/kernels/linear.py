@@ -17,16 +17,16 @@ class Linear(AbstractKernel):
     Parameters
     ----------
     variance : number or parameter
-        Of each weight, a variance: squared units of f per squared unit of the inputs.
+        The variance of each weight: squared units of f per squared unit of the inputs.
     active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+        The columns that the kernel uses, A of them; None = all.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Float[Array, "N A"]:
-        """√variance · x, not centred: the kernel knows the origin."""
+        """Return √variance · x, not centred: the kernel depends on the origin."""
         return jnp.sqrt(value_of(self.variance, X.dtype)) * select(X, self.active_dims)
 
     def between(self, rows: Float[Array, "N A"], columns: Float[Array, "P A"]) -> Float[Array, "N P"]:
@@ -36,7 +36,7 @@ class Linear(AbstractKernel):
         return value_of(self.variance, X.dtype) * jnp.sum(jnp.square(select(X, self.active_dims)), axis=1)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """x/‖x‖: ‖x/‖x‖ − z/‖z‖‖² = 2 − 2 corr(x, z)."""
+        """Return x/‖x‖: ‖x/‖x‖ − z/‖z‖‖² = 2 − 2 corr(x, z)."""
         rows = select(X, self.active_dims)
         norms = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1, keepdims=True))
         return (rows / jnp.maximum(norms, jnp.finfo(X.dtype).tiny),)
@@ -48,7 +48,7 @@ class Constant(AbstractKernel):
     Parameters
     ----------
     variance : number or parameter
-        Of the offset, a variance.
+        The variance of the offset.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -63,5 +63,5 @@ class Constant(AbstractKernel):
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """None: all rows are alike."""
+        """Return no points: all rows are alike."""
         return ()

@@ -32,7 +32,7 @@ class Periodic(AbstractKernel):
     period : number, array [A] or parameter
         p, one for all active inputs or one for each, in the units of the inputs.
     active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+        The columns that the kernel uses, A of them; None = all.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -41,7 +41,7 @@ class Periodic(AbstractKernel):
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
-        """u(x)."""
+        """Return u(x)."""
         x = select(x, self.active_dims)
         lengthscale = per_input("lengthscale", self.lengthscale, x)
         angle = 2 * jnp.pi * (x / per_input("period", self.period, x))
@@ -55,9 +55,9 @@ class Periodic(AbstractKernel):
         return variance * jnp.exp(-squared_distances(rows, columns) / 2)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        self.circles(X[:1])  # refuses what `matrix` refuses
+        self.circles(X[:1])  # raises for the same rows as `matrix`
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """u(x): k falls with the distance on the circles."""
+        """Return u(x): k falls with the distance on the circles."""
         return (self.circles(X),)

@@ -1,4 +1,4 @@
-"""Stationary kernels whose lengthscales are along directions of the inputs, in place of the inputs themselves: a full metric."""
+"""Stationary kernels with lengthscales along directions instead of inputs: a full metric."""
 
 import dataclasses
 from typing import Any, NamedTuple, Optional
@@ -16,14 +16,14 @@ from stochgp.parameters import Frozen, Positive, frozen, positive, value_of
 
 
 class Metric(NamedTuple):
-    """k(x, z) = variance · f(‖(x − z) W / ℓ‖²): the stationary kernel of u = xW, with a lengthscale for each column of W."""
+    """The stationary kernel variance · f(‖(x − z) W / ℓ‖²) of u = xW, ℓ per column of W."""
 
     kernel: AbstractStationary
     directions: Float[Array, "D A"]  # W
 
     @classmethod
     def of(cls, kernel: Any) -> Optional["Metric"]:
-        """Of a stationary kernel of all inputs whose lengthscales are learned, one for each; of one behind a frozen linear map. None of other kernels."""
+        """Return the metric of a trainable ARD kernel, also behind a frozen linear map, or None."""
         kernel, W = value_of(kernel), None
         if isinstance(kernel, Warped) and isinstance(kernel.network, Frozen):
             network, kernel = value_of(kernel.network), value_of(kernel.kernel)
@@ -40,14 +40,14 @@ class Metric(NamedTuple):
         return cls(kernel, W)
 
     def rows(self, X: Float[Array, "N D"]) -> Float[Array, "N A"]:
-        """u = xW of each row."""
+        """Return u = xW of each row."""
         return matmul(X, self.directions.astype(X.dtype))
 
     def lengthscale(self, dtype: DTypeLike) -> Float[Array, " A"]:
         return value_of(self.kernel.lengthscale, dtype)
 
     def turned(self, V: Float[np.ndarray, "A A"]) -> Warped:
-        """The same kernel, its lengthscales along the columns of V, an orthogonal matrix: u' = xW', W' = W diag(1/ℓ) V ℓ', of columns of norm 1."""
+        """Return the kernel along the orthogonal columns of V: u' = xW', W' = W diag(1/ℓ) V ℓ'."""
         lengthscale = np.asarray(value_of(self.kernel.lengthscale), np.float64)
         dtype = self.kernel.lengthscale.dtype
         W = (np.asarray(self.directions, np.float64) / lengthscale) @ V
@@ -57,7 +57,7 @@ class Metric(NamedTuple):
         return Warped(kernel, frozen(network))
 
     def of_inputs(self) -> AbstractStationary:
-        """The kernel of the inputs themselves that falls as this one where one input alone changes: of lengthscale 1/‖e_d W/ℓ‖ of each input d."""
+        """Return the kernel of the inputs that is equal if one input changes: ℓ_d = 1/‖e_d W/ℓ‖."""
         scaled = np.asarray(self.directions, np.float64) / np.asarray(self.kernel.lengthscale, np.float64)
         lengthscale = 1 / np.linalg.norm(scaled, axis=1)
         return dataclasses.replace(
@@ -66,7 +66,7 @@ class Metric(NamedTuple):
 
 
 def along_inputs(kernel: Any) -> AbstractStationary | None:
-    """A stationary kernel as it is, one with a turned metric as `Metric.of_inputs`; None of other kernels."""
+    """Return a stationary kernel, a rotated one as `Metric.of_inputs`, others as None."""
     kernel = value_of(kernel)
     if isinstance(kernel, AbstractStationary):
         return kernel

@@ -27,11 +27,11 @@ from stochgp.kernels.distances import Points, points, squared_distances
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
-APART = 2  # coordinates whose distances are summed directly
+APART = 2  # coordinates with directly summed distances
 
 
 class AbstractStationary(AbstractKernel):
-    """variance · f(s). A kernel of this kind says what f is, and how f mixes Gaussians of different widths.
+    """A kernel variance · f(s). A subclass defines f as a mixture of Gaussians of many widths.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class AbstractStationary(AbstractKernel):
     variance : number or parameter
         k(x, x), a variance.
     active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+        The columns that the kernel uses, A of them; None = all.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -49,24 +49,24 @@ class AbstractStationary(AbstractKernel):
 
     @abc.abstractmethod
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """f(s) of the squared scaled distance s."""
+        """Return f(s) of the squared scaled distance s."""
 
     @abc.abstractmethod
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Array, " n"]:
-        """n random scales a with f(s) = E exp(−a² s / 2).
+        """Draw n random scales a with f(s) = E exp(−a² s / 2).
 
         So a·N(0, I) has the kernel's spectral density at ℓ = 1.
         """
 
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
-        """The active inputs divided by the lengthscale."""
+        """Return the active inputs divided by the lengthscale."""
         x = select(x, self.active_dims)
         return x / per_input("lengthscale", self.lengthscale, x)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
-        """The scaled coordinates, those of the shortest lengthscales apart: their large norms would cost float32 its accuracy."""
+        """Scale the coordinates, and separate those of short lengthscales for accuracy."""
         shifted = select(X, self.active_dims) - select(centre, self.active_dims)[None, :]
         scaled = shifted / per_input("lengthscale", self.lengthscale, shifted)
         lengthscale = value_of(self.lengthscale, X.dtype)
@@ -81,15 +81,15 @@ class AbstractStationary(AbstractKernel):
 
     @property
     def radial(self) -> "AbstractStationary":
-        """Itself."""
+        """Return the kernel itself."""
         return self
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        self.scaled(X[:1])  # refuses what `matrix` refuses
+        self.scaled(X[:1])  # raises for the same rows as `matrix`
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """x/ℓ: f falls with the distance."""
+        """Return x/ℓ: f falls with the distance."""
         return (self.scaled(X),)
 
 
@@ -99,7 +99,7 @@ class RBF(AbstractStationary):
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
-        As of `AbstractStationary`.
+        See `AbstractStationary`.
     """
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -112,14 +112,14 @@ class RBF(AbstractStationary):
 
 
 class AbstractMatern(AbstractStationary):
-    """The Matérn kernel of 2ν = `degrees`."""
+    """The Matérn kernel with 2ν = `degrees`."""
 
     degrees: ClassVar[int]
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Array, " n"]:
-        """√(2ν/u), u ~ χ² of 2ν degrees of freedom: times N(0, I) it is Student's t, the spectral density."""
+        """Draw √(2ν/u), u ~ χ² of 2ν degrees of freedom: times N(0, I) it is Student's t."""
         u = jnp.sum(jnp.square(jax.random.normal(key, (n, self.degrees), dtype)), axis=1)
         return jnp.sqrt(self.degrees / jnp.maximum(u, jnp.finfo(u.dtype).tiny))
 
@@ -132,7 +132,7 @@ class Matern12(AbstractMatern):
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
-        As of `AbstractStationary`.
+        See `AbstractStationary`.
     """
 
     degrees: ClassVar[int] = 1
@@ -147,7 +147,7 @@ class Matern32(AbstractMatern):
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
-        As of `AbstractStationary`.
+        See `AbstractStationary`.
     """
 
     degrees: ClassVar[int] = 3
@@ -162,7 +162,7 @@ class Matern52(AbstractMatern):
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
-        As of `AbstractStationary`.
+        See `AbstractStationary`.
     """
 
     degrees: ClassVar[int] = 5
@@ -177,7 +177,7 @@ class RationalQuadratic(AbstractStationary):
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
-        As of `AbstractStationary`.
+        See `AbstractStationary`.
     alpha : number or parameter
         α > 0, without unit: f(s) = E exp(−a² s/2), a² ~ Gamma of shape α and mean 1. `features.RandomFourier` needs it frozen.
     """
@@ -191,7 +191,7 @@ class RationalQuadratic(AbstractStationary):
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Array, " n"]:
-        """a² ~ Gamma(α, mean 1). The draw is for one α: raises ValueError unless α is frozen."""
+        """Draw a, a² ~ Gamma(α, mean 1), for one α: raises ValueError unless α is frozen."""
         if jax.tree.leaves(partition(self.alpha)[0]):
             raise ValueError(
                 "frequencies of a rational quadratic kernel hold for one alpha only: freeze it, alpha=frozen(...)"
@@ -200,8 +200,8 @@ class RationalQuadratic(AbstractStationary):
         return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
 
 
-# The Matérn profiles as functions of t = a² = 2νs, with the derivatives that hold at t = 0 as well: written
-# in t, no square root is differentiated, and first and second derivatives of Matérn 3/2 and 5/2 are right at
+# The Matérn profiles as functions of t = a² = 2νs, with derivatives that also hold at t = 0. In terms of t
+# no square root is differentiated, so that first and second derivatives of Matérn 3/2 and 5/2 are correct at
 # zero distance.
 #   f₀ = exp(−a)    f₁ = (1 + a) exp(−a), f₁' = −f₀/2    f₂ = (1 + a + a²/3) exp(−a), f₂' = −f₁/6
 
@@ -216,8 +216,8 @@ def _matern0_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     (t,), (dt,) = primals, tangents
     positive = t > 0
     root = jnp.sqrt(jnp.where(positive, t, jnp.ones_like(t)))
-    # The value is not made from `root`: compiled programs compute t twice, and where it is all rounding `positive` may be true in one place and
-    # false in the other. That would be exp(−1).
+    # The value does not use `root`: compiled programs compute t twice, and if t is only rounding error `positive` may differ between
+    # the two. The value would then be exp(−1).
     value = _matern0(t)
     return value, jnp.where(positive, -value / (2 * root), jnp.zeros_like(t)) * dt
 

@@ -11,7 +11,7 @@ from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_
 from stochgp.numerics.arrays import n_bits_of, n_bits_shared, words_of
 from stochgp.parameters import AbstractParameter, value_of
 
-UNROLLED = 8  # coordinates of a step of sums of smaller ones
+UNROLLED = 8  # coordinates per step in sums of minima
 
 
 class Counted(NamedTuple):
@@ -22,22 +22,22 @@ class Counted(NamedTuple):
 
 
 class Tanimoto(AbstractKernel):
-    """k = variance · T(x, z),   T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d),   x, z ≥ 0  (Ralaivola et al. 2005; Tripp et al. 2023).
+    """The Tanimoto kernel k = variance · T(x, z),   T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
 
-    For sets, rows of 0 and 1, it is the number of common elements over the number of all (Jaccard's index). T(0, 0) = 1: two rows without
-    anything are equal. So k(x, x) = variance, and T remains positive semi-definite: a row of zeros is one more element of its own.
-    Rows are counts or other numbers of at least 0; negative ones have no meaning, and are not looked for.
+    Sources: Ralaivola et al. 2005; Tripp et al. 2023. For sets, rows of 0 and 1, T is the number of common elements over the number of all (Jaccard's
+    index). T(0, 0) = 1, so that k(x, x) = variance. T remains positive semi-definite: a row of zeros is like one additional element.
+    Rows are counts or other numbers ≥ 0; negative numbers have no meaning, and are not checked.
 
     Parameters
     ----------
     variance : number or parameter
         k(x, x), a variance.
     packed : bool
-        A row is a set of bits as `numerics.words` holds them, 31 in a number, and as its last number a count of further elements: T is that of the
-        sets, with the count as one more column. It is what `data.Fingerprints` makes of counts, and many times as fast; only the variance has
+        True: a row is a set of bits in the format of `numerics.words`, 31 in a number, with a count of further elements as its last number. T is the
+        kernel of the sets, with the count as one more column. `data.Fingerprints` converts counts to this fast format. Only the variance has
         derivatives.
     active_dims : iterable of int or None
-        The columns that the kernel sees, A of them; None = all.
+        The columns that the kernel uses, A of them; None = all.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -45,7 +45,7 @@ class Tanimoto(AbstractKernel):
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Counted:
-        """The rows as they are: the kernel knows the origin."""
+        """Return the rows unchanged: the kernel depends on the origin."""
         rows = select(X, self.active_dims)
         if self.packed:
             rows = jax.lax.stop_gradient(rows)
@@ -63,23 +63,23 @@ class Tanimoto(AbstractKernel):
         return value_of(self.variance, rows.total.dtype) * _share(shared, joined)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        select(X[:1], self.active_dims)  # refuses what `matrix` refuses
+        select(X[:1], self.active_dims)  # raises for the same rows as `matrix`
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     @property
     def has_places(self) -> bool:
-        """No: T is not a function of a distance in few dimensions."""
+        """False: T is not a function of a distance in few dimensions."""
         return False
 
 
 def _share(smaller: Float[Array, "*shape"], larger: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """smaller / larger; 1 where both are 0."""
+    """Return smaller / larger; 1 if both are 0."""
     one = jnp.ones_like(larger)
     return jnp.where(larger > 0, smaller / jnp.where(larger > 0, larger, one), one)
 
 
 def _sums_of_smaller(X: Float[Array, "N A"], Z: Float[Array, "P A"]) -> Float[Array, "N P"]:
-    """Σ_d min(x_d, z_d) for all pairs, a few coordinates at a time: nothing of N·P·A numbers is made, in derivatives neither."""
+    """Return Σ_d min(x_d, z_d) for all pairs, a few coordinates at a time to save memory."""
     missing = -X.shape[1] % UNROLLED
     left, right = (
         jnp.pad(rows, ((0, 0), (0, missing))).T.reshape(-1, UNROLLED, rows.shape[0]) for rows in (X, Z)

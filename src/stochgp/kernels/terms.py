@@ -1,10 +1,10 @@
-"""Every kernel of the package as a sum of terms: what random features of it are made of.
+"""Kernels as sums of terms, the basis of their random features:
 
     k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)),
 
-sums inside products distributed and deep kernels opened. x_l is what a linear kernel sees; x_w what a stationary
-kernel sees divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from its spectral density;
-x_h what a Tanimoto kernel sees, and h a random hash of it.
+with sums inside products distributed and deep kernels opened. x_l are the inputs of a linear kernel; x_w the inputs of a stationary kernel
+divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from its spectral density; x_h the inputs of a Tanimoto kernel, and
+h a random hash of them.
 """
 
 import math
@@ -26,7 +26,7 @@ from stochgp.parameters import AbstractParameter, frozen, value_of
 
 
 class Rows(NamedTuple):
-    """What a term needs of the rows: what its linear factors, its waves and its hashes see, [N, A] each."""
+    """The rows' inputs to a term: linear factors, waves and hashes, [N, A] each."""
 
     ones: Array  # [N, 1]
     linear: tuple[Array, ...]
@@ -35,9 +35,9 @@ class Rows(NamedTuple):
 
 
 class Term(NamedTuple):
-    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h).
+    """A term variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h).
 
-    Each of `scales` draws n lengths of an ω_w; `packed` says of each x_h whether its numbers are sets of bits.
+    Each of `scales` draws n lengths of an ω_w; `packed` is True for each x_h with sets of bits.
     """
 
     variance: Float[Array, ""]
@@ -47,13 +47,13 @@ class Term(NamedTuple):
 
     @property
     def n_exact(self) -> int | None:
-        """How many features are exact; None = infinitely many."""
+        """The number of features if they are exact; None = infinitely many."""
         infinite = self.rows.waves or self.rows.hashed
         return None if infinite else math.prod(x.shape[1] for x in self.rows.linear)
 
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
-    """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
+    """Return the terms of a kernel at the rows X. Raises TypeError if it has no features."""
     kernel, hashed, packed = value_of(kernel), (), ()
     match kernel:
         case Sum():
@@ -65,7 +65,7 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
             return terms_of(kernel.kernel, kernel.rows(X))
         case AbstractStationary():
             linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
-        case Periodic():  # the RBF kernel of its circles
+        case Periodic():  # the RBF kernel on its circles
             linear, waves, scales = (), (kernel.circles(X),), (_one,)
         case Linear():
             linear, waves, scales = (select(X, kernel.active_dims),), (), ()
@@ -89,20 +89,20 @@ def _product(a: Term, b: Term) -> Term:
 
 
 def _fixed(kernel: Any) -> Any:
-    """The kernel with every parameter frozen at its value."""
+    """Return the kernel with every parameter frozen at its value."""
     is_parameter = lambda node: isinstance(node, AbstractParameter)
     return jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
 
 
 def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
-    """The scales of the RBF kernel."""
+    """Return the scales of the RBF kernel."""
     return jnp.ones(n, dtype)
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:
-    """Features of each term: what it needs, at most an equal part of what the smaller needs leave.
+    """Return the features of each term: its need, or an equal part of the remaining features.
 
-    None needs as many as it can get, an even number. Raises ValueError when a term would get none.
+    A term of need None takes an even number, as many as possible. Raises ValueError if a term would get none.
     """
     columns, left = [0] * len(needs), n_features
     infinite = [need is None for need in needs]

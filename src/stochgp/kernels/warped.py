@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 class Warped(AbstractKernel):
-    """k = kernel(g(x), g(z)), g any network or function of ONE row x [D] that returns z [P].
+    """A deep kernel k = kernel(g(x), g(z)), with any network or function g.
 
-    Wilson et al. (2016). Kernel and network train together; either may be `frozen`. `features.Network` is the same model with a
-    linear kernel as a map.
+    g maps ONE row x [D] to z [P] (Wilson et al. 2016). Kernel and network train together; either may be `frozen`. `features.Network` is the
+    same model with a linear kernel, as a feature map.
 
     Parameters
     ----------
     kernel : kernel
-        Of the outputs z, whose units its lengthscales have; `times` multiplies it.
+        A kernel of the outputs z, with lengthscales in their units; `times` multiplies it.
     network : callable
         g, an Equinox module or a function; floating arrays in it train.
     """
@@ -33,14 +33,14 @@ class Warped(AbstractKernel):
     network: Callable[[Array], Array]
 
     def rows(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        """g of each row."""
+        """Return g of each row."""
         with full_precision():
             return jax.vmap(self.network)(X)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        """The inner kernel's, of the network's output around g(centre)."""
+        """Prepare the inner kernel on the network's output around g(centre)."""
         warped_centre = jax.lax.stop_gradient(self.rows(centre[None, :])[0])
-        known = jnp.isfinite(warped_centre)  # g need not be defined between the rows
+        known = jnp.isfinite(warped_centre)  # g may be undefined between the rows
         warped_centre = jnp.where(known, warped_centre, jnp.zeros_like(warped_centre))
         return value_of(self.kernel).prepare(self.rows(X), warped_centre)
 
@@ -49,28 +49,28 @@ class Warped(AbstractKernel):
 
     @property
     def radial(self) -> Any:
-        """The inner kernel's."""
+        """The inner kernel's `radial`."""
         return value_of(self.kernel).radial
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))
 
     def times(self, factor: float) -> "Warped":
-        """The inner kernel."""
+        """Multiply the inner kernel."""
         return Warped(value_of(self.kernel).times(factor), self.network)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """The inner kernel's, of the network's output."""
+        """Return the inner kernel's places for the network's output."""
         return value_of(self.kernel).places(self.rows(X))
 
     @property
     def has_places(self) -> bool:
-        """Whether the inner kernel has."""
+        """True if the inner kernel has places."""
         return value_of(self.kernel).has_places
 
 
 def networks_held(model: T) -> T:
-    """The kernel, or what contains one, with the network of every `Warped` frozen."""
+    """Return a kernel, or a model with kernels, with the network of every `Warped` frozen."""
 
     def hold(node: Any) -> Any:
         return Warped(networks_held(node.kernel), frozen(node.network)) if _is_warped(node) else node
@@ -79,7 +79,7 @@ def networks_held(model: T) -> T:
 
 
 def is_deep(model: Any) -> bool:
-    """Whether the kernel, or what contains one, has a network that trains."""
+    """Return True if a kernel, or a model with kernels, has a network that trains."""
     networks = [node for node in jax.tree.leaves(model, is_leaf=_stops) if isinstance(node, Warped)]
     return any(jax.tree.leaves(partition(node.network)[0]) or is_deep(node.kernel) for node in networks)
 

@@ -1,4 +1,4 @@
-"""Learners: values that say how θ is learned, a file each, and what they are made of. `stochgp.learning.fit` runs them."""
+"""Learners: frozen objects that learn the parameters θ. `learning.fit` runs them."""
 
 from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD

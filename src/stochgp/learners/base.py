@@ -1,4 +1,4 @@
-"""Learners: frozen values that say how θ is learned. `learning.fit` owns the loop."""
+"""Base classes of learners: frozen objects that learn θ. `learning.fit` runs the loop."""
 
 import abc
 import dataclasses
@@ -34,24 +34,24 @@ from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
-FEW_ROWS = 2_000  # with which steps take less time than their program
-MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
-SQUARES = "loss_squared"  # of the steps, from which the standard error of their mean follows
+FEW_ROWS = 2_000  # for fewer rows, steps take less time than compiling them
+MIN_SHARED_BATCH = 4096  # rows; for smaller batches several devices save no time (docs/methods/scale.md)
+SQUARES = "loss_squared"  # mean squared loss of the steps, which gives the standard error of their mean
 
 
 class Problem(NamedTuple):
-    """What does not change during a run.
+    """The constants of a run.
 
     Parameters
     ----------
     source, plan : MemorySource, StepPlan
         The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
     prepared : any
-        What the learner's `prepare` computed once before the first step.
+        The result of the learner's `prepare`, which is called once before the first step.
     rate : float or None
         The learning rate that short trials chose, None = the learner's own.
     prior : AbstractGP or None
-        The parameters around which the prior of a learner is, if not those at which the run starts.
+        The model whose parameters are the centre of a learner's prior; None = the model at which the run starts.
     """
 
     source: MemorySource
@@ -62,66 +62,66 @@ class Problem(NamedTuple):
 
 
 class AbstractLearner(eqx.Module):
-    """How θ of a model is learned.
+    """Base class of learners, which learn θ of a model.
 
-    The arrays of a state suffice to resume, and `advance` is a deterministic function of its arguments: so a killed run
-    resumes to the same bits. All methods are called on the host, where x64 is enabled, and may jit inside. A learner of mini-batches is an
-    `AbstractBatchLearner`, with a pure `step(state, batch, *, key)`.
+    The arrays of a state suffice to resume, and `advance` is a deterministic function of its arguments. A killed run
+    therefore resumes to the same bits. All methods are called on the host with x64 enabled, and may jit inside. A learner of
+    mini-batches is an `AbstractBatchLearner`, with a pure `step(state, batch, *, key)`.
 
-    `batch_size` and `learning_rate` are None unless a leaf has such fields. `evaluator` says how the states of a run are evaluated; None = what suits
-    the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
+    `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator` evaluates the states of a run; None =
+    `ByEvidence()` for feature GPs and `ByLoss()` for other models.
     """
 
-    gradients: ClassVar[str] = "unknown"  # "exact", "unbiased", "estimated" or "biased": those that θ follows
-    shares_steps: ClassVar[bool] = False  # whether devices can share the rows of a batch
+    gradients: ClassVar[str] = "unknown"  # "exact", "unbiased", "estimated" or "biased"
+    shares_steps: ClassVar[bool] = False  # True if devices can share the rows of a batch
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
-    batch_size = cast(Any, None)  # not annotated: a leaf may have such a field, in any place
+    batch_size = cast(Any, None)  # not annotated: a subclass may have such a field, in any place
     learning_rate = cast(Any, None)
     evaluator = cast(Any, None)
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """How many steps, and how many between evaluations, at which time limit, Ctrl-C and checkpoint act."""
+        """Plan the steps, and their number between evaluations, which check time limit and Ctrl-C."""
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The peak memory of learning, beside the rows, the evaluations and the compiler's."""
+        """The peak memory of learning, without the rows, the evaluations and the compiler."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Return how many of the rows it can learn from in so many seconds."""
+        """Return the number of rows from which it can learn in this many seconds."""
         return n_rows
 
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
-        """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""
+        """Compute constants, such as lists of neighbours; deterministic, as resumed runs repeat."""
 
     @abc.abstractmethod
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
-        """The state before the first step: a pytree."""
+        """Return the state before the first step: a pytree."""
 
     @abc.abstractmethod
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """(State after the steps first_step … first_step + n_steps − 1, their numbers for the history).
+        """Return the state after steps first_step … first_step + n_steps − 1, and their numbers.
 
         `n_steps` is at most `plan.chunk_steps`. The numbers contain "loss", per datum: the average over these steps.
         """
 
     def after_evaluation(self, state: Any, evaluation: Any) -> Any:
-        """The state that the run continues from after an evaluation."""
+        """Return the state from which the run continues after an evaluation."""
         return state
 
     def model(self, state: Any) -> AbstractGP:
-        """θ of the state."""
+        """Return the model with θ of the state."""
         return state.gp
 
     def refitting(self) -> Any:
-        """The same for a start near the optimum: with fewer steps, if it can tell how many suffice."""
+        """Return the learner for a start near the optimum, with fewer steps if that is known."""
         return self
 
     def slower(self, state: Any, factor: float) -> Any:
-        """The state with its learning rate, if it has one, multiplied by `factor`."""
+        """Return the state with its learning rate, if it has one, multiplied by `factor`."""
         return state
 
     def finished(self, entry: Numbers) -> bool:
@@ -129,22 +129,19 @@ class AbstractLearner(eqx.Module):
         return False
 
     def to_go_on(self, state: Any) -> Any:
-        """The part of a run's last state from which further rows are learned; None if the learner learns from no stream."""
+        """The part of the last state from which a stream is learned; None if the learner has none."""
         return None
 
     def seen_rows(self, n_rows: int) -> int:
-        """How many of so many rows it learns from."""
+        """The number of rows that it learns from, out of `n_rows`."""
         return n_rows
 
     def exactness(self, entry: Numbers) -> str:
-        """`gradients`, according to the last entry of the history."""
+        """The kind of the `gradients`, according to the last entry of the history."""
         return self.gradients
 
     def evaluator_for(self, gp: AbstractGP) -> AbstractEvaluator:
-        """The learner's own, or the one that suits the model: by evidence if that takes M × M numbers, else by loss.
-
-        Raises ValueError for evidence of a model that has no moments.
-        """
+        """Return its evaluator or the default; ValueError for evidence of a model without moments."""
         if self.evaluator is None:
             return ByEvidence() if gp.has_moments else ByLoss()
         if isinstance(self.evaluator, ByEvidence) and not gp.has_moments:
@@ -153,7 +150,7 @@ class AbstractLearner(eqx.Module):
         return self.evaluator
 
     def check_common(self, *counts: str) -> None:
-        """Raises ValueError, naming the field, for impossible settings; `counts` are further fields that are whole numbers from 1 on, or None."""
+        """Raise ValueError for impossible settings; `counts` must be None or whole numbers ≥ 1."""
         for name in ("batch_size", "epochs", *counts):
             value = getattr(self, name, None)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
@@ -167,10 +164,10 @@ class AbstractLearner(eqx.Module):
 
 
 class AbstractBatchLearner(AbstractLearner):
-    """A learner of mini-batches: a leaf defines its step; batches and scans of steps are the same for all.
+    """A learner of mini-batches: a subclass defines the step, this class draws the batches.
 
-    `n_streams` is the number of independent batches of a step, a stack if there are several. With `fills` batches are filled up by rows of
-    weight 0 to one of few sizes, so that runs of nearby sizes share the compiled scan.
+    A step takes `n_streams` independent batches, as a stack if there are several. `fills` = True pads batches with rows of
+    weight 0 to one of few sizes, so that runs of similar sizes share the compiled scan.
 
     Parameters
     ----------
@@ -185,9 +182,9 @@ class AbstractBatchLearner(AbstractLearner):
     decay : function
         Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
     evaluator : AbstractEvaluator or None
-        As of `AbstractLearner`.
+        See `AbstractLearner`.
     sampling : AbstractSampling or None
-        Which rows make a batch; None = as `sampling_for` chooses.
+        Selects the rows of a batch; None = the default of `sampling_for`.
     """
 
     steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
@@ -203,30 +200,30 @@ class AbstractBatchLearner(AbstractLearner):
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-        """(State after one step on `batch`, numbers by name, "loss" among them). Pure; fit for jit and scan."""
+        """Return the state after a step on `batch` and its numbers, with "loss". Pure, for jit."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
         width = self.n_streams * row_bytes(n_inputs)
         return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.steps)
 
     def sampling_for(self, gp: Any) -> AbstractSampling:
-        """The sampling of this model's batches."""
+        """The sampling of the batches for this model."""
         return self.sampling
 
     def slower(self, state: Any, factor: float) -> Any:
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
 
     def decaying(self, state: Any, n_steps: int | None) -> Any:
-        """The state with a learning rate that decays over the next `n_steps` steps; None = a constant one."""
+        """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
         return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
 
     def begin_descent(self, theta: Any, problem: Problem, default: float | None = None) -> Descent:
-        """Step 0 of the optimiser at the learner's rate, that of the trials, or `default`."""
+        """Return step 0 of the optimiser, at the learner's rate, the trials' rate or `default`."""
         rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
         return begin(theta, self.optimizer, rate, problem.plan.total_steps)
 
     def descend(self, theta: Any, gradient: Any, descent: Descent) -> tuple[Any, Descent]:
-        """θ and the optimiser's state after a step."""
+        """Return θ and the optimiser's state after a step."""
         return move(theta, gradient, descent, self.optimizer, self.step_size(descent))
 
     def step_size(self, descent: Descent) -> Array:
@@ -234,25 +231,28 @@ class AbstractBatchLearner(AbstractLearner):
         return step_size(descent, self.learning_rate, self.decay)
 
     def compiled(self) -> Any:
-        """The learner as a key of compiled steps: fields that no step reads are at their defaults. A numeric rate is in the state."""
+        """Return the learner as a key of compiled steps, with defaults in fields no step reads."""
         kept = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in kept}
         plain["learning_rate"] = self.learning_rate if callable(self.learning_rate) else None
-        own = self.evaluator  # of evidence, `refit` decides what is trained
+        own = self.evaluator  # of its fields, only `refit` affects the steps
         plain["evaluator"] = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
         return dataclasses.replace(self, **plain)
 
     def prepare(
         self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
-        """(What the sampling computes of all rows, the learner as a key of compiled steps)."""
+        """Return the sampling's precomputed values and the learner as a key of compiled steps."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         return sampled, self.compiled()
 
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Factorisations inside a step are of blocks, each on one thread: beside the threads of XLA's products those of LAPACK wait longer than they work."""
+        """Take steps in one compiled scan, with one thread for factorisations of blocks.
+
+        LAPACK's further threads would wait longer for XLA's than they work.
+        """
         sampling, B, mesh = self.sampling_for(state.gp), problem.plan.batch_size, problem.source.mesh
         sampled, compiled = problem.prepared
         one = self.n_streams == 1
@@ -276,14 +276,14 @@ class AbstractBatchLearner(AbstractLearner):
 
 
 def spreads_batches(learner: Any, batch_size: int, mesh: Mesh | None) -> bool:
-    """Whether each of several devices takes a part of every mini-batch."""
+    """Return True if several devices each take a part of every mini-batch."""
     if mesh is None or mesh.size == 1 or not learner.shares_steps:
         return False
     return batch_size >= MIN_SHARED_BATCH and batch_size % mesh.size == 0
 
 
 def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Row 0 at P − B further places of [..., B], factors of weights [P]: 0 there and P/B elsewhere, since steps divide by P)."""
+    """Return [..., B] padded with row 0 to P columns, and weight factors: P/B, 0 for padding."""
     B = indices.shape[-1]
     P = size_of_few(B)
     wider = np.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, P - B)])
@@ -291,9 +291,9 @@ def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
-    """(State after a step on each of a stack of batches, means of their numbers, the mean of the squared losses).
+    """Return the final state, the mean numbers and the mean squared loss of stacked batches.
 
-    A step's key depends on its number alone.
+    The key of a step depends on its number alone.
     """
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.wrap_key_data(seed)

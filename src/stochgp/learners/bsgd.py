@@ -1,4 +1,4 @@
-"""BSGD: mini-batch gradient descent on the marginal likelihood of the batches; with neighbours as batches, sgGP."""
+"""BSGD: mini-batch descent on the batches' likelihood; sgGP with neighbours as batches."""
 
 import math
 from typing import Any, ClassVar
@@ -29,34 +29,36 @@ class BSGDState(eqx.Module):
 
 
 class BSGD(AbstractBatchLearner):
-    """Mini-batch gradient descent on the NLML per datum of the batches (SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1).
+    """Mini-batch gradient descent on the NLML per datum of the batches.
 
-    With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient by a parameter θ_l is
+    Sources: SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1.
+
+    With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient with respect to a parameter θ_l is
 
         g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2 s_l),   s_l = B;  with `signal_scale` τ, s_l = τ log B for the kernel's variances.
 
-    O(B³ + B²D) per step, for feature GPs O(B³ + B²M). The batch likelihood is a proper likelihood of B rows: for data drawn from the model
+    A step takes O(B³ + B²D), for feature GPs O(B³ + B²M). The batch likelihood is a proper likelihood of B rows: for data drawn from the model
     the gradient is zero on average at the true θ. Its expectation over batches is not the gradient of all rows' likelihood; the bias shrinks
     with B. A feature GP's final refit corrects its two variances, not the features.
 
-    Batches of nearest neighbours identify short lengthscales and small noise; rows drawn uniformly are too far apart for that.
+    Batches of nearest neighbours identify short lengthscales and small noise; rows drawn uniformly are too far apart.
 
-    `converged`: see the evaluators, `ByEvidence` and `ByLoss`.
+    `converged`: see `ByEvidence` and `ByLoss`.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
-        As of `AbstractBatchLearner`; B is 16 in sgGP's paper, epochs None = as many as suit the evaluator: 4,096 steps by loss. `PowerLaw(α₁, 1.0)` with
+        See `AbstractBatchLearner`; B is 16 in sgGP's paper. epochs None = the evaluator's default: 4,096 steps for `ByLoss`. `PowerLaw(α₁, 1.0)` with
         `optax.sgd` is the α₁/k of sgGP's paper.
     sampling : AbstractSampling or None
-        Which rows make a batch; None = `Uniform()` for feature GPs and for kernels without places by which nearest rows are found, else
+        Selects the rows of a batch; None = `Uniform()` for feature GPs and for kernels without a metric between rows, else
         `NearestNeighbours()`.
     signal_scale : float or None
-        τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3.
+        τ; None = s_l = B for all parameters. The theory of sgGP takes τ = 3.
     """
 
     steps: ClassVar[int] = 4096
-    gradients: ClassVar[str] = "biased"  # rows of different batches count as unrelated
+    gradients: ClassVar[str] = "biased"  # ignores the correlation between rows of different batches
     batch_size: int = 128
     sampling: AbstractSampling | None = None
     signal_scale: float | None = None
@@ -69,14 +71,14 @@ class BSGD(AbstractBatchLearner):
             )
 
     def sampling_for(self, gp: AbstractGP) -> AbstractSampling:
-        """The sampling given, or the one that suits the model."""
+        """The sampling set by the user, or the default for the model."""
         if self.sampling is not None:
             return self.sampling
         kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))
         return NearestNeighbours() if getattr(kernel, "has_places", not gp.has_moments) else Uniform()
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Neighbours, batches, and matrices of a batch."""
+        """Bytes of neighbours, batches, and matrices of a batch."""
         B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
         n_steps = self.steps if self.epochs is None else self.epochs * per_epoch
         drawn = self.sampling_for(gp).peak_bytes(n_rows, n_inputs, B, n_steps)
@@ -86,7 +88,7 @@ class BSGD(AbstractBatchLearner):
         return BSGDState(gp, self.begin_descent(partition(gp)[0], problem, RATE))
 
     def step(self, state: BSGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[BSGDState, dict[str, Array]]:
-        """The numbers: "loss", NLML per datum of the batch, and "jitter", added to the diagonal of A_S to factorise it."""
+        """Take one step. "loss" is NLML per datum of the batch, "jitter" is on A_S's diagonal."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         theta, descent = self.descend(trainable, gradient, state.descent)
@@ -96,7 +98,7 @@ class BSGD(AbstractBatchLearner):
 def batch_gradient(
     trainable: AbstractGP, rest: AbstractGP, batch: Data, signal_scale: float | None = None
 ) -> tuple[dict[str, Array], AbstractGP]:
-    """(Numbers of a step, g): the gradient by automatic differentiation of A only, its cotangent written out."""
+    """Return the numbers of a step and g, which needs automatic differentiation of A only."""
     B = batch.y.shape[0]
     A, pull_back = jax.vjp(lambda t: _covariance(eqx.combine(t, rest), batch), trainable)
     L, jitter = safe_cholesky(A)
@@ -112,12 +114,12 @@ def batch_gradient(
 
 
 def _covariance(gp: Any, batch: Data) -> Float[Array, "B B"]:
-    """A of the batch, of a model that has `covariance`, as both of `models` have."""
+    """The matrix A of the batch, for a model that has `covariance`."""
     return gp.covariance(batch.X, batch.weight)
 
 
 def _scale_signal(gradient: AbstractGP, factor: float) -> AbstractGP:
-    """The gradient with the entries of every kernel's `variance` multiplied by `factor`."""
+    """Return the gradient with every kernel's `variance` entries multiplied by `factor`."""
 
     def scale(path: tuple, leaf: Array) -> Array:
         is_signal = any(getattr(part, "name", None) == "variance" for part in path)

@@ -1,4 +1,4 @@
-"""Leave-one-out and Vecchia likelihoods: hyperparameters from conditional densities of rows given few neighbours."""
+"""Leave-one-out and Vecchia likelihoods: conditional densities given few neighbours."""
 
 import abc
 import dataclasses
@@ -20,64 +20,62 @@ from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
 
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
-N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
+N_SCORED, BESIDE_SCORED = 8, 56  # rows scored in a neighbourhood, and its other rows
 MAX_STEPS, SEARCHES = 30, 2
 FEW_ROWS, FEW_STEPS, MAX_TRIED, REFIT_STEPS = 4_096, 2, 5, 8
 MAX_PARAMETERS = 500  # H has the square of their number
-SOME = 100  # rows that show the prior variance
-LONGEST_STEP = 1.5  # of a logarithm
+SOME = 100  # rows from which the prior variance is estimated
+LONGEST_STEP = 1.5  # on the logarithm of a parameter
 LEAST_RATIO = 1e-3  # of a step's gain to the gain that the quadratic promises
 FIRST_DAMPING = 0.03
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
-SEARCHED_AT = 3e-3  # nats per datum that a step promises when neighbours are searched again
-NEGLIGIBLE = 5e-4  # nats per datum that a step promises when learning ends
-STALLED_SEARCH, STALLED = (
-    2,
-    3,
-)  # steps in a row with a smaller fall than that, after which neighbours are searched again, and learning ends
-NEAR = 1e-3  # nats per datum that a last step, which no evaluation follows, may promise
-MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
+SEARCHED_AT = 3e-3  # promised gain of a step in nats per datum, below which neighbours are searched again
+NEGLIGIBLE = 5e-4  # promised gain of a step in nats per datum, below which learning ends
+STALLED_SEARCH = 2  # steps in a row that gain less than that, after which neighbours are searched again
+STALLED = 3  # the same, after which learning ends
+NEAR = 1e-3  # largest promised gain in nats per datum of a final step without evaluation
+MOST_MISSED = 0.5  # largest relative error of the promised gain of the step before it
 
 
 class Prepared(NamedTuple):
-    """The rows as the steps use them, and θ."""
+    """The rows in the form that the steps use, and θ."""
 
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]  # of the parameters
-    n_data: float  # that the mean over the scored rows is worth beside a prior: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N
+    n_data: float  # weight against a prior: (Σρ)²/Σρ², C for equal weights; C n/N for a joint density
     pull: float  # of the prior, 1/(s² n_data)
-    n_scored: int  # rows that a neighbourhood scores, the last ones: one if groups have several rows, which are left out together
+    n_scored: int  # scored rows of a neighbourhood, its last ones; 1 if groups have several rows
     size: int  # of a neighbourhood
 
 
 class ConditionalState(eqx.Module):
-    """The model, the neighbours of its centres, and the loss with its curvature there."""
+    """The model, the neighbours of its centres, and the loss with its curvature at the model."""
 
     gp: AbstractGP
-    near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, and then the centre
+    near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, followed by the centre
     at: Curvature  # of the loss with its prior, at `gp`
     damping: np.float64
     harder: np.float64  # the factor of the damping after the next refused step
-    changed: np.float64  # share of the neighbours that the last search changed
-    kept: np.float64  # the gain of the last step over the promised gain
+    changed: np.float64  # share of the neighbours changed in the last search
+    kept: np.float64  # ratio of the last step's gain to its promised gain
     n_searches: np.int64
     n_stalled: np.int64  # the last steps in a row by which the loss fell by less than NEGLIGIBLE
 
 
 class AbstractConditionals(AbstractLearner):
-    """Damped Fisher scoring on L(θ), the mean over C rows of −log p(y_i | y_c(i)), each with its weight ρ_i.
+    """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
 
-    A neighbourhood is a centre, drawn at random, and the rows that the leaf finds for it. It scores `n_scored` of them, the centre and those nearest to it, each given
-    all others: one factor serves all (`left_out`). With `joint` n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
+    A neighbourhood is a random centre and the rows that the subclass finds for it. It scores `n_scored` rows, the centre and those nearest to it, each
+    given all others, with one factor (`left_out`). With `joint`, n L is −log of a density of all y: L is per datum, and ρ is a frequency weight.
 
-    A step moves by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`
-    (Guinness 2021), λ larger if the loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step
-    promises less than 0.003 nats, or after half of the steps. Before the last search a quarter of the neighbourhoods is scored.
+    A step moves θ by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature` (Guinness 2021). λ grows if the
+    loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step promises less
+    than 0.003 nats, or after half of the steps. Before the last search only a quarter of the neighbourhoods is scored.
     """
 
     gradients: ClassVar[str] = "exact"
@@ -99,19 +97,19 @@ class AbstractConditionals(AbstractLearner):
 
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
-        """k rows beside each centre, by the metric of `gp`, the nearest first; −1 for none."""
+        """Return k rows beside each centre in the metric of `gp`, the nearest first; −1 for none."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """An evaluation after each step, which `advance` takes one by one."""
+        """Plan an evaluation after each step; `advance` takes one step per call."""
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """(The model after 2 scoring steps, of at most 5 that are tried, on up to 4,096 rows; H of the last step).
+        """Return the model after 2 scoring steps on up to 4,096 rows, and H of the last step.
 
-        That is near enough to the optimum to compare it with another model, or to begin a descent there.
+        At most 5 steps are tried. The result is near enough to the optimum to compare models or to begin a descent.
         """
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
@@ -124,22 +122,19 @@ class AbstractConditionals(AbstractLearner):
         return self.model(state), state.at.hessian
 
     def refitting(self) -> Any:
-        """The same for a start near the optimum: at most 8 steps."""
+        """Return the learner for a start near the optimum: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows and their orders, trees, lists of neighbours, the matrices of two threads, and those of the first rows."""
+        """Bytes of rows, orders, trees, neighbours, two threads' matrices, and the first rows."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
-        C = min(self.n_centres, n_rows)  # those of groups score one row each
+        C = min(self.n_centres, n_rows)  # neighbourhoods of groups score one row each
         block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
         search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(block)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """An order of the rows, the centres, drawn without replacement, and the rows that are searched.
-
-        Raises ValueError for a model without a kernel and for a kernel of more than 500 parameters.
-        """
+        """Draw an order of the rows and the centres, without replacement, and prepare the search."""
         kernel_of(self, gp)
         start = packed(partition(gp)[0])
         if len(start) > MAX_PARAMETERS:
@@ -148,7 +143,7 @@ class AbstractConditionals(AbstractLearner):
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         n_scored = 1 if source.in_groups else min(self.n_scored, source.size)
-        centres = drawn[: max(1, plan.batch_size // n_scored)]  # all rows at most
+        centres = drawn[: max(1, plan.batch_size // n_scored)]  # at most all rows
         X, group = source.inputs(), source.group
         if self.joint:
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
@@ -159,7 +154,7 @@ class AbstractConditionals(AbstractLearner):
         return Prepared(order, group, centres, X, start, n_data, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> ConditionalState:
-        """No random numbers are drawn."""
+        """Return the initial state. No random numbers are drawn."""
         prepared = problem.prepared
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         at = densities.unknown(len(prepared.start))
@@ -171,7 +166,7 @@ class AbstractConditionals(AbstractLearner):
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """A step. "loss" is L with its prior; "distance" T²/P, "gain" the nats per datum that another step promises."""
+        """Take one step. "loss" is L with prior, "distance" T²/P, "gain" promised nats per datum."""
         is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
         is_due |= state.n_stalled >= STALLED_SEARCH
         if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
@@ -181,8 +176,11 @@ class AbstractConditionals(AbstractLearner):
         return state, {**numbers, "changed": float(state.changed), **counts}
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """(State after one damped scoring step on all centres, where it led): the same θ if the loss did not fall enough."""
-        # All neighbourhoods after the last search, a quarter of them before it.
+        """Return the state after one damped scoring step on all centres, and its numbers.
+
+        θ stays the same if the loss did not fall enough.
+        """
+        # After the last search all neighbourhoods are scored, before it a quarter of them.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
         at = state.at if np.isfinite(state.at.loss) else self._curvature(state.gp, problem, near)
@@ -206,9 +204,9 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem.prepared, better)
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """θ − H⁻¹∇L if little is left to gain and the last step gained its promise, else θ.
+        """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ.
 
-        With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats: one more step leads there, as near as L is a quadratic.
+        With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats. One more step reaches it if L is nearly quadratic.
         """
         at = state.at
         if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
@@ -218,7 +216,7 @@ class AbstractConditionals(AbstractLearner):
         return _moved(state.gp, packed(partition(state.gp)[0]) + move) if small else state.gp
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
-        """The state with more damping."""
+        """Return the state with more damping."""
         return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:
@@ -226,7 +224,7 @@ class AbstractConditionals(AbstractLearner):
         return settled and entry["searches"] >= self.searches
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
-        """With the neighbours in the metric learned so far: the nearest last, and then the centre."""
+        """Search neighbours in the current metric: the nearest last, followed by the centre."""
         prepared = problem.prepared
         near = self.neighbours(state.gp, prepared, prepared.size - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
@@ -240,7 +238,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, **fields)
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
-        """With the prior ‖x − x₀‖²/(2 s² n)."""
+        """The curvature with the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
@@ -253,7 +251,6 @@ class AbstractConditionals(AbstractLearner):
         )
 
     def _numbers_of(self, at: Curvature, prepared: Prepared, better: bool) -> Numbers:
-        """Of a step, for the history."""
         C, g = len(prepared.centres), at.gradient
         prior = prepared.pull * (C / prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
@@ -265,33 +262,33 @@ class AbstractConditionals(AbstractLearner):
 
 
 class LeaveOneOut(AbstractConditionals):
-    """Leave-one-out density: each row is predicted from rows near to it, all others taken into account.
+    """Leave-one-out density: each row is predicted from nearby rows.
 
         L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
 
-    A neighbourhood, a centre and the m rows nearest to it, scores the centre and the R − 1 rows nearest to it, each given all others (block leave-one-out):
-    one factor scores all of them. With R = 1 each row is predicted from its m nearest rows.
+    A neighbourhood is a centre and the m rows nearest to it. It scores the centre and the R − 1 rows nearest to it, each given all others, with one
+    factor (block leave-one-out). With R = 1 each row is predicted from its m nearest rows.
 
-    It is no joint density, but the true θ minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
-    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. It is too optimistic if test rows are farther from the
-    training rows than these from each other (repeated measurements, later days), unless the rows come with their groups.
+    L is no joint density, but the true θ minimises its expectation for any c(i). A row of count ρ is left out whole and scored as one observation of
+    variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
+    rows than these are from each other (repeated measurements, later days), unless groups are given.
 
-    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0005 nats a row, or each of the last three gained less; or all steps were
-    taken and the loss had settled, by less than 0.01 nats a row: see `ByLoss`.
+    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, with Γ the covariance of the rows' gradients: θ is within a tenth of
+    a standard error of the optimum. Or another step promises less than 0.0005 nats per row, or each of the last three gained less. Or all steps were
+    taken and the loss settled to 0.01 nats per row, see `ByLoss`.
 
     Parameters
     ----------
     epochs : int or None
         Scoring steps at most; None = 30.
     n_neighbours, n_centres, n_scored : int
-        m + 1 − R, the rows of a neighbourhood that are given to all that it scores; C, the number of scored rows, by C/R neighbourhoods whose centres are drawn once
-        without replacement, all rows if there are fewer; R, 1 if groups have several rows.
+        m + 1 − R, the unscored rows of a neighbourhood; C, the number of scored rows, from C/R neighbourhoods whose centres are drawn once without
+        replacement, all rows if there are fewer; R, 1 if groups have several rows.
     spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
-        decides what the rows leave open. None = no prior.
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights. It
+        determines parameters on which the data give no information. None = no prior.
     searches : int
-        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats a row.
+        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
     """
 
     joint: ClassVar[bool] = False
@@ -305,17 +302,17 @@ class LeaveOneOut(AbstractConditionals):
 
 
 class Vecchia(AbstractConditionals):
-    """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
+    """The likelihood of Vecchia (1988): rows in random order, given nearest earlier rows.
 
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
 
-    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated without bias. Early
-    rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. `converged` as there.
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; C of the N rows estimate it without bias. Early
+    rows have distant neighbours, so long distances count more than in `LeaveOneOut`. Groups are ignored. `converged`: as in `LeaveOneOut`.
 
     Parameters
     ----------
     epochs, n_neighbours, n_centres, spread, searches
-        As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
+        See `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 
     joint: ClassVar[bool] = True
@@ -328,7 +325,7 @@ class Vecchia(AbstractConditionals):
 
 
 def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
-    """The kernel of the model, which finds the neighbours. Raises ValueError for a model without one."""
+    """Return the kernel that finds the neighbours. Raises ValueError if the model has none."""
     if gp.has_moments:
         name, model = type(learner).__name__, type(gp).__name__
         raise ValueError(f"{name} finds neighbours by a kernel, and {model} has none")

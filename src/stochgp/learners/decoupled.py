@@ -1,4 +1,4 @@
-"""Learners of decoupled processes, whose functions grow from the rows: SVDGP and iVSGPR."""
+"""Learners of decoupled processes, which add basis functions: SVDGP and iVSGPR."""
 
 import abc
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE, carried, check_mirror_rate, gram, mirror_covariance
 
 RATE = 0.01
-TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's lowest, 0.001, are too few
+TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.001, are too few
 
 
 class GrowingState(eqx.Module):
@@ -38,7 +38,7 @@ class GrowingState(eqx.Module):
 class AbstractGrowing(AbstractBatchLearner):
     """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1).
 
-    Every step takes a batch, makes functions of its first `growth` rows as long as there is room, and moves the model.
+    Every step takes a batch, adds functions at its first `growth` rows until the basis is full, and moves the model.
     """
 
     steps: ClassVar[int] = 2048
@@ -54,7 +54,7 @@ class AbstractGrowing(AbstractBatchLearner):
 
     @abc.abstractmethod
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """(What the optimiser moves, the rest)."""
+        """Return the part that the optimiser moves and the rest."""
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -66,7 +66,7 @@ class AbstractGrowing(AbstractBatchLearner):
             check_mirror_rate(self.mirror_rate)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Batches; a tile of the mean's functions and all of the covariance's by the rows of a batch, with their derivatives; the optimiser."""
+        """Bytes of batches, a tile of mean functions, covariance functions, gradients, optimiser."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
@@ -74,7 +74,7 @@ class AbstractGrowing(AbstractBatchLearner):
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> GrowingState:
-        """Raises TypeError for a model whose q(f) is not `Decoupled`."""
+        """Return the initial state. Raises TypeError for a model whose q(f) is not `Decoupled`."""
         if not isinstance(gp.approximation, Decoupled):
             kind = type(gp.approximation).__name__
             raise TypeError(f"{type(self).__name__} learns Decoupled processes, not {kind}")
@@ -93,9 +93,9 @@ class AbstractGrowing(AbstractBatchLearner):
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
     ) -> tuple[GrowingState, dict[str, Array]]:
-        """A step of `gp` along the gradient of the batch's bound per datum, by what `partition` moves; `columns` of K_α, None = all.
+        """Take a gradient step on the part from `partition`, using the batch's bound per datum.
 
-        `carried` gives a model whose functions and kernel have moved the q that goes with them, and leaves `gp` itself as it is.
+        `columns` selects columns of K_α, None = all. `carried` maps a model with moved functions and kernel to the model with the matching q.
         """
         trainable, rest = self.partition(gp)
 
@@ -119,7 +119,7 @@ class AbstractGrowing(AbstractBatchLearner):
 
 
 def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
-    """The model with functions of the first n rows of the batch, as far as there is room; `start` on the diagonal of L, None = 0."""
+    """Return the model with functions at the first n rows, if there is room; `start` on L_jj."""
     q: Any = gp.approximation
     X = batch.X[:n]
     start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
@@ -127,7 +127,7 @@ def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = 
 
 
 def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
-    """(What trains, the rest); of a, "weights", and L, "root", only those named train."""
+    """Return the trainable part and the rest; "weights" (a) and "root" (L) train if named."""
     mask = trainable_mask(gp)
     for name in {"weights", "root"} - set(moved):
         mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
@@ -135,25 +135,25 @@ def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
 
 
 class IVSGPR(AbstractGrowing):
-    """Incremental variational sparse GP regression (Cheng and Boots 2016): mirror ascent on q, gradient ascent on the rest.
+    """Incremental variational sparse GP regression (Cheng and Boots 2016): mirror ascent on q.
 
     In the coupled form, β = α, the inverse covariance of q is I + Ψ_α B Ψ_αᵀ, and it maps the mean to Ψ_α b, b = (I + BK)a. A mirror step of
-    weight γ on a batch S, with the sites β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, mixes these with what the batch says:
+    weight γ on a batch S, with the sites β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, is
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    a = (I + BK)⁻¹ b.
 
     For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
     γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
-    a = 0 and no part in B, so q stays as it is. Then functions, kernel and likelihood follow the gradient of the bound, and b and B go with
-    them: from functions α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (At fixed a, whose entries at
-    functions that resemble each other are huge and alternate, the smallest move would change q beyond all bounds.) O(B M² + M³) per step.
+    a = 0 and do not enter B, so q does not change. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
+    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (Similar functions have large entries of a of alternating
+    sign. With a held fixed, the smallest move would change q without bound.) A step takes O(B M² + M³).
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth, jitter, slowing
-        As of `SVDGP`.
+        See `SVDGP`.
     mirror_rate : float or rule of the step
         γ.
     """
@@ -161,7 +161,7 @@ class IVSGPR(AbstractGrowing):
     mirror_rate: float | Schedule = InverseRoot(1.0, 1.0)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Raises ValueError for functions of the covariance alone."""
+        """Return the moved part and the rest. Raises ValueError for decoupled functions."""
         q: Any = gp.approximation
         if q.covariance_functions is not None:
             raise ValueError("IVSGPR learns coupled processes: the covariance has functions of its own here")
@@ -183,7 +183,7 @@ class IVSGPR(AbstractGrowing):
 def mirror_step(
     gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any, jitter: float
 ) -> Decoupled:
-    """q after the mirror step of weight γ towards the sites of the rows X, each `scale` c times. In float64 where it may be used."""
+    """Return q after the mirror step of weight γ towards the sites of X, in float64 with x64."""
     given: Any = gp.approximation
     weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
     K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma, jitter)
@@ -193,7 +193,7 @@ def mirror_step(
 
 
 def linear_part(gp: SparseGP) -> Float[Array, " P"]:
-    """b = (I + BK)a. In float64 where it may be used."""
+    """Return b = (I + BK)a, in float64 if x64 is enabled."""
     q: Any = gp.approximation
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     a, L = q.a.astype(wide), q.L.astype(wide)
@@ -202,7 +202,7 @@ def linear_part(gp: SparseGP) -> Float[Array, " P"]:
 
 
 def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"], jitter: float) -> SparseGP:
-    """The model whose functions and kernel have moved, with what b and the L of `before` say by the functions of then (`mirror.carried`)."""
+    """Return the model after functions and kernel moved, with b and the old L carried along."""
     q: Any = gp.approximation
     parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
     moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts, jitter)
@@ -220,30 +220,30 @@ def _with_mean(
 
 
 class SVDGP(AbstractGrowing):
-    """Stochastic gradient ascent on the bound of a decoupled process (Cheng and Boots 2017, algorithm 1), per datum and by a batch S:
+    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, algorithm 1):
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
 
-    Everything follows the gradient: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are estimated from
-    `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and memory
-    for a tile of them. The model has room for M_α and M_β functions; until it is full, each step adds the first `growth` rows of its
-    batch as functions with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise: what a row seen once says of the covariance. Nothing is compiled again.
+    All parts follow its gradient per datum on a batch S: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are
+    estimated from `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and
+    memory for a tile of them. The model has room for M_α and M_β functions. Until it is full, each step adds functions at the first `growth` rows of its
+    batch, with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise. Nothing is compiled again.
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
 
     Parameters
     ----------
     batch_size, epochs, optimizer, decay, sampling, evaluator
-        As of `AbstractBatchLearner`; epochs None = as many as make 2,048 steps.
+        See `AbstractBatchLearner`; epochs None = enough for 2,048 steps.
     learning_rate : float, rule of the step, or None
         γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
     growth : int
-        N_Δ, rows of a batch that become functions, while there is room.
+        N_Δ, the rows of a batch that become functions, while there is room.
     n_columns : int or None
         Columns of K_α from which aᵀK_α a is estimated; None = B.
     mirror_rate : float, rule of the step, or None
-        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR in its place (`variational.functions`), which find the size of
-        B at once; the gradient by L needs many steps for it.
+        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR instead (`variational.functions`), which find the
+        scale of B in one step; gradient steps on L need many.
     jitter, slowing : float
         On the diagonal of K_β in mirror steps, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
     """
@@ -255,7 +255,7 @@ class SVDGP(AbstractGrowing):
             raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """With the columns of a tile of functions, where they are more than the rows of a batch."""
+        """Bytes with the columns of a tile of functions, if these exceed the rows of a batch."""
         more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
         return super().peak_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 
@@ -285,6 +285,5 @@ class SVDGP(AbstractGrowing):
 
 
 def _at_root(gp: SparseGP, L: Float[Array, "P P"]) -> SparseGP:
-    """The model with this L, in the dtype that it has."""
     q: Any = gp.approximation
     return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))

@@ -1,4 +1,4 @@
-"""Stochastic gradient steps on θ by any optax rule, and rules of their size."""
+"""Stochastic gradient steps on θ with any optax rule, and rules of their size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ class Descent(eqx.Module):
     The step size of step t is rate · decay((t − start) / (total − start)), the argument clipped to [0, 1]; or learning_rate(t) · rate of a rule.
     """
 
-    optimizer_state: list[Array]  # its leaves: files hold no classes of other packages
+    optimizer_state: list[Array]  # only leaves: files hold no classes of other packages
     rate: Float[Array, ""]
     step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
     total: Float[Array, ""]
@@ -37,14 +37,14 @@ class Descent(eqx.Module):
 
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
-    """Step 0 of `total`."""
+    """Return the state at step 0 of `total`."""
     state, f = _started(optimizer, jax.tree.leaves(parameters)), np.float32
     zero = on_device(0, f)
     return Descent(jax.tree.leaves(state), on_device(rate, f), zero, on_device(total, f), zero)
 
 
 def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
-    """The size of the next step."""
+    """Return the size of the next step."""
     if callable(learning_rate):
         return descent.rate * learning_rate(descent.step)
     progress = (descent.step - descent.start) / (descent.total - descent.start)
@@ -54,7 +54,7 @@ def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: S
 def move(
     parameters: PyTree, gradient: PyTree, descent: Descent, optimizer: Optimizer, size: Array
 ) -> tuple[PyTree, Descent]:
-    """The parameters after one step of `size` and the optimiser's new state. The optimiser gets a list of the arrays, in the order of the tree."""
+    """Return the parameters and the state after one step of `size`, with arrays in tree order."""
     leaves, structure = jax.tree.flatten(parameters)
     slopes, rule = jax.tree.leaves(gradient), optimizer(1.0)
     before = jax.tree.unflatten(
@@ -71,7 +71,7 @@ def move(
 
 
 def decaying(descent: Descent, n_steps: int | None) -> Descent:
-    """The same state with a rate that decays over the next `n_steps` steps; None = a constant one."""
+    """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
     f = descent.step.dtype.type
     start = f(NEVER) if n_steps is None else f(descent.step)
     end = start + f(n_steps or NEVER)
@@ -79,13 +79,13 @@ def decaying(descent: Descent, n_steps: int | None) -> Descent:
 
 
 def slowed(descent: Descent, factor: float) -> Descent:
-    """The same state with a smaller rate."""
+    """Return the same state with a smaller rate."""
     rate = np.asarray(descent.rate)
     return eqx.tree_at(lambda d: d.rate, descent, on_device(rate * rate.dtype.type(factor)))
 
 
 def start_rate(learning_rate: Any, chosen: float | None) -> float:
-    """The first `Descent.rate`: 1 if a rule sets the step size, otherwise the number given or chosen."""
+    """Return the first `Descent.rate`: 1 if a rule sets the step size, else the given rate."""
     if callable(learning_rate):
         return 1.0
     if learning_rate is not None:
@@ -128,7 +128,7 @@ class PowerLaw(eqx.Module):
     Parameters
     ----------
     scale, exponent : float
-        The value at step 0; the theory of SCGD asks for the exponents 3/4 (a_t) and 1/2 (b_t).
+        The value at step 0; the theory of SCGD requires the exponents 3/4 (a_t) and 1/2 (b_t).
     """
 
     scale: float
@@ -144,7 +144,7 @@ class InverseRoot(eqx.Module):
     Parameters
     ----------
     scale, slope : float
-        The value at step 0; 0.1 in the paper of SVDGP, 1 in that of iVSGPR, with a scale of 1, for its mirror steps.
+        The value at step 0; 0.1 in the paper of SVDGP; in the paper of iVSGPR both are 1 for mirror steps.
     """
 
     scale: float
@@ -155,26 +155,26 @@ class InverseRoot(eqx.Module):
 
 
 def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""] | float:
-    """A number as it is, a rule at its step."""
+    """Return a number unchanged, or the value of a rule at its step."""
     return value(step) if callable(value) else value
 
 
 def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024): the momentum of every matrix is replaced by the nearest semi-orthogonal one; Adam for all other arrays.
+    """Muon (Jordan et al. 2024): the nearest semi-orthogonal matrix replaces each momentum.
 
-    All directions of a weight matrix then move alike, however small their gradients. A step costs 15 products of the matrices more than Adam's.
+    Other arrays follow Adam. All directions of a weight matrix then move alike, however small their gradients. A step costs 15 more matrix products.
 
     Parameters
     ----------
     learning_rate : float
-        a, of the matrices and of Adam.
+        The rate a of the matrices and of Adam.
     weight_decay : float
         A step also shrinks every matrix by a · weight_decay of itself, against the growth of weights in long runs at a large rate.
     """
     rule = optax.contrib.muon(learning_rate, weight_decay=weight_decay)
 
     def init(params: optax.Params) -> optax.OptState:
-        """Muon's constants would be float64 where x64 is enabled, and then its products too."""
+        """Cast Muon's constants, which would be float64 with x64 enabled, and so its products."""
         return cast(rule.init(params), jax.tree.leaves(params)[0].dtype)
 
     return optax.GradientTransformation(init, rule.update)

@@ -1,4 +1,4 @@
-"""Evaluators of the states of a run: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`); and their numbers of steps.
+"""Evaluators of the states of a run, using the loss of its steps or the exact evidence.
 
 Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
 """
@@ -20,28 +20,28 @@ SETTLED_BY = 0.01  # nats per datum
 CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_EVALUATION = 100
 LONGEST_CHUNK = 512
-FEWEST_CHUNKS = 16  # in a run: steps are rounded to whole chunks
+FEWEST_CHUNKS = 16  # of a run: steps are rounded to whole chunks
 FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT = 5, 100
-MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
-FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and evaluated with more care
-STEPS_PER_FEW_ROW = 3
-HARDLY_ANY_ROWS = 20  # fewer training rows determine the two variances at most, and no features
+MOST_HELD_OUT = 30_000  # enough for a mean density; each row holds its features in float64
+FEW_ROWS = 400  # with fewer training rows, fewer steps are taken and evaluations use more care
+STEPS_PER_FEW_ROW = 3  # with more, 60 to 300 rows predicted no better, with too small standard deviations
+HARDLY_ANY_ROWS = 20  # fewer training rows determine at most the two variances, and no features
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # the middle one is tried first
 MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
-LONGER, CYCLES = 3, 13  # a cycle is so much longer than the one before; 1 + 3 + 9 first cycles in all
+LONGER, CYCLES = 3, 13  # growth of a cycle over the one before; 1 + 3 + 9 first cycles in all
 RATE_OF_FEW = 3e-2
 
 
 class StepPlan(NamedTuple):
-    """`total_steps` steps; an evaluation after every `steps_per_evaluation` of them; `chunk_steps` in one compiled scan."""
+    """Numbers of steps: in all, between two evaluations, and in one compiled scan (a chunk)."""
 
     batch_size: int
     steps_per_epoch: int
     total_steps: int
     steps_per_evaluation: int
     chunk_steps: int = 1
-    first_cycle: int = 0  # steps of the first of several cycles, as many as pay; 0 = one of all steps
+    first_cycle: int = 0  # steps of the first cycle, more follow while they pay; 0 = one cycle
 
     @property
     def n_evaluations(self) -> int:
@@ -49,43 +49,43 @@ class StepPlan(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The rows that a run learns from, and those held out for its evaluations."""
+    """The training rows of a run, and the rows held out for its evaluations."""
 
     train: MemorySource
     held_out: MemorySource | None
 
 
 class AbstractEvaluator(eqx.Module):
-    """Evaluates the states of a run; `fit` knows nothing else of the model.
+    """Base class of evaluators of the states of a run.
 
-    An evaluation is a pytree, so that checkpoints can hold it, with `gp`, `criterion` (nats per datum, lower is better; not finite if the run
-    has diverged), `error`, the criterion's standard error, 0 if it is no estimate, and `numbers()` for the history. If `is_exact`, evaluations are
-    passes over all rows, and a run returns the one of the lowest criterion; else they cost nothing, and it returns its last good one.
+    An evaluation is a pytree, so that checkpoints can hold it. Its fields are `gp`, `criterion` (nats per datum, lower is better; not finite if
+    the run has diverged), `error` (the criterion's standard error, 0 if it is exact) and `numbers()` for the history. If `is_exact`, evaluations
+    are passes over all rows, and a run returns the one of the lowest criterion. Otherwise they cost nothing, and it returns its last good one.
     """
 
     is_exact: eqx.AbstractClassVar[bool]
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        """Hold rows out, if the evaluator needs any."""
+        """Hold out rows, if the evaluator needs any."""
         return Division(source, None)
 
     @abc.abstractmethod
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Steps and evaluations of a learner of mini-batches: as often as the cost of an evaluation allows."""
+        """Plan steps and evaluations of mini-batch learners, as often as their cost allows."""
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The memory that its evaluations take."""
+        """The memory of its evaluations."""
         return 0
 
     @abc.abstractmethod
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Any:
-        """The evaluation of a state whose model is `gp`; `numbers` are those of the steps that led to it, none at θ₀."""
+        """Evaluate a state with model `gp`; `numbers` come from the last steps, none at θ₀."""
 
     @abc.abstractmethod
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Learning rates that are tried on so many rows for a learner without one; a single rate is not tried; () = the learner's own."""
+        """Learning rates to try for a learner without one; one rate needs no trial, () = its own."""
 
     @abc.abstractmethod
     def settled(self, history: list[Numbers]) -> bool:
@@ -93,7 +93,7 @@ class AbstractEvaluator(eqx.Module):
 
     @abc.abstractmethod
     def finalize(self, at: Any, division: Division) -> tuple[AbstractGP, Any]:
-        """(The model that a run ending with this evaluation returns, the exact evidence of all rows or None)."""
+        """Return the final model and the exact evidence of all rows, or None."""
 
 
 class LossEvaluation(NamedTuple):
@@ -113,15 +113,15 @@ class LossEvaluation(NamedTuple):
 
 
 class ByLoss(AbstractEvaluator):
-    """Evaluations by the learner's own mean loss: no work that grows with the rows. A run returns its last good state.
+    """Evaluations using the learner's own mean loss. A run returns its last good state.
 
-    Settled: the mean loss of the last fifth of the evaluations differs from that of the fifth before by less than 0.01 nats per datum, or by
+    A run is settled if the mean loss of the last fifth of the evaluations differs from the fifth before by less than 0.01 nats per datum, or by
     less than twice its standard error.
 
     Parameters
     ----------
     trial_rates : tuple of float
-        Learning rates that are tried for a learner without one, by the mean loss of the same batches; () = the learner's own.
+        Learning rates to try for a learner without one, compared on the mean loss of the same batches; () = the learner's own.
     """
 
     is_exact: ClassVar[bool] = False
@@ -152,10 +152,9 @@ class ByLoss(AbstractEvaluator):
 
 
 def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
-    """For evaluations that pass over all rows: one per epoch, or per 100 steps where epochs are shorter.
+    """Plan for evaluations that pass over all rows: one per epoch, or per 100 steps.
 
-    A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. The steps asked for are rounded to whole
-    chunks: a change of at most 3 %.
+    A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. Steps are rounded to whole chunks, by at most 3 %.
     """
     batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
@@ -170,10 +169,7 @@ def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: in
 def steps_by_stretches(
     n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
 ) -> StepPlan:
-    """For evaluations that cost nothing: stretches of 64 to 4,096 steps, at least 40 of them where steps allow, shorter for large batches.
-
-    The steps asked for are rounded to whole stretches.
-    """
+    """Plan for evaluations without cost: 40 or more stretches of 64 to 4,096 steps."""
     batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
     steps = default_steps if epochs is None else epochs * per_epoch
@@ -187,12 +183,12 @@ def steps_by_stretches(
 
 
 def power_of_two(n: int) -> int:
-    """The largest one that is at most max(n, 1)."""
+    """The largest power of two that is at most max(n, 1)."""
     return 1 << (max(n, 1).bit_length() - 1)
 
 
 def size_of_few(n: int) -> int:
-    """The least of the powers of two from 8 to 256, then of four sizes between a power of two and the next, that is at least n."""
+    """The smallest size ≥ n: powers of two from 8 to 256, then four sizes per power of two."""
     if n <= 256:
         return max(8, 1 << (n - 1).bit_length())
     step = power_of_two(n - 1) // 4
@@ -200,7 +196,7 @@ def size_of_few(n: int) -> int:
 
 
 def default_epochs(steps_per_epoch: int) -> int:
-    """40; fewer where that is above 80,000 steps, but at least 5; more where that is too few for small sets.
+    """Return 40; fewer, but at least 5, if that exceeds 80,000 steps; more for small sets.
 
     Small sets get 100 steps for each step of an epoch, between 1,500 and 3,000.
     """
@@ -211,10 +207,7 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Epochs that give few rows about 3 steps each, and hardly any rows one pass; None if rows are not few.
-
-    Longer runs on 60 to 300 rows predicted no better, with standard deviations that were too small.
-    """
+    """Epochs of about 3 steps per row for fewer than 400 rows, 1 for fewer than 20; else None."""
     if n_rows < HARDLY_ANY_ROWS:
         return 1
     per_epoch = max(1, n_rows // min(batch_size, n_rows))
@@ -222,7 +215,7 @@ def few_epochs(n_rows: int, batch_size: int) -> int | None:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """How many of N rows are held out: max(min(fraction · N, 30,000), min(100, N/3)), and 0 where that is below 5 or the fraction is 0."""
+    """Number of held-out rows, max(min(fraction · N, 30,000), min(100, N/3)); 0 if below 5."""
     if fraction == 0:
         return 0
     n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
@@ -230,16 +223,13 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
 
 
 def trial_steps(plan: StepPlan) -> int:
-    """Steps of the trial of a learning rate: a sixteenth of the run's, 100 to 1,000 of them, in whole chunks.
-
-    Shorter ones would prefer rates that are too large for a whole run.
-    """
+    """Steps of a trial: 1/16 of the run's, from 100 to 1,000; fewer would prefer large rates."""
     asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
     return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
 
 
 def in_cycles(plan: StepPlan) -> StepPlan:
-    """The plan in cycles of c, 3c and 9c steps, 13c = max(T, min(2.5 T, 20,000, N)) in all, of `plan` with T steps for N rows."""
+    """Return the plan in cycles of c, 3c, 9c steps, 13c = max(T, min(2.5 T, 20,000, N))."""
     rows = plan.batch_size * plan.steps_per_epoch
     asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))
     first = max(1, round(asked / CYCLES / plan.chunk_steps)) * plan.chunk_steps

@@ -1,4 +1,4 @@
-"""Evaluations by the exact evidence, of models whose likelihood needs M × M numbers of all rows."""
+"""Evaluations using the exact evidence, for models with M × M moments of all rows."""
 
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -30,19 +30,19 @@ from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4
 TARGET_ROWS = 1 << 16  # read at a time
-HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
+HELD_OUT_BYTES = 24  # per feature of a held-out row: in float64, twice while they are read, and a part
 
 Variances = tuple[float, float]  # v and σ² of a feature GP
 
 
 class EvidenceEvaluation(NamedTuple):
-    """θ, its exact moments over the training rows, and what they say."""
+    """θ, its exact moments over the training rows, and the resulting criteria."""
 
     gp: FeatureGP
     moments: Moments
     spectrum: Spectrum
-    fitted: Variances  # lowest exact NLML of the training rows (θ's own if nothing is refitted)
-    chosen: Variances  # the same, or lowest held-out NLPD
+    fitted: Variances  # minimise the exact NLML of the training rows (θ's own without refit)
+    chosen: Variances  # the same, or the minimiser of the held-out NLPD
     nlml: float
     nlpd: float | None
     score: float | None = None  # `robust_nlpd` of few held-out rows
@@ -64,9 +64,9 @@ class Evidence(NamedTuple):
     Parameters
     ----------
     moments, spectrum, nlml : Moments, Spectrum, float
-        Of all rows; the same in the eigenbasis of the Gram matrix; exact, per datum.
+        Moments of all rows; their eigendecomposition; the exact NLML per datum.
     held_out_nlpd, constant_nlpd, held_out : float or None, float or None, Data or None
-        Of the held-out rows before they joined: their NLPD, that of N(mean, variance) of the training targets, their standardised errors.
+        For the held-out rows before they joined: their NLPD, the NLPD of N(mean, variance) of the training targets, their standardised errors.
     """
 
     moments: Moments
@@ -78,20 +78,20 @@ class Evidence(NamedTuple):
 
 
 class ByEvidence(AbstractEvaluator):
-    """Every evaluation is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the state of the lowest criterion.
+    """Evaluations that pass over all rows for exact moments in float64 and the exact NLML.
 
-    A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other run has settled if the lowest criterion
-    fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
-    start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
+    A run returns the state of the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
+    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It has not settled if no
+    state was better than the start and the end is worse by more than 0.01, nor with fewer than four evaluations.
 
     Parameters
     ----------
     refit : bool
         If True, the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
     validation_fraction : float
-        Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
-        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
-        many as features, train, `robust_nlpd`, the "criterion" of the history.
+        Share of the rows that is held out, as whole groups if there are groups. 0: the criterion (for rates, states and the refit) is the exact
+        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end. With fewer than 400 training rows, or
+        fewer than twice the number of features: `robust_nlpd`, the "criterion" of the history.
     """
 
     is_exact: ClassVar[bool] = True
@@ -124,7 +124,7 @@ class ByEvidence(AbstractEvaluator):
         return plan if epochs is not None or few is not None else evaluators.in_cycles(plan)
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
+        """Bytes of moments, eigenbasis, best evaluation, chunks of features, held-out features."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
@@ -133,9 +133,9 @@ class ByEvidence(AbstractEvaluator):
         )
 
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
-        """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits.
+        """Compute exact moments, NLML, held-out NLPD and refits in one pass over the rows.
 
-        (v, σ²) of the highest likelihood are from the spectrum of the training rows' moments; those of the lowest held-out NLPD start there.
+        (v, σ²) of the highest likelihood come from the spectrum of the training moments. The search for the lowest held-out NLPD starts there.
         """
         return agreed(self._evaluate(gp, division))
 
@@ -163,7 +163,7 @@ class ByEvidence(AbstractEvaluator):
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Few held-out rows cannot tell rates apart."""
+        """Return one rate for few held-out rows, which cannot rank rates."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
         return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
@@ -180,7 +180,7 @@ class ByEvidence(AbstractEvaluator):
         return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
     def finalize(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
-        """The held-out rows join the posterior."""
+        """Add the held-out rows to the posterior."""
         moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
             error, std = feature.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
@@ -192,30 +192,30 @@ class ByEvidence(AbstractEvaluator):
         return gp, agreed(evidence)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
-        """Of all rows, if `moments` are those of the training rows."""
+        """Return the moments of all rows, given `moments` of the training rows."""
         held_out = moments_of_source(gp, cast(MemorySource, division.held_out))
         return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
-    """The model of an evaluation at the variances of the lowest exact NLML; itself if it has them already."""
+    """Return the model of an evaluation with the variances of the lowest exact NLML."""
     return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
 
 
 def _are_few(gp: FeatureGP, division: Division) -> bool:
-    """Return True if few held-out rows decide, or features can come close to interpolating the rows."""
+    """Return True if few held-out rows decide, or if features may nearly interpolate the rows."""
     return division.held_out is not None and division.train.size < max(FEW_ROWS, 2 * gp.n_features)
 
 
 def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
-    """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
+    """The variances of the lowest loss, with a second start if `again`, for few rows."""
     starts = [start, (start[0], max(start[1], SAFE_NOISE))][: 1 + again]
     found = [feature.minimise_variances(loss, begin, ranges) for begin in starts]
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
 def _constant_nlpd(division: Division) -> float | None:
-    """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
+    """The NLPD of the held-out rows under N(mean, variance) of the weighted training targets."""
     if division.held_out is None:
         return None
     (target, count), (y, rho) = (_targets(part) for part in (division.train, division.held_out))
@@ -226,7 +226,7 @@ def _constant_nlpd(division: Division) -> float | None:
 
 
 def _left_out(source: MemorySource, z: np.ndarray) -> Data:
-    """The rows of positive weight, in their order, with these errors."""
+    """Return the rows of positive weight, in their order, with these errors."""
     rows = source.on_host(np.arange(source.size))
     there = rows.weight > 0
     group = None if source.group is None else source.group[there]
@@ -234,7 +234,7 @@ def _left_out(source: MemorySource, z: np.ndarray) -> Data:
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:
-    """Numbers of the groups of the rows of positive weight; None without groups, or with too few for standard errors."""
+    """Group numbers of the rows of positive weight; None if groups are absent or too few."""
     if source.group is None:
         return None
     group = source.group[source.weights() > 0]
@@ -242,7 +242,7 @@ def _groups(source: MemorySource) -> np.ndarray | None:
 
 
 def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
-    """(y, ρ) of all rows, on the host: X is read in parts."""
+    """Return y and ρ of all rows, on the host. X is read in parts."""
     starts = range(0, source.size, TARGET_ROWS)
     parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))).y for i in starts]
     return np.concatenate(parts), source.weights()
@@ -261,9 +261,9 @@ def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -
 
 
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
-    """Mask of the rows of some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
+    """Mask of the rows of random groups, about `n_rows` and at most half of all rows.
 
-    At most half of all rows; if every group is too large, the smallest one. Raises ValueError for a single group.
+    Groups join in random order if that brings the number nearer; if all are too large, the smallest one. Raises ValueError for a single group.
     """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(labels) == 1:

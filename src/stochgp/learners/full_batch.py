@@ -1,4 +1,4 @@
-"""Full batch: the exact marginal likelihood of all rows, or of a random subset, by L-BFGS."""
+"""Descent on the exact marginal likelihood of all rows, or of a random subset, by L-BFGS."""
 
 import abc
 import contextlib
@@ -30,11 +30,11 @@ from stochgp.objectives import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
 
 STEPS, REFIT_STEPS = 100, 5
-MIN_PAIRS = 3  # of the memory, with which its quadratic is trusted
+MIN_PAIRS = 3  # pairs in the memory from which its quadratic is trusted
 HESSIAN_ROWS = 1_000
-ROUNDING = 1e-12  # of the loss
-EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
-# Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
+ROUNDING = 1e-12  # relative rounding of the loss
+EVALUATION = 2e-11  # seconds of a first evaluation per cubed number of rows
+# Rows that a fit takes about this many seconds for, on two cores of 2023; time grows with the power 2.5 of the rows.
 ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
 EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
 MAX_STEPS_PER_EVALUATION = 20
@@ -42,16 +42,16 @@ STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the ro
 
 
 class QuasiState(eqx.Module):
-    """The point of L-BFGS and what is known there."""
+    """The point of L-BFGS, and values computed there."""
 
-    gp: AbstractGP  # the structure, and what does not train
+    gp: AbstractGP  # the structure, and the part that does not train
     at: Quasi
-    known: Any  # what else the loss computed there: the jitter, or the optimal q(v)
+    known: Any  # further values of the loss there: the jitter, or the optimal q(v)
     settled: np.bool_
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Descent by L-BFGS (`learners.lbfgs`) on a loss of all rows, until a step promises less than `tolerance`, or rounding allows no more."""
+    """Descent by L-BFGS until a step promises less than `tolerance`, or rounding stops it."""
 
     gradients: ClassVar[str] = "exact"
     epochs: eqx.AbstractVar[int | None]
@@ -64,16 +64,16 @@ class AbstractQuasiNewton(AbstractLearner):
 
     @abc.abstractmethod
     def partition(self, gp: Any) -> tuple[Any, Any]:
-        """(What L-BFGS moves, the rest)."""
+        """Return the part that L-BFGS moves and the rest."""
 
     @abc.abstractmethod
     def loss(self, gp: Any, problem: Problem) -> "Loss":
-        """The loss of the problem's rows; `gp` gives the structure."""
+        """Return the loss of the problem's rows; `gp` gives the structure."""
 
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[QuasiState, Numbers]:
-        """`n_steps` steps, of which none moves a settled state. "loss" is the value after them."""
+        """Take `n_steps` steps; a settled state stays. "loss" is the value after them."""
         loss, taken = self.loss(state.gp, problem), 0
         while taken < n_steps:
             try:
@@ -108,9 +108,9 @@ class AbstractQuasiNewton(AbstractLearner):
 
 
 class Loss:
-    """A loss as a function of the vector of what trains, which counts its evaluations.
+    """A loss as a function of the vector of trainable parameters; it counts its evaluations.
 
-    `evaluate` maps (the model, x) to the value, the gradient and what else is to be known at x. Raises TimeIsUpError instead of an evaluation
+    `evaluate` maps (the model, x) to the value, the gradient and further values at x. Raises TimeIsUpError instead of an evaluation
     that would end after the deadline.
     """
 
@@ -128,24 +128,24 @@ class Loss:
 
 
 class Prepared(NamedTuple):
-    """The rows, the pace of evaluations, and where the run begins."""
+    """The rows, the pace of evaluations, and the start of the run."""
 
     rows: Data
     pace: Pace
     start: Float[np.ndarray, " P"] | None  # None: at the model
-    hessian: Float[np.ndarray, "P P"] | None  # about that of the loss per datum there
+    hessian: Float[np.ndarray, "P P"] | None  # approximate Hessian of the loss per datum at the start
 
 
 class FullBatch(AbstractQuasiNewton):
     """Descent on the exact NLML per datum by L-BFGS.
 
-    For n rows an evaluation of a kernel GP is by Cholesky: O(n³), n² numbers of memory. That of a feature GP is from the moments:
+    For a kernel GP on n rows an evaluation is by Cholesky: O(n³), n² numbers of memory. For a feature GP it uses the moments:
     O(n M² + M³), memory for one chunk of features.
 
-    With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
-    start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
+    With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ), a normal prior of the unconstrained parameters x around their
+    start. It determines only parameters on which the rows give no information, such as the lengthscale of an irrelevant input.
 
-    `converged`: the run ended by `tolerance`, or because rounding allows no more.
+    `converged`: the run ended by `tolerance`, or at the limit of rounding.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ class FullBatch(AbstractQuasiNewton):
     subset_rows : int or None
         Rows of a random subset; None, or as many as there are, = all rows.
     spread : float or None
-        s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
+        s, for the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
     hold_networks : bool
-        True: weights of networks stay and parameters alone train, such as for the exact final refit of a deep kernel.
+        True: weights of networks stay fixed and only parameters train, for example in the exact final refit of a deep kernel.
     tolerance : float
-        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or if rounding allows no more.
+        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
     evaluator : AbstractEvaluator or None
-        As of `AbstractLearner`.
+        See `AbstractLearner`.
     """
 
     epochs: int | None = None
@@ -177,7 +177,7 @@ class FullBatch(AbstractQuasiNewton):
         return n_rows if self.subset_rows is None else min(n_rows, self.subset_rows)
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """A step is an epoch; evaluations about every second."""
+        """Plan one step per epoch and an evaluation about every second."""
         size = self.seen_rows(n_rows)
         steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS
         if not evaluator.is_exact:
@@ -186,25 +186,25 @@ class FullBatch(AbstractQuasiNewton):
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
+        """Bytes of float64 rows; for a kernel GP also of its matrix, replaced in place, and tiles."""
         size = self.seen_rows(n_rows)
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
         whole = 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
         if not self._is_informed(gp, size):
             return whole
-        # The search of left-out rows ends before the matrix is made.
+        # The search on leave-one-out densities ends before the matrix is made.
         return max(whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, size, n_inputs))
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Of a kernel GP as many as there is time for some forty evaluations."""
+        """For a kernel GP, the number of rows for which about forty evaluations fit into the time."""
         if gp.has_moments or not seconds < math.inf:
             return n_rows
         rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / SECONDS_OF_ROWS) ** 0.4)
         return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """The rows, on the host in float64."""
+        """Prepare the rows, on the host in float64."""
         size = self.seen_rows(source.size)
         if size < source.size:
             uniform = Uniform()
@@ -216,7 +216,7 @@ class FullBatch(AbstractQuasiNewton):
         return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), start, hessian)
 
     def _is_informed(self, gp: AbstractGP, n_rows: int) -> bool:
-        """Whether the run begins near the optimum of left-out rows, with their information: fewer evaluations of so many rows then suffice."""
+        """Return True if the run starts near the leave-one-out optimum, with its Hessian."""
         if gp.has_moments or self.hold_networks or n_rows < HESSIAN_ROWS:
             return False
         few = len(packed(partition(gp)[0])) <= MAX_PARAMETERS
@@ -237,7 +237,7 @@ class FullBatch(AbstractQuasiNewton):
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
-        """NLML per datum and the penalty of the prior around the parameters of `problem.prior`, or of `gp`."""
+        """The NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""
         rows, parts = problem.prepared.rows, self.partition(gp)
         start = packed(parts[0] if problem.prior is None else self.partition(problem.prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
@@ -252,11 +252,11 @@ class FullBatch(AbstractQuasiNewton):
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 
     def refitting(self) -> Any:
-        """The same for a start near the optimum: at most 5 steps."""
+        """Return the learner for a start near the optimum: at most 5 steps."""
         return dataclasses.replace(self, epochs=REFIT_STEPS)
 
     def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
-        """The model at the optimum of these rows, from `gp` on, or as near to it as the deadline allows. The prior is around `prior`."""
+        """Return the optimum or the model at the deadline, starting at `gp`, prior around `prior`."""
         prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None, None)
         problem = Problem(source, self.plan(source.size, source.n_inputs, ByLoss()), prepared, prior=prior)
         loss, state = self.loss(gp, problem), self.init(gp, problem)

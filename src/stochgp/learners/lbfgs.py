@@ -1,6 +1,6 @@
 """Limited-memory BFGS for expensive losses: one step at a time, on the host, in float64.
 
-The direction is that of Nocedal and Wright (2006), algorithm 7.4. The line search is the bracketing one of Lewis and Overton (2013) for the weak Wolfe
+The direction follows Nocedal and Wright (2006), algorithm 7.4. The line search follows Lewis and Overton (2013): brackets for the weak Wolfe
 conditions, with parabolas instead of halves. Values that are not finite count as too high; rises within the rounding of the loss are accepted.
 """
 
@@ -18,12 +18,12 @@ PAIRS = 30
 DECREASE, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
 MOST_EVALUATIONS = 12  # of one line search
 LARGEST_MOVE = 2.0  # of any coordinate in one step
-LEAST_GAIN = 10.0  # a step that promises less than so many roundings of the loss is not taken
+LEAST_GAIN = 10.0  # in roundings of the loss; a step that promises less is not taken
 STRAIGHT = 1e-10  # a pair with less curvature is not kept
 
 
 class Quasi(eqx.Module):
-    """The state of a minimisation: a point, its value (NaN: not evaluated), the last steps and changes of the gradient, newest last."""
+    """The state: a point, its value (NaN: unknown), and the last steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -35,7 +35,7 @@ class Quasi(eqx.Module):
 
 
 def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
-    """The state at x, not evaluated. Its memory holds the steepest directions of `hessian`, or nothing."""
+    """Return the unevaluated state at x, with the steepest directions of `hessian` in memory."""
     steps, changes, n_pairs = np.zeros((PAIRS, len(x))), np.zeros((PAIRS, len(x))), 0
     if hessian is not None and np.isfinite(hessian).all():
         curvatures, directions = np.linalg.eigh(hessian)
@@ -48,17 +48,17 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
 
 
 def promised(at: Quasi) -> float:
-    """The decrease of the loss that the quadratic of the memory promises; inf without one."""
+    """The decrease of the loss that the memory's quadratic promises; inf without a memory."""
     return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 
 def evaluated(at: Quasi, loss: Loss) -> Quasi:
-    """The same point with its value and gradient."""
+    """Return the same point with its value and gradient."""
     return at if not math.isnan(at.value) else _at(at, at.x, loss)
 
 
 def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
-    """The state after one step; `rounding` is the relative error of the loss's values."""
+    """Return the state after one step; `rounding` is the relative error of the loss's values."""
     at = evaluated(at, loss)
     found = None
     if at.n_pairs > 0:
@@ -66,7 +66,7 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
         if -0.5 * float(at.gradient @ direction) < LEAST_GAIN * rounding * (1 + abs(float(at.value))):
             return dataclasses.replace(at, stuck=np.bool_(True))
         found = _search(at, direction, loss, rounding)
-    if found is None:  # no memory, or one that misleads
+    if found is None:  # no memory, or a misleading one
         at = dataclasses.replace(at, n_pairs=np.int64(0))
         found = _search(at, _steepest(at.gradient), loss, rounding)
     if found is None:
@@ -75,13 +75,12 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
 
 
 def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
-    """Another point, with the same memory."""
     value, gradient = loss(x)
     return dataclasses.replace(at, x=x, value=np.float64(value), gradient=gradient)
 
 
 def _moved(at: Quasi, to: Quasi) -> Quasi:
-    """The state `to`, with this step in the memory."""
+    """Return the state `to`, with this step in the memory."""
     s, c = to.x - at.x, to.gradient - at.gradient
     steps, changes, n_pairs = at.steps, at.changes, at.n_pairs
     if s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
@@ -110,7 +109,7 @@ def _direction(at: Quasi) -> np.ndarray:
 
 
 def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Quasi | None:
-    """A point along the direction that satisfies both conditions, or the lowest one tried, or None if none is lower."""
+    """Return a point along the direction with both conditions, else the lowest tried, or None."""
     direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
     slope, value = float(at.gradient @ direction), float(at.value)
     if not slope < 0:
@@ -133,7 +132,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Qu
 
 
 def _between(low: float, high: float, t: float, rise: float, slope: float) -> float:
-    """The minimum of the parabola through the start and a too high point at t, well inside the bracket; else its middle."""
+    """The minimum of a parabola through start and t, well inside the bracket, or its middle."""
     if low == 0 and t == high and math.isfinite(rise):
         bend = rise - slope * high
         return min(max(-slope * high**2 / (2 * bend), 0.1 * high), 0.5 * high)

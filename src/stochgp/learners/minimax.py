@@ -26,7 +26,7 @@ SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
 
 class MinimaxState(eqx.Module):
-    """(θ, w, A) and B of algorithm 1, their descent and ascent, and the bounds of A and of the parameters."""
+    """The variables θ, w, A and B of algorithm 1, their descent and ascent, and the bounds."""
 
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
@@ -35,7 +35,7 @@ class MinimaxState(eqx.Module):
     penalty: Float[Array, ""]  # μ
     threshold: Float[Array, ""]  # μ* at the last evaluation
     ceiling: Float[Array, ""]  # A ⪯ ceiling · I
-    start: PyTree  # of the parameters: the middle of their box
+    start: PyTree  # of the parameters: the centre of their box
     descent: Descent  # of (θ, w, A)
     ascent: Descent  # of B
     n_rows: Float[Array, ""]
@@ -43,36 +43,37 @@ class MinimaxState(eqx.Module):
 
 
 class Minimax(AbstractBatchLearner):
-    """Projected gradient descent-ascent on Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖ (SCGD paper, Algorithm 1).
+    """Projected gradient descent-ascent on a saddle-point form of the likelihood.
 
-    g is the sum over rows of (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ²; norms are Frobenius. One step, with independent batches S, S̄:
+    SCGD paper, Algorithm 1. The objective is Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖, with Frobenius norms. g is the sum over rows of
+    (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ². One step, with independent batches S, S̄:
 
         (θ, w, A) ← proj( (θ, w, A) − a ∂Ψ_S ),      B ← proj( B + b ∂_B Ψ_S̄ ) at the new θ and A
         ∂Φ̃_S = (n/B)[(2/σ²) r wᵀ − (2μ/‖A‖) Φ̃_S B],   ∂A = A⁻¹ + μ[B/‖A‖ − ⟨B, A − F̂_S⟩ A/‖A‖³],   ∂B = μ(A − F̂_S̄)/‖A‖
 
-    Projections: weights and w into [−box, box], parameters to between 1/box and box times their start (of `Positive` ones; raw values within
-    log box of it); σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The spectrum is decomposed only where a Cholesky
-    factorisation says that a bound is crossed; the history has the fraction.
+    Projections: weights and w into [−box, box]; `Positive` parameters to between 1/box and box times their start, other raw values to within
+    log box of it; σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The spectrum is computed only if a Cholesky factorisation shows
+    that A crosses a bound; the history has the fraction of such steps.
 
     `converged`: see `ByEvidence`.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractBatchLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), the optimizer of the descent and of the ascent.
+        See `AbstractBatchLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), one optimizer for descent and ascent.
     ascent_rate : float, rule of the step, or None
         b, in this scaling; None = the same as a.
     penalty : float or None
-        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is the penalty locally exact: a smaller μ,
-        such as the papers' 1, has log|F| count by μ/μ* at most (`penalty_share` in the history).
+        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, updated at every anchor, or computed at the start if not anchored. The penalty is locally exact
+        only for μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| counts by at most μ/μ* (`penalty_share` in the history).
     growth, stage_steps : float; int or None
-        μ ← growth · μ after every stage of so many steps (None = one stage); for a μ that is given.
+        μ ← growth · μ after every stage of this many steps (None = one stage); only for a numeric `penalty`.
     box : float
-        The bound of weights and of w, and the factor within which parameters stay of their start.
+        The bound of weights and of w, and the largest factor between parameters and their start.
     ceiling : float
         A_max as a multiple of tr F at the start.
     anchored : bool
-        Beyond the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
+        An extension of the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
@@ -100,12 +101,12 @@ class Minimax(AbstractBatchLearner):
             )
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Batches, A and B of the state and of the best one, two orders of the rows."""
+        """Bytes of batches, A and B of the current and the best state, and two orders of the rows."""
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
-        """w = 0, B = 0 and A = σ²I, of which μ* is M; an anchor replaces A by F."""
+        """Return w = 0, B = 0 and A = σ²I, for which μ* is M; an anchor replaces A by F."""
         dtype = gp.noise_variance.dtype
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
@@ -129,7 +130,7 @@ class Minimax(AbstractBatchLearner):
     def step(
         self, state: MinimaxState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[MinimaxState, dict[str, Array]]:
-        """`batch` is a stack of two, S and S̄.
+        """Take one step; `batch` is a stack of two, S and S̄.
 
         The numbers: "loss", an estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "penalty_share", μ/μ*; "decomposed",
         1 if the projection of A needed an eigendecomposition.
@@ -175,7 +176,7 @@ class Minimax(AbstractBatchLearner):
         }
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
-        """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
+        """Set μ* and the first ceiling; with `anchored`, exact A, B and w of the refitted model."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
         own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own
@@ -197,7 +198,7 @@ class Minimax(AbstractBatchLearner):
         )
 
     def exactness(self, entry: Numbers) -> str:
-        """Unbiased if μ is at least μ* = ‖F‖‖F⁻¹‖; below it log|F| counts by the share μ/μ* at most."""
+        """Unbiased if μ is at least μ* = ‖F‖‖F⁻¹‖; for smaller μ, log|F| counts by at most μ/μ*."""
         share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))
         return "unbiased" if share >= 1 - SHARE_ROUNDING else "biased"
 
@@ -213,7 +214,7 @@ class Minimax(AbstractBatchLearner):
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
     def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Data) -> tuple[Array, Descent]:
-        """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
+        """Return B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
         weighted = Phi * (scaled_count(batch, state.n_rows) / gp.noise.multiplier(batch.X))[:, None]
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
@@ -234,10 +235,7 @@ class Minimax(AbstractBatchLearner):
 def project_spectrum(
     A: Float[Array, "M M"], floor: Float[Array, ""], ceiling: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(A with its eigenvalues clipped into [floor, ceiling], 1 if that took an eigendecomposition).
-
-    A is within the bounds if A − floor·I has a Cholesky factor and ‖A‖ ≤ ceiling or ceiling·I − A has one.
-    """
+    """Clip the eigenvalues of A into [floor, ceiling]; also return 1 if A was decomposed."""
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
     def has_factor(S: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Which rows make a mini-batch of a kernel GP."""
+"""Selection of the rows of a mini-batch of a kernel GP."""
 
 import abc
 from typing import Any
@@ -13,16 +13,16 @@ from stochgp.neighbours import Neighbours, neighbours_bytes
 
 
 def row_bytes(n_inputs: int) -> int:
-    """Of a row of a float32 batch on the device."""
+    """Bytes of a row of a float32 batch on the device."""
     return 4 * (n_inputs + 2)
 
 
 class AbstractSampling(eqx.Module):
-    """How the rows of a batch are chosen: a deterministic function of the seed and the step."""
+    """Selection of the rows of a batch, a deterministic function of the seed and the step."""
 
     @abc.abstractmethod
     def prepare(self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed) -> Any:
-        """What is computed once before the first step; the host keeps it."""
+        """Compute constants before the first step; the host keeps them."""
 
     @abc.abstractmethod
     def batches(
@@ -32,7 +32,7 @@ class AbstractSampling(eqx.Module):
 
     @abc.abstractmethod
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """The memory that `prepare` takes, and that of its result."""
+        """The memory of `prepare` and of its result."""
 
 
 class Uniform(AbstractSampling):
@@ -52,7 +52,7 @@ class Uniform(AbstractSampling):
         return np.arange(source.size, dtype=np.int32)
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """The numbers of the rows, and a shuffle of them."""
+        """Bytes of the row numbers and of a shuffle of them."""
         return 16 * n_rows
 
     def batches(
@@ -63,7 +63,7 @@ class Uniform(AbstractSampling):
 
 
 class NearestNeighbours(AbstractSampling):
-    """A centre and its B − 1 nearest rows, in Euclidean distance of the inputs as the source gives them: standardise them.
+    """Batches of a centre and its B − 1 nearest rows by Euclidean distance: standardise first.
 
     Centres are drawn without replacement, in shuffles of all rows. Neighbours of the drawn centres are searched once, before the first step.
     """
@@ -71,7 +71,7 @@ class NearestNeighbours(AbstractSampling):
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> tuple[Int32[np.ndarray, "U B"], Int32[np.ndarray, " steps"]]:
-        """(A centre and its B − 1 nearest rows, once for each row that is a centre; which of these neighbourhoods each step takes)."""
+        """Return neighbourhoods [U, B], one per distinct centre, and the index for each step."""
         drawn = _centres(source.size, total_steps, seed)
         position = np.zeros(source.size, np.int32)
         position[drawn] = 1
@@ -81,7 +81,7 @@ class NearestNeighbours(AbstractSampling):
         return rows, position[drawn]
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """The rows in float64, the tree, the lists, the centres."""
+        """Bytes of the rows in float64, the tree, the lists and the centres."""
         n_centres = min(n_rows, total_steps)
         rows = (8 * n_inputs + 16) * n_rows + 8 * total_steps
         return rows + neighbours_bytes(None, n_rows, n_inputs, n_centres, batch_size)

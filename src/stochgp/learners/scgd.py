@@ -33,30 +33,30 @@ class SCGDState(eqx.Module):
 
 
 class SCGD(AbstractBatchLearner):
-    """Stochastic compositional gradient descent on ℓ(θ) = yᵀK⁻¹y + log|K| (sum over the data, no ½; SCGD paper, Algorithm 2).
+    """Stochastic compositional gradient descent on ℓ(θ) (SCGD paper, Algorithm 2).
 
-    One step, with Φ̃_S the scaled features of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I:
+    ℓ(θ) = yᵀK⁻¹y + log|K|: a sum over the data, without ½. One step, with Φ̃_S the scaled features of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I:
 
         F̃ ← (1 − b)F̃ + bF̂                                    the tracker moves first
         G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M],    M = F̃⁻¹ held fixed
         θ ← θ − a G                                          by any optax rule
 
-    Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
-    η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
+    If the noise variance of a row is σ²s_i/ρ_i, every term of the row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i is added. The derivative
+    with respect to η_i = log s_i is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so the parameters of s train with the features.
 
-    Beyond the paper is `anchored`. `converged`: see `ByEvidence`.
+    `anchored` extends the paper. `converged`: see `ByEvidence`.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractBatchLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
+        See `AbstractBatchLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
-        b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
+        b, in [0, 1]. Unbiased only as b → 0: a constant b under-penalises the log-determinant. 0 = F̃ changes at anchors only.
     anchored : bool
         At every evaluation of the state (about an epoch) exact moments of all rows replace F̃, w becomes the exact posterior mean, and the
-        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
-        upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
-        batch size, and at its stationary points ℓ is stationary too.
+        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor. For any w the step then
+        follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at
+        any batch size, and at its stationary points ℓ is stationary too.
     """
 
     fills: ClassVar[bool] = True
@@ -79,11 +79,11 @@ class SCGD(AbstractBatchLearner):
         return callable(self.tracking) or self.tracking > 0
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Batches, trackers of the state and of the best one, orders of the rows."""
+        """Bytes of batches, trackers of the current and the best state, and orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
-        """w = 0, F̃ = σ²I."""
+        """Return the initial state with w = 0 and F̃ = σ²I."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
@@ -99,7 +99,10 @@ class SCGD(AbstractBatchLearner):
         )
 
     def step(self, state: SCGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[SCGDState, dict[str, Array]]:
-        """The numbers: "loss", an estimate of ℓ/(2n) without constants and log|F/σ²|, and "factor_failed", 1 if F̃ had no factor and the last one stayed."""
+        """Take one step and return the state with its numbers.
+
+        "loss" estimates ℓ/(2n) without constants and log|F/σ²|. "factor_failed" is 1 if F̃ had no factor and the last one stayed.
+        """
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
@@ -140,7 +143,7 @@ class SCGD(AbstractBatchLearner):
         return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
-        """The state with the refitted model, and F̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
+        """Return the refitted model with exact F̃, L⁻¹ and w; the same state unless `anchored`."""
         if not self.anchored:
             return state
         dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
@@ -152,11 +155,11 @@ class SCGD(AbstractBatchLearner):
             gp=gp,
             weights=on_device(Q @ (c / d), dtype),
             F=on_device((Q * d) @ Q.T, dtype),
-            factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
+            factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ is valid
         )
 
     def exactness(self, entry: Numbers) -> str:
-        """Unbiased of an upper bound of the likelihood, which anchors touch; a tracker with constant b penalises log|F| too little."""
+        """The kind of gradients; without tracking, unbiased for an upper bound of ℓ."""
         return "unbiased" if not self.tracks else "estimated" if callable(self.tracking) else "biased"
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
@@ -164,5 +167,5 @@ class SCGD(AbstractBatchLearner):
 
 
 def scaled_count(batch: Data, n_rows: Array) -> Array:
-    """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
+    """Return (n/B) ρ, the weight of a batch's row in an estimate of a sum over all n rows."""
     return (n_rows / batch.y.shape[0]) * batch.weight

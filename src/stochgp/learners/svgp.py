@@ -29,23 +29,23 @@ RATE = 0.03
 TRIAL_RATES = (0.01, 0.03, 0.1)
 STEPS, PER_EVALUATION = 200, 5
 ROUNDING = 1e-11  # relative, of the bound
-EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
+EVALUATION = 4e-10  # seconds of a first evaluation per row and squared number of inducing points
 
 
 class SGPR(AbstractQuasiNewton):
-    """Descent on minus the collapsed bound per datum (Titsias 2009), `objectives.collapsed`, by L-BFGS; also called VSGPR.
+    """L-BFGS descent on minus the collapsed bound per datum (Titsias 2009), also called VSGPR.
 
-    Kernel, noise and inducing points follow its exact gradient; q(u) is optimal at every step. An evaluation takes two passes over the rows:
-    O(N M² + M³), and memory for one chunk of rows whatever N is. All is in float64.
+    Kernel, noise and inducing points follow its exact gradient (`objectives.collapsed`); q(u) is optimal at every step. An evaluation takes two passes
+    over the rows: O(N M² + M³), and memory for one chunk of rows for any N. All numbers are in float64.
 
-    `converged`: the run ended by `tolerance`, or where rounding allows no more. Raises TypeError for a model without inducing points.
+    `converged`: the run ended by `tolerance`, or at the limit of rounding. Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
     epochs : int or None
         Steps at most; None = 200.
     tolerance : float
-        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or if rounding allows no more.
+        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -53,19 +53,19 @@ class SGPR(AbstractQuasiNewton):
     tolerance: float = 1e-4
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        """A step is an epoch."""
+        """Plan one step per epoch."""
         steps = STEPS if self.epochs is None else self.epochs
         between = min(PER_EVALUATION, steps)
         return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """A chunk and its derivatives, matrices of inducing points, the pairs of L-BFGS."""
+        """Bytes of a chunk and its derivatives, inducing-point matrices, and L-BFGS pairs."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
         return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
 
     def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Pace:
-        """How long an evaluation takes."""
+        """Return the pace of evaluations."""
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
@@ -77,15 +77,15 @@ class SGPR(AbstractQuasiNewton):
         return QuasiState(gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
-        """θ and the optimal q(u), in the dtypes of the model."""
+        """Return the model with θ and the optimal q(u), in its dtypes."""
         return with_gaussian(cast(SparseGP, super().model(state)), *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """q(v) is in the rest."""
+        """Return the trainable part and the rest, which includes q(v)."""
         return without_gaussian(gp)
 
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
-        """Minus the bound per datum, with the optimal q(v) of each point."""
+        """Return minus the bound per datum, with the optimal q(v) of each point."""
 
         def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             found = collapsed.lower_bound_and_gradient(gp, problem.source, self.partition)
@@ -96,13 +96,13 @@ class SGPR(AbstractQuasiNewton):
 
 
 def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-    """(What trains in a model of inducing points apart from q(v), the rest)."""
+    """Return the trainable part without q(v), and the rest."""
     gaussian = lambda g: (g.approximation.mean, g.approximation.root)
     return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
 
 
 def with_gaussian(gp: SparseGP, mean: Any, root: Any) -> SparseGP:
-    """The model of inducing points with q(v) = N(m, RRᵀ)."""
+    """Return the model of inducing points with q(v) = N(m, RRᵀ)."""
     return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(mean, root))
 
 
@@ -114,41 +114,41 @@ class SVGPState(eqx.Module):
     naturals: Naturals | None  # of q(u); None if the optimiser moves it
     n_rows: Float[Array, ""]
     count: Float[Array, ""]  # Σρ of all rows
-    start: Any = None  # unconstrained parameters of the kernel, if they have a prior around these
+    start: Any = None  # unconstrained kernel parameters at the start, if these have a prior
 
 
 class SVGP(AbstractBatchLearner):
-    """Descent on −ELBO per datum (Hensman et al. 2013, 2015), whitened:
+    """Descent on −ELBO per datum of mini-batches (Hensman et al. 2013, 2015), whitened:
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
 
-    Kernel, inducing points and likelihood follow the gradient by `optimizer`. q(u) = N(m, S) of the whitened v follows the stochastic natural
+    Kernel, inducing points and likelihood follow the gradient with `optimizer`. q(u) = N(m, S) of the whitened v follows the stochastic natural
     gradient of size γ = `natural_rate`: with the sites β, r of `objectives.elbo` and w_i = L⁻¹k(Z, x_i),
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
 
-    which is SVI. One such step with γ = 1 and all rows is the optimum, if the likelihood is Gaussian. O(B M² + M³) per step. M × M numbers
-    of q(u) are in float64, the rest in the dtype of the rows. Expectations that are not known in closed form, of several classes, are by fresh draws.
+    which is SVI. With a Gaussian likelihood, one step with γ = 1 and all rows gives the optimum. A step takes O(B M² + M³). M × M numbers of q(u)
+    are in float64, the others in the dtype of the rows. Expectations without a closed form, for several classes, use fresh draws.
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        As of `AbstractBatchLearner`; epochs None = as many as make `steps`, the rate None = by trials, or 0.03.
+        See `AbstractBatchLearner`; epochs None = enough for `steps`, the rate None = by trials, or 0.03.
     natural_rate : float, rule of the step, or None
-        γ, above 0 and at most 1; None = the optimiser moves m and R. γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant on six UCI sets.
+        γ, above 0 and at most 1; None = the optimiser moves m and R.
     steps : int
         Steps of a run whose `epochs` are None.
     spread : float or None
-        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start, of logarithms of variances
-        and lengthscales and of no weights of networks; None = no prior.
+        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start. It covers logarithms of
+        variances and lengthscales, and no weights of networks; None = no prior.
     """
 
     gradients: ClassVar[str] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
     fills: ClassVar[bool] = True
-    natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)
+    natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
     evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
@@ -162,13 +162,13 @@ class SVGP(AbstractBatchLearner):
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
+        """Bytes of batches, a step's matrices of inducing points, and the matrices of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
-        """Raises TypeError for a model without inducing points."""
+        """Return the initial state. Raises TypeError for a model without inducing points."""
         q, f = gp.approximation, jnp.float32
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
@@ -183,16 +183,18 @@ class SVGP(AbstractBatchLearner):
         return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
-        """The part of `partition` that has the prior."""
         kernel = self.partition(gp)[0].kernel
         return eqx.filter(kernel, in_parameters(kernel))
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """(What the optimiser moves, the rest)."""
+        """Return the part that the optimiser moves and the rest."""
         return partition(gp) if self.natural_rate is None else without_gaussian(gp)
 
     def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
-        """The numbers: "loss", −ELBO per datum of the batch; "divergence", KL(q ‖ p) per datum; "jitter" on the diagonal of k(Z, Z)."""
+        """Take one step and return the state with its numbers.
+
+        "loss" is −ELBO per datum of the batch, "divergence" KL(q ‖ p) per datum, "jitter" on the diagonal of k(Z, Z).
+        """
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]
 

@@ -1,4 +1,4 @@
-"""The loop of learning: `fit`, which runs any learner; chains of learners; streams of rows."""
+"""The loop of learning: `fit`, which runs any learner; chains of runs; streams of rows."""
 
 from .fit import fit
 from .stream import Stream, begin_stream, continue_run, feed

@@ -1,4 +1,4 @@
-"""`fit`, which runs any learner, and runs that follow others; memory of a run, the place of its rows, and the number of rows that there is time for."""
+"""`fit`, which runs any learner, and functions for its memory, device and number of rows."""
 
 import math
 import os
@@ -19,12 +19,12 @@ from stochgp.models import AbstractGP, FeatureGP
 from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.results import RESULTS, FitResult
 
-SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
+SHARE_FOR_ROWS = 0.25  # of free memory: standardised rows that fit are kept on the device
 COMPILER_BYTES = 150_000_000  # left behind by compiling and running a learner
 STEPS_COMPILER_BYTES = 350_000_000  # the same with steps and evaluations of features, and a margin
-SHARE_OF_PASS = 0.1  # of the time that is left, for one of the passes over the rows of a feature GP
-MIN_SECONDS = 1e-6  # of a piece that a clock can tell from none
-MIN_ROWS = 200  # to learn from, if there is time for none
+SHARE_OF_PASS = 0.1  # of the remaining time, for one of the passes over the rows of a feature GP
+MIN_SECONDS = 1e-6  # shortest piece that a clock can measure
+MIN_ROWS = 200  # to learn from, if there is no time for more
 DONE = (RESULTS.successful, RESULTS.not_settled)
 
 
@@ -42,14 +42,14 @@ def fit(
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
-    After every stretch of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. A criterion that is
-    not finite, or 1 nat per datum above the lowest (a mean of noisy losses: by three of its standard errors), returns the run to the state of the
-    lowest one, at 0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The evaluator says which state the run returns, and
-    which rates are tried first. Of several processes all call this with the same rows; process 0 alone reads and writes the checkpoint.
+    After every stretch of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run
+    returns to the state of the lowest criterion, with 0.3 of the rate, if a criterion is not finite or 1 nat per datum above the lowest (for a mean
+    of noisy losses: by three of its standard errors). This happens at most 6 times; such entries have `recovered` 1. The evaluator determines the
+    returned state and the rates to try. With several processes, all call this with the same rows; only process 0 reads and writes the checkpoint.
 
     `converged`: the learner has finished; or all planned steps were taken and the evaluator finds the run settled.
 
-    Raises CheckpointError, a ValueError, for a damaged checkpoint and for that of another run.
+    Raises CheckpointError, a ValueError, for a damaged checkpoint or one of another run.
 
     Parameters
     ----------
@@ -58,16 +58,16 @@ def fit(
     source : MemorySource
         All rows, of which the evaluator may hold some out. Its mesh shares passes and large batches.
     key : JAX key
-        Of all that is random: held-out rows, preparation, first state and steps.
+        Used for held-out rows, preparation, first state and steps.
     progress : function or None
-        Called with every entry of the history; if it returns True, the run ends as by Ctrl-C.
+        Called with every entry of the history; if it returns True, the run ends as with Ctrl-C.
     checkpoint : path or None
-        A file: if it exists, the run resumes from it and gives the same result as an unbroken one.
+        A file: if it exists, the run resumes from it, with the same result as an unbroken run.
     time_limit, max_steps : float or None, int or None
-        Seconds, and steps; 0 steps = the model is evaluated as it is. They, a deadline around this call (`deadline.within`) and Ctrl-C end the run
-        with the state that it would return. No step and no evaluation is begun that is expected to end later.
+        Seconds, and steps; 0 steps = the model is only evaluated. At these limits, a deadline around this call (`deadline.within`) or Ctrl-C
+        the run ends and returns its current result. It begins no step and no evaluation that is expected to end too late.
     prior : AbstractGP or None
-        The parameters around which the prior of a learner is; None = those of `gp`.
+        The model whose parameters are the centre of a learner's prior; None = `gp`.
     """
     with jax.enable_x64(True), together(source.mesh), within(time_limit):
         return Run(learner, gp, source, key, max_steps, progress, prior).result(checkpoint)
@@ -82,9 +82,9 @@ def continued(
     progress: Report | None = None,
     **options: Any,
 ) -> FitResult:
-    """`first` and a run that follows it with another model and learner: steps, seconds and history of both. `options` are those of `fit`.
+    """Run `fit` after the run `first` with another model and learner; join steps and history.
 
-    With the key of `first` the same rows are held out.
+    `options` are those of `fit`. With the key of `first` the same rows are held out.
     """
     later = lambda entry: entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
     report = None if progress is None else lambda entry: progress(later(entry))
@@ -98,7 +98,7 @@ def continued(
 
 
 def unless_ended(first: FitResult, second: FitResult) -> RESULTS:
-    """The result of a run whose second part was given up: that of the second if the user ended it, else that of the first."""
+    """Return the second run's result if the user ended it, else the first run's."""
     return second.result if second.result in (RESULTS.interrupted, RESULTS.stopped) else first.result
 
 
@@ -111,14 +111,14 @@ def place(
     budget: Budget,
     mesh: Mesh | None = None,
 ) -> tuple[bool, int]:
-    """(True if all rows are kept on the device, the bytes that the run takes on top of what is in use).
+    """Return True if all rows are kept on the device, and the bytes on top of those in use.
 
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     need += learner.peak_bytes(gp, n_rows, n_inputs)
     need += learner.evaluator_for(gp).peak_bytes(gp, n_rows, n_inputs)
-    if mesh is not None and isinstance(gp, FeatureGP):  # own sums of each device, and its rows, in one memory
+    if mesh is not None and isinstance(gp, FeatureGP):  # each device's own sums, and its rows, in one memory
         M = gp.n_features
         need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
@@ -129,7 +129,10 @@ def place(
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: MemorySource) -> int:
-    """The number of rows that there is time to learn from; all without a deadline. A pass of a feature GP is timed on some rows."""
+    """The number of rows that there is time to learn from; all rows without a deadline.
+
+    A pass of a feature GP is timed on some of the rows.
+    """
     seconds = deadline.left()
     if not seconds < math.inf:
         return source.size

@@ -1,4 +1,4 @@
-"""A run of a learner: its progress and its clock, stretches of steps, cycles, recovery, and trials of learning rates."""
+"""A run of a learner: its clock, stretches of steps, cycles, recovery, and rate trials."""
 
 import logging
 import os
@@ -27,19 +27,19 @@ Report = Callable[[dict[str, float]], object]
 SLOWER = 0.3
 MAX_RECOVERIES = 6
 DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
-SURE = 3.0  # standard errors of a criterion that is the mean of noisy losses, which one row can dominate
-FIRST_PIECE = 0.3  # seconds that the first part of a stretch takes at least, since it has to be compiled
-GAIN = 0.01  # nats per datum by which a cycle must be better than the one before, for another to follow
+SURE = 3.0  # standard errors of a criterion that is a mean of noisy losses, in which one row can dominate
+FIRST_PIECE = 0.3  # minimum seconds of the first part of a stretch, which must be compiled
+GAIN = 0.01  # nats per datum that a cycle must gain over the one before, for another to follow
 SHARE_FOR_TRIALS = 0.3  # of the time limit
 
 logger = logging.getLogger("stochgp.learners")
 
 
 class Progress(NamedTuple):
-    """The state of a run: enough to resume it.
+    """The state of a run, with everything needed to resume it.
 
-    A run of a given number of steps is one cycle, in which the rate falls to 0. A run in cycles adds cycles LONGER each, from the
-    best state of all before, for as long as the last one gained GAIN and another fits into its plan.
+    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds cycles LONGER each, from the
+    best state so far, for as long as the last cycle gained GAIN and another fits into its plan.
     """
 
     state: Any
@@ -49,16 +49,16 @@ class Progress(NamedTuple):
     step: int
     until: int  # the step with which the cycle ends
     first: int = 0  # the step with which it began
-    before: float = np.inf  # the lowest criterion then; inf in the first cycle, which is always followed
-    stalled: bool = False  # whether the run ended as the last cycle gained too little
-    cut: bool = False  # whether time cut the last stretch short
+    before: float = np.inf  # the lowest criterion then; inf in the first cycle
+    stalled: bool = False  # True if the run ended because the last cycle gained too little
+    cut: bool = False  # True if time cut the last stretch short
 
 
 class Run:
     """One call of `fit`: its rows, its progress, its history and its clock.
 
-    Seconds include earlier parts of a resumed run; the deadline is that of this call. `evaluations` is the pace of evaluations, for which
-    the stretch before them leaves time, `pieces` that of the compiled parts of a stretch. Without time to prepare, the run takes no step.
+    Seconds include earlier parts of a resumed run; the deadline is for this call. `evaluations` is the pace of evaluations, for which the
+    preceding stretch reserves time; `pieces` is the pace of the compiled parts of a stretch. Without time to prepare, the run takes no step.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Run:
         self.problem = Problem(rows, plan, prepared, prior=prior)
 
     def result(self, checkpoint: str | os.PathLike | None) -> FitResult:
-        """The run from the evaluation of θ₀, or from the checkpoint, to its end."""
+        """Run from the evaluation of θ₀, or from the checkpoint, to the end."""
         first = self.evaluated(self.gp, {})
         self.at, ended = Progress(None, None, first, first.criterion, 0, 0), RESULTS.interrupted
         if self.max_steps == 0:
@@ -98,7 +98,7 @@ class Run:
             return self._finish(RESULTS.time_limit)
         expected = FIRST_PIECE, self.evaluations.seconds, self.learner.first_seconds
         self.pieces.expected = max(expected)  # all of these compile
-        # A state has the shape of a checkpoint's whatever its rate.
+        # The rate does not change the shape of a state, nor of a checkpoint.
         any_rate = next(iter(self.evaluator.rates(self.problem.source.size)), None)
         self.at = self.begin(first, self.problem._replace(rate=any_rate))
         mark = "" if checkpoint is None else self._mark()
@@ -109,7 +109,7 @@ class Run:
             ended = self._ended()  # a resumed run may be over
             while ended is None:
                 self._advance()
-                # An unbroken run would not have continued from a stretch that time cut short.
+                # An unbroken run would not continue from a stretch cut short.
                 if checkpoint is not None and is_writer() and not self.at.cut:
                     facts = {"history": self.history, "seconds": self.seconds()}
                     checkpoints.write(checkpoint, self.at, facts, mark, notes)
@@ -121,36 +121,34 @@ class Run:
         return self._finish(ended)
 
     def add(self, entry: Numbers, **more: float) -> None:
-        """An entry of the history. A report that returns True stops the run."""
+        """Append an entry to the history. A report that returns True stops the run."""
         self.history.append({**entry, "seconds": self.seconds(), **more})
         logger.debug("%s", self.history[-1])
         if self.report is not None and self.report(self.history[-1]) is True:
             self.stopped = True
 
     def entry(self, evaluation: Any, step: int) -> Numbers:
-        """That of an evaluation."""
         return {"step": step, "epoch": step / self.problem.plan.steps_per_epoch, **evaluation.numbers()}
 
     def seconds(self) -> float:
         return self.earlier + time.perf_counter() - self.begun
 
     def is_over(self, fraction: float = 1.0) -> bool:
-        """Return True if another piece and its evaluation would end after this fraction of the time that the run was given."""
+        """Return True if another piece and its evaluation would exceed this fraction of the time."""
         kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
         return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
     @property
     def in_cycles(self) -> bool:
-        """Whether the run continues for as long as it gains: if its plan has cycles, and no rule of the step sets the rate."""
+        """Return True if the run continues while it gains: it has cycles and no rule of the rate."""
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
     def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:
-        """The evaluation of a model, whose time is measured."""
         with self.evaluations.piece():
             return self.evaluator.evaluate(gp, numbers, self.division)
 
     def begin(self, evaluation: Any, problem: Problem) -> Progress:
-        """Step 0, with its evaluation."""
+        """Return step 0 with its evaluation."""
         until = problem.plan.total_steps
         state = self.learner.init(self.gp, problem, key=self.init_key)
         state = self.learner.after_evaluation(state, evaluation)
@@ -161,7 +159,7 @@ class Run:
         return Progress(state, state, evaluation, lowest, 0, until)
 
     def _start(self, first: Any) -> None:
-        """Step 0 at the learning rate of the trials; in cycles the best trial is the first one."""
+        """Set step 0 at the rate of the trials; in cycles the best trial is the first one."""
         rate, end = self._choose_rate(first)
         self.problem = self.problem._replace(rate=rate)
         self.at = self.begin(first, self.problem)
@@ -172,9 +170,9 @@ class Run:
             self.add(self.entry(self.at.kept, self.at.step))
 
     def _read(self, checkpoint: str | os.PathLike, mark: str) -> dict[str, Any] | None:
-        """The facts of a checkpoint, which process 0 reads, if there is one, with its progress as `at`.
+        """Return the facts of a checkpoint, if there is one, and set `at` to its progress.
 
-        Raises CheckpointError, in every process, for that of another run.
+        Process 0 reads it. Raises CheckpointError, in every process, for a checkpoint of another run.
         """
         found, error = None, None
         try:
@@ -194,7 +192,7 @@ class Run:
         logger.info("a run resumes after %d evaluations and %.1f s", len(self.history), self.earlier)
 
     def _mark(self) -> str:
-        """The fingerprint of a run; a thousand rows stand for the data."""
+        """Return the fingerprint of a run; a thousand rows represent the data."""
         source = self.problem.source
         some = np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64)
         group = () if source.group is None else (source.group[some],)
@@ -204,7 +202,7 @@ class Run:
     def _stretch(
         self, at: Progress, problem: Problem, most: int, share: float = 1.0
     ) -> tuple[Progress, Any, Numbers]:
-        """(The progress after at most `most` steps, its evaluation, the means of the steps' numbers)."""
+        """Return the progress after at most `most` steps, its evaluation, and mean step numbers."""
         wanted = min(problem.plan.steps_per_evaluation, at.until - at.step)
         args, is_over = (self.learner, at.state, problem, at.step, self.seed), lambda: self.is_over(share)
         found = take_stretch(*args, pieces=self.pieces, most=min(wanted, most), is_over=is_over)
@@ -213,7 +211,7 @@ class Run:
         return at._replace(state=state, step=at.step + taken, cut=taken < wanted), evaluation, numbers
 
     def _kept(self, at: Progress, evaluation: Any) -> Progress:
-        """The progress with an evaluation that is not lost."""
+        """Return the progress with an evaluation that has not diverged."""
         at = at._replace(state=self.learner.after_evaluation(at.state, evaluation))
         if evaluation.criterion <= at.lowest:
             at = at._replace(best_state=at.state, lowest=evaluation.criterion)
@@ -221,7 +219,7 @@ class Run:
         return at if worse else at._replace(kept=evaluation)
 
     def _advance(self) -> None:
-        """One stretch and one evaluation; after divergence, the best state at a smaller rate."""
+        """Take one stretch and one evaluation; after divergence return to the best state, slower."""
         most = self.problem.plan.total_steps if self.max_steps is None else self.max_steps - self.at.step
         at, evaluation, numbers = self._stretch(self.at, self.problem, most)
         lost = not np.isfinite(evaluation.criterion)
@@ -230,7 +228,7 @@ class Run:
         self.at = self._back(at) if lost else self._next_cycle(self._kept(at, evaluation))
 
     def _back(self, at: Progress) -> Progress:
-        """At the best evaluation, at a smaller rate."""
+        """Return to the best evaluation, at a smaller rate."""
         slower, kept = self.learner.slower(at.best_state, SLOWER), at.kept
         if at.step < at.until and self.in_cycles:
             slower = self.learner.decaying(slower, at.until - at.step)
@@ -240,7 +238,7 @@ class Run:
         return at._replace(state=slower, best_state=slower, kept=kept)
 
     def _next_cycle(self, at: Progress) -> Progress:
-        """The start of another cycle, if one has ended, gained something and another fits; else `at`."""
+        """Start another cycle if one ended, gained something and another fits, or return `at`."""
         if not self.in_cycles or at.step < at.until or at.cut:
             return at
         if not at.lowest < at.before - GAIN:
@@ -252,7 +250,7 @@ class Run:
         return at._replace(state=state, best_state=state, first=at.step, until=until, before=at.lowest)
 
     def _ended(self) -> RESULTS | None:
-        """How the run has ended; None if it continues."""
+        """Return the reason why the run has ended; None if it continues."""
         lost = [entry.get("recovered", 0.0) > 0 for entry in self.history]
         step, done = self.at.step, self.at.step >= self.at.until
         if sum(lost) > MAX_RECOVERIES or (done and lost[-1]):
@@ -267,10 +265,10 @@ class Run:
         return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
-        """(The learning rate, the progress after its trial if that is the first cycle), each None if there is none.
+        """Return the rate and the progress after its trial, if that is the first cycle, or None.
 
-        Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run in cycles; a run of a given number of
-        steps begins again. A trial that diverges is worse than any other. Without time for trials, the middle rate.
+        Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run in cycles; a run with a fixed number of
+        steps begins again. A trial that diverges is worse than any other. Without time for trials, the middle rate is used.
         """
         rates, plan = self.evaluator.rates(self.problem.source.size), self.problem.plan
         if self.learner.learning_rate is not None or self.learner.batch_size is None or not rates:
@@ -292,7 +290,7 @@ class Run:
         return rates[best], end if end is not None and np.isfinite(end.lowest) and self.in_cycles else None
 
     def _try_rate(self, rate: float, n_steps: int, first: Any) -> tuple[float, Progress] | None:
-        """(The criterion after so many steps in one cycle, the progress then); None if time is over before."""
+        """Return the criterion and the progress after one cycle of `n_steps`; None without time."""
         plan = self.problem.plan._replace(total_steps=n_steps, first_cycle=0)
         problem = self.problem._replace(rate=rate, plan=plan)
         at, criterion = self.begin(first, problem), np.nan
@@ -309,7 +307,7 @@ class Run:
     def _finish(self, ended: RESULTS) -> FitResult:
         gp, evidence = self.evaluator.finalize(self.at.kept, self.division)
         held_out, state = self.division.held_out, self.at.state
-        # Streams need the state of the model that is returned.
+        # Streams need the state of the returned model.
         if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
             state = None
         return FitResult(
@@ -338,9 +336,9 @@ def take_stretch(
     most: int | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, int, Numbers]:
-    """(State, steps taken, means of their numbers) of the steps from `step` to the next evaluation, at most `most`; fewer if time is over.
+    """Take the steps from `step` to the next evaluation, at most `most`, or until time is up.
 
-    Raises TimeIsUpError if not even the first part ends in time.
+    Returns the state, the steps taken and the means of their numbers. Raises TimeIsUpError if not even the first part ends in time.
     """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_evaluation, plan.total_steps - step)
@@ -364,9 +362,9 @@ def take_stretch(
 
 
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
-    """The index, of n in order, of the lowest criterion: upwards from `begin` while it falls; downwards if the first step up is no better.
+    """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    `criterion` returns None if there is no time for more.
+    Go up while it falls; go down if the first step up is no better. `criterion` returns None if there is no time for more.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:

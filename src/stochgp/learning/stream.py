@@ -1,4 +1,4 @@
-"""Learning from a stream: rows come in any portions, steps are taken on full batches, and memory does not grow."""
+"""Learning from a stream: rows in any portions, steps on full batches, constant memory."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,17 +20,18 @@ from stochgp.numerics.seeds import fold_in, words_of
 
 
 class Stream(eqx.Module):
-    """A model that has learned from a part of a stream, with everything needed to continue: from a file of it to the same bits.
+    """A model that has learned from a part of a stream, with everything needed to continue.
 
-    Rows wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
-    drops them. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
+    A saved stream continues with the same bits. Rows wait until there are B of them. Then the learner takes `passes` steps on this batch,
+    with N the number of rows seen so far, and drops them. The model depends on the rows and their order, but not on the portions in which they
+    come. Build it with `begin_stream`.
 
     Parameters
     ----------
     state : GrowingState
-        From which the learner steps: the model of the full batches so far, its descent, and how many rows were learned from; waiting rows excluded.
+        The learner's state: the model, its descent, and the number of rows learned from, without the waiting rows.
     waiting, n_waiting : Data, int
-        Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
+        Inputs [B, D], targets [B] and weights [B], with rows in the first `n_waiting` places.
     n_steps, seed : int, array of words
         Steps taken; the seed of their random draws.
     """
@@ -43,28 +44,28 @@ class Stream(eqx.Module):
 
     @property
     def gp(self) -> SparseGP:
-        """The model of the full batches so far."""
+        """The model after the full batches so far."""
         return self.state.gp
 
     @property
     def n_rows(self) -> int:
-        """How many rows it has learned from."""
+        """The number of rows that it has learned from."""
         return int(self.state.n_rows)
 
 
 def begin_stream(
     learner: AbstractGrowing, gp: SparseGP, n_inputs: int, *, key: PRNGKeyArray, dtype: Any = jnp.float32
 ) -> Stream:
-    """Before the first row. Raises as the learner's `init`.
+    """Return the stream before its first row. Raises the errors of the learner's `init`.
 
     Parameters
     ----------
     learner, gp : AbstractGrowing, SparseGP
         `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row.
     n_inputs, dtype : int, dtype
-        D, inputs of a row; the dtype of the rows in steps.
+        D, the inputs of a row; the dtype of the rows in steps.
     key : JAX key
-        Of the first state and of the steps.
+        Used for the first state and the steps.
     """
     none: Any = SimpleNamespace(size=0, count=0.0)
     problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None)
@@ -80,18 +81,19 @@ def continue_run(
     key: PRNGKeyArray,
     dtype: Any = jnp.float32,
 ) -> Stream:
-    """The stream after a run of `fit` of `n_steps` steps that ended with `state` (`FitResult.to_go_on`): its rows are those seen so far.
+    """Return the stream that continues a run of `fit`, with its rows as those seen so far.
 
-    The learning rate continues from step `n_steps` of its rule; `decay`, of a run with an end, no longer counts.
+    The run took `n_steps` steps and ended with `state` (`FitResult.to_go_on`). The learning rate continues from step `n_steps` of its rule; the
+    `decay` of a finite run no longer applies.
 
     Parameters
     ----------
     learner, state, n_steps : AbstractGrowing, GrowingState, int
-        Those of the run: `IVSGPR` or `SVDGP`, `FitResult.to_go_on`, the steps taken.
+        The run's learner (`IVSGPR` or `SVDGP`), its `FitResult.to_go_on`, its number of steps.
     n_inputs, dtype : int, dtype
         D, inputs of a row; the dtype of the rows in steps.
     key : JAX key
-        Of the steps to come.
+        Used for the further steps.
     """
     waiting = Data(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
     seed = np.asarray(words_of(fold_in(key, 1)), np.uint32)
@@ -107,20 +109,18 @@ def feed(
     *,
     passes: int | Callable[[int], int] = 1,
 ) -> tuple[Stream, list[float]]:
-    """(The stream after these rows, the loss of every step).
+    """Return the stream after these rows, and the loss of every step.
 
-    Call it where x64 is enabled.
-
-    Raises ValueError for rows of another shape.
+    Call it with x64 enabled. Raises ValueError for rows of another shape.
 
     Parameters
     ----------
     learner, stream : AbstractGrowing, Stream
-        The learner that the stream was begun with; the stream before these rows, which stays as it is.
+        The learner with which the stream began; the stream before these rows, which is not changed.
     X, y, count : array [N, D], array [N], array [N] or None
         The rows, their targets and their weights ρ; None = 1.
     passes : int or function
-        Steps taken on each full batch: a number, or a function of the number of steps so far.
+        Steps on each full batch: a number, or a function of the number of steps so far.
     """
     rho = np.ones(len(y)) if count is None else count
     if X.ndim != 2 or X.shape[1] != stream.waiting.X.shape[1] or len(X) != len(y) or len(rho) != len(y):
@@ -141,7 +141,7 @@ def feed(
 
 
 def _received(stream: Stream, rows: Data) -> Stream:
-    """With more rows waiting."""
+    """Return the stream with more waiting rows."""
     at, n = int(stream.n_waiting), len(rows.y)
     put = lambda all_, part: jnp.asarray(
         np.concatenate([np.asarray(all_)[:at], part, np.asarray(all_)[at + n :]]), all_.dtype
@@ -151,7 +151,7 @@ def _received(stream: Stream, rows: Data) -> Stream:
 
 
 def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
-    """After the steps on a full batch, with nothing waiting."""
+    """Return the stream after the steps on a full batch, with no waiting rows."""
     batch, state, losses, step = stream.waiting, stream.state, [], int(stream.n_steps)
     f = state.n_rows.dtype
     n_rows = state.n_rows + jnp.asarray(len(batch.y), f)

@@ -1,4 +1,4 @@
-"""Likelihoods: how targets are observed."""
+"""Likelihoods p(y | f) of the targets given latent functions."""
 
 from .base import AbstractLikelihood
 from .classes import Bernoulli, Softmax

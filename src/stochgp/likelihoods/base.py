@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from stochgp.distributions import AbstractDistribution
 from stochgp.transforms import AbstractTransform
 
-LARGEST_EXPONENT = 40.0  # above it exponentials continue as straight lines
-NODES = 32  # of Gauss–Hermite quadrature over one latent function
+LARGEST_EXPONENT = 40.0  # above it exponentials continue linearly
+NODES = 32  # of Gauss–Hermite quadrature for one latent function
 
 Rows = Float[Any, "N D"]
 PerRow = Float[Array, " N"]
@@ -23,10 +23,10 @@ HostLatent = Float64[np.ndarray, "N L"]
 
 
 class AbstractLikelihood(eqx.Module):
-    """p(y | f(x), x) for one target y and L latent functions f = (f_1, …, f_L); a row's L values are [L], those of N rows [N, L].
+    """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    Targets are floats, of classes 0, …, C − 1 too. Callers multiply the log density of a row by its weight ρ. X [N, D] are the rows as the model
-    sees them, for a noise that depends on the input. Every floating array that is not frozen trains.
+    The L values of a row are [L], the values of N rows [N, L]. Targets are floats, also for classes 0, …, C − 1. Callers multiply the log density of a row by
+    its weight ρ. X [N, D] are the model's rows, for input-dependent noise. Every floating array that is not frozen trains.
     """
 
     is_of_counts: ClassVar[bool] = False  # targets are not standardised; f is the logarithm of their mean
@@ -38,46 +38,46 @@ class AbstractLikelihood(eqx.Module):
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """T with E(y | f) = T⁻¹(f); None if the mean is f itself, or if there is none."""
+        """The transform T with E(y | f) = T⁻¹(f); None if the mean is f itself, or does not exist."""
         return None
 
     @abc.abstractmethod
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log p(y_i | f_i) of each row; of counts and classes the log probability."""
+        """Return log p(y_i | f_i) of each row, for counts and classes the log probability."""
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; leaves with larger L override it."""
+        """Return ∫ log p(y_i | f) N(f; mean_i, diag variance_i) df, for L = 1 by quadrature."""
         nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
         std = jnp.sqrt(variance)
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
         return jnp.tensordot(weights, values, 1)
 
     def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
-        """R independent estimates of `expected_log_density`, which is their mean; R = 1 if it is exact."""
+        """Return R independent estimates with mean `expected_log_density`; R = 1 if it is exact."""
         return self.expected_log_density(y, mean, variance, X)[None]
 
     def drawn_log_density(
         self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
     ) -> PerRow:
-        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself if it needs no draws."""
+        """Return an unbiased estimate of `expected_log_density` by few draws, if it needs draws."""
         return self.expected_log_density(y, mean, variance, X)
 
     @abc.abstractmethod
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
-        """∫ p(y | f) N(f; mean_i, diag variance_i) df: the distribution of an observation at each row, on the host."""
+        """Return the distribution of an observation at each row, given f ~ N(mean, diag variance)."""
 
     @abc.abstractmethod
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """One observation of each row given its latent values."""
+        """Draw one observation of each row given its latent values."""
 
 
 def hermite() -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """(z_k, w_k) with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for polynomials of degree below 2n, n = `NODES`."""
+    """Return z_k and w_k with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for degrees below 2 NODES."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     return nodes, weights / math.sqrt(2 * math.pi)
 
 
 def safe_exp(x: Array) -> Array:
-    """e^x up to x = 40, and its tangent from there on: squares of it, and its slope, are finite in float32 wherever x is."""
+    """Return e^x up to x = 40, then its tangent: its square and slope are finite in float32."""
     beyond = jnp.maximum(x - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) * (1 + beyond)

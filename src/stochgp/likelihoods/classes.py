@@ -1,4 +1,4 @@
-"""Classes: two of one latent function, or several with a latent function each."""
+"""Classes: two with one latent function, or several with a latent function each."""
 
 import functools
 
@@ -14,21 +14,21 @@ from scipy.special import log_softmax, logsumexp, ndtri
 from stochgp.distributions import Categorical
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
 
-EXPECTED, PREDICTED = 128, 1024  # points, each with its mirror image beside it
+EXPECTED, PREDICTED = 128, 1024  # points, each with its mirror image
 SCRAMBLES = 8  # independent sets of EXPECTED points, for standard errors
 NEAREST = 1e-12  # of uniform points to 0 and 1
 HELD = 1 << 22  # numbers of one evaluation on the host
 
 
 class Bernoulli(AbstractLikelihood):
-    """P(y = 1 | f) = Φ(f) for the classes 0 and 1 (probit): E Φ(f) = Φ(m/√(1 + v))."""
+    """The probit likelihood P(y = 1 | f) = Φ(f) of classes 0 and 1: E Φ(f) = Φ(m/√(1 + v))."""
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log Φ(±f), + for class 1."""
+        """Return log Φ(±f), + for class 1."""
         return log_ndtr(jnp.where(y > 0.5, f[:, 0], -f[:, 0]))
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Categorical:
-        """(E Φ(−f), E Φ(f))."""
+        """Return E Φ(−f) and E Φ(f)."""
         u = mean[:, 0] / np.hypot(1.0, np.sqrt(variance[:, 0]))
         return Categorical(log_ndtr_on_host(np.stack([-u, u], axis=1)))
 
@@ -37,10 +37,10 @@ class Bernoulli(AbstractLikelihood):
 
 
 class Softmax(AbstractLikelihood):
-    """P(y = c | f) = exp f_c / Σ_k exp f_k for the classes 0, …, C − 1, f = (f_0, …, f_(C−1)) independent.
+    """The softmax likelihood P(y = c | f) = exp f_c / Σ_k exp f_k of classes 0, …, C − 1.
 
-    E log P = m_y − E log Σ exp f_k, the second term averaged over 256 points of N(m, diag v), Φ⁻¹ of Sobol's, half of them mirror images of the
-    others. Steps move them by a fresh random shift modulo 1 (Cranley and Patterson 1976), without bias. Reported values average 8 independent
+    The f_c are independent. E log P = m_y − E log Σ exp f_k averages its second term over 256 points of N(m, diag v), Φ⁻¹ of Sobol's, half of them mirror
+    images of the others. Steps move them by a fresh random shift modulo 1 (Cranley and Patterson 1976), without bias. Reported values average 8 independent
     scrambles (Owen 1995), each without bias, which give the standard error (`expected_by_part`). Predictions average P over 2,048 scrambled points.
 
     Parameters
@@ -60,7 +60,7 @@ class Softmax(AbstractLikelihood):
         return self.n_classes
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """f_y − log Σ_k exp f_k."""
+        """Return f_y − log Σ_k exp f_k."""
         return _at(f, y) - jax.nn.logsumexp(f, axis=1)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
@@ -93,7 +93,7 @@ class Softmax(AbstractLikelihood):
 
 @functools.cache
 def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
-    """n scrambled points of Sobol's sequence in the open cube: each uniform on it, together evenly spread."""
+    """Return n scrambled points of Sobol's sequence in the open cube, each uniform on it."""
     from scipy.stats.qmc import Sobol  # takes a while to load
 
     points = Sobol(dimension, scramble=True, seed=seed)  # pyright: ignore[reportCallIssue]
@@ -101,16 +101,16 @@ def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
 
 
 def mirrored(z: Float64[np.ndarray, "S C"]) -> Float64[np.ndarray, "P C"]:
-    """The points and their mirror images."""
+    """Return the points and their mirror images."""
     return np.concatenate([z, -z])
 
 
 def _at_points(y: Array, mean: Array, variance: Array, z: Array) -> Array:
-    """m_y − log Σ exp f_k at f = m + √v z, averaged over the points z [S, C]."""
+    """Return m_y − log Σ exp f_k at f = m + √v z, averaged over the points z [S, C]."""
     f = mean[:, None, :] + jnp.sqrt(variance)[:, None, :] * z[None]
     return _at(mean, y) - jnp.mean(jax.nn.logsumexp(f, axis=-1), axis=1)
 
 
 def _at(values: Array, y: Array) -> Array:
-    """values[i, y_i]."""
+    """Return values[i, y_i]."""
     return jnp.take_along_axis(values, y.astype(jnp.int32)[:, None], axis=1)[:, 0]

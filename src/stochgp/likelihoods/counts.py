@@ -1,4 +1,4 @@
-"""Counts: 0, 1, 2, …"""
+"""Likelihoods of counts 0, 1, 2, …"""
 
 from typing import Any, ClassVar
 
@@ -13,12 +13,12 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Per
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 from stochgp.transforms import Log
 
-STIRLING = 10.0  # shapes from which Γ(r + y)/Γ(r) is taken from Stirling's series
+STIRLING = 10.0  # from this shape, Γ(r + y)/Γ(r) uses Stirling's series
 LARGEST_RATE = 1e6  # of a draw
 
 
 class Poisson(AbstractLikelihood):
-    """P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, which is also the variance."""
+    """The likelihood P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, also the variance."""
 
     is_of_counts: ClassVar[bool] = True
 
@@ -27,25 +27,25 @@ class Poisson(AbstractLikelihood):
         return Log()
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """y f − e^f − log y!."""
+        """Return y f − e^f − log y!."""
         return y * f[:, 0] - safe_exp(f[:, 0]) - gammaln(y + 1)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """y m − e^(m + v/2) − log y!."""
+        """Return y m − e^(m + v/2) − log y!."""
         return y * mean[:, 0] - safe_exp(mean[:, 0] + variance[:, 0] / 2) - gammaln(y + 1)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
         return Counts(mean[:, 0], variance[:, 0])
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """Rates above 10⁶ count as 10⁶."""
+        """Draw counts; rates above 10⁶ are set to 10⁶."""
         return _poisson(key, jnp.exp(f[:, 0]))
 
 
 class NegativeBinomial(AbstractLikelihood):
-    """Counts of mean μ = e^f and variance μ + μ²/r; r → ∞ is Poisson.
+    """The likelihood of counts with mean μ = e^f and variance μ + μ²/r; r → ∞ is Poisson.
 
-    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r: a Poisson whose rate has a gamma distribution of shape r.
+    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r: a Poisson with a gamma-distributed rate of shape r.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class NegativeBinomial(AbstractLikelihood):
         return Log()
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
+        """Return log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
         r = value_of(self.shape, y.dtype)
         return rising(y, r) - gammaln(y + 1) + y * f[:, 0] - (r + y) * jax.nn.softplus(f[:, 0] - jnp.log(r))
 
@@ -69,14 +69,14 @@ class NegativeBinomial(AbstractLikelihood):
         return Counts(mean[:, 0], variance[:, 0], float(self.shape))
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """Rates above 10⁶ count as 10⁶."""
+        """Draw counts; rates above 10⁶ are set to 10⁶."""
         of_rate, of_count = jax.random.split(key)
         r = value_of(self.shape, f.dtype)
         return _poisson(of_count, jnp.exp(f[:, 0]) * jax.random.gamma(of_rate, r, f.shape[:1], f.dtype) / r)
 
 
 def rising(y: Array, r: Any) -> Array:
-    """log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
+    """Return log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
 
     For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
     """

@@ -1,4 +1,4 @@
-"""Noise of real numbers: Gaussian and Student-t."""
+"""Likelihoods of real numbers: Gaussian and Student-t."""
 
 import math
 from typing import Any
@@ -17,31 +17,31 @@ from stochgp.parameters import AbstractParameter, positive, value_of
 from stochgp.warning import warn
 
 LOG_2PI = math.log(2 * math.pi)
-FINITE_STD = 2.0  # degrees of freedom above which there is a standard deviation
+FINITE_STD = 2.0  # degrees of freedom above which the standard deviation is finite
 STIRLING = 8.0  # arguments from which Stirling's series is exact to 10⁻⁹
 
 
 class Gaussian(AbstractLikelihood):
-    """y = f(x) + ε, ε ~ N(0, σ² s(x)).
+    """The likelihood y = f(x) + ε, ε ~ N(0, σ² s(x)).
 
     Parameters
     ----------
     noise : noise model, number or parameter
-        σ² s(x), or the variance σ² of constant noise; a number is its starting value, and it stays above 1e-6.
+        σ² s(x), or the variance σ² of constant noise; a number is a starting value, which stays above 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """−½ log 2πσ² − (y − f)²/(2σ²)."""
+        """Return −½ log 2πσ² − (y − f)²/(2σ²)."""
         return self._normal(y, jnp.square(y - f[:, 0]), X)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """−½ log 2πσ² − ((y − m)² + v)/(2σ²)."""
+        """Return −½ log 2πσ² − ((y − m)² + v)/(2σ²)."""
         return self._normal(y, jnp.square(y - mean[:, 0]) + variance[:, 0], X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Normal:
-        """N(m, v + σ²)."""
+        """Return N(m, v + σ²)."""
         return Normal(mean[:, 0], np.sqrt(variance[:, 0] + noise_of_rows(self.noise, X)))
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
@@ -54,37 +54,37 @@ class Gaussian(AbstractLikelihood):
 
 
 def degrees_of_freedom(value: Any) -> AbstractParameter:
-    """A parameter as it is. A number above 2 as one that stays above 2, so that there is a variance; another as one above 0."""
+    """Return a parameter unchanged, a number above 2 as one that stays above 2, else above 0."""
     if isinstance(value, AbstractParameter):
         return value
     return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
 
 
 class StudentT(AbstractLikelihood):
-    """y = f(x) + σ√s(x) ε, ε ~ t with ν degrees of freedom: p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
+    """The likelihood y = f(x) + σ√s(x) ε, ε ~ Student's t with ν degrees of freedom.
 
-    It is the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2).
+    p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2), the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2).
 
     Parameters
     ----------
     df : number or parameter
-        ν. A number is its starting value: one above 2 stays above 2, so that there is a variance, another stays above 0.
+        ν. A number is a starting value: above 2 it stays above 2, so that the variance exists, otherwise above 0.
     noise : noise model, number or parameter
-        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and there is none for ν ≤ 2.
-        A number is its starting value, and it stays above 1e-6.
+        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and does not exist for ν ≤ 2.
+        A number is a starting value, which stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπσ²) − ((ν+1)/2) log(1 + (y − f)²/(νσ²))."""
+        """Return log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπσ²) − ((ν+1)/2) log(1 + (y − f)²/(νσ²))."""
         nu, s2 = value_of(self.df, f.dtype), row_variances(self.noise, X, f.dtype)
         tail = 0.5 * (nu + 1) * jnp.log1p(jnp.square(y - f[:, 0]) / (nu * s2))
         return half_step(nu / 2) - 0.5 * jnp.log(nu * math.pi * s2) - tail
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Mixture:
-        """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""
+        """Return N(m, v) + σ t_ν: std inf for ν ≤ 2; a warning and the median as mean for ν ≤ 1."""
         nu = float(self.df)
         if nu <= 1:
             what = f"a Student-t with {nu:.3g} degrees of freedom"
@@ -97,9 +97,9 @@ class StudentT(AbstractLikelihood):
 
 
 def half_step(x: Array) -> Array:
-    """log Γ(x + ½) − log Γ(x), accurate also for large values in float32.
+    """Return log Γ(x + ½) − log Γ(x), accurate also for large values in float32.
 
-    For x ≥ 8 by ½ log x − 1/(8x) + 1/(192x³) − 1/(640x⁵) + 17/(14336x⁷), right to 10⁻¹⁰.
+    For x ≥ 8 by ½ log x − 1/(8x) + 1/(192x³) − 1/(640x⁵) + 17/(14336x⁷), to 10⁻¹⁰.
     """
     large = jnp.maximum(x, STIRLING)
     r = 1 / large

@@ -1,4 +1,4 @@
-"""Noise models: the variance of what is observed about f(x), constant, or a function of x by trees."""
+"""Noise models: the variance of observations around f(x), constant or a function of x."""
 
 import abc
 from typing import Any
@@ -29,30 +29,30 @@ LARGEST_OF_TREES = 16.0  # |log s|
 
 
 class AbstractNoise(eqx.Module):
-    """y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row that stands for ρ rows with the same target.
+    """The noise model y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row of frequency weight ρ.
 
-    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`. In a likelihood ρ rows have ρ log σ², one row of multiplier 1/ρ
-    has log(σ²/ρ).
+    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`. A likelihood of ρ rows contains ρ log σ², while a row of multiplier 1/ρ
+    contains log(σ²/ρ).
     """
 
     level: eqx.AbstractVar[AbstractParameter]
 
     @abc.abstractmethod
     def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """s(x) of each row."""
+        """Return s(x) of each row."""
 
     def variance(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
-        """σ² s(x) / ρ: the noise variance of each row."""
+        """Return σ² s(x) / ρ, the noise variance of each row."""
         level = value_of(self.level, X.dtype)
         return level * self.multiplier(X) / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)
 
     def precision(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
-        """ρ / s(x): the weight of a row's square, in units of 1/σ²."""
+        """Return ρ / s(x), the weight of a row's square, in units of 1/σ²."""
         return jnp.asarray(count, X.dtype) / self.multiplier(X)
 
 
 class ConstantNoise(AbstractNoise):
-    """s(x) = 1: the same noise everywhere. See `constant_noise`.
+    """The noise model s(x) = 1: the same noise everywhere. See `constant_noise`.
 
     Parameters
     ----------
@@ -67,18 +67,18 @@ class ConstantNoise(AbstractNoise):
 
 
 class TreeNoise(AbstractNoise):
-    """log s(x) = g(x) + log s_b(x): g a sum of symmetric trees, at most 16 in size, s_b the multiplier of another noise model.
+    """The noise model log s(x) = g(x) + log s_b(x), with a sum g of symmetric trees, |g| ≤ 16.
 
-    See docs/methods/row_noise.md.
+    s_b is the multiplier of another noise model. See docs/methods/row_noise.md.
 
     Parameters
     ----------
     level : parameter
-        σ², the variance where g = 0 and s_b = 1.
+        σ², the variance at g = 0 and s_b = 1.
     trees : `Frozen`
         A frozen `Trees`; g is its value, clipped to [−16, 16].
     base : noise model or None
-        That of s_b; its own level is not used. None: s_b = 1.
+        The noise model of s_b; its own level is not used. None: s_b = 1.
     """
 
     level: AbstractParameter
@@ -94,34 +94,34 @@ class TreeNoise(AbstractNoise):
 def constant_noise(
     variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
 ) -> ConstantNoise:
-    """Constant noise of this variance, a parameter or a number that stays above `lower`.
+    """Return constant noise of this variance, a parameter or a number that stays ≥ `lower`.
 
     Parameters
     ----------
     variance : number or parameter
-        σ², a variance, in the squared units of the targets that the model sees.
+        σ², a variance, in squared units of the model's targets.
     lower : float
-        The lower bound of a variance given as a number; the default is meant for targets of unit variance.
+        The lower bound of a variance given as a number; the default assumes targets of unit variance.
     dtype : dtype or None
-        Of the parameter made of a number; None: float32, or that of a floating array.
+        Dtype of a parameter made from a number; None = float32, or the dtype of a floating array.
     """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))
 
 
 def as_noise(value: Any) -> AbstractNoise:
-    """A noise model as it is; a parameter or a number as constant noise of that variance."""
+    """Return a noise model unchanged; a parameter or a number becomes constant noise."""
     return value if isinstance(value, AbstractNoise) else constant_noise(value)
 
 
 def known_noise(variance: float) -> AbstractNoise:
-    """Constant noise of exactly this variance, which nothing trains."""
+    """Return constant noise of exactly this variance, which is not trained."""
     with jax.enable_x64(True):
         return constant_noise(frozen(np.float64(variance)))
 
 
 def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
-    """The noise with exactly this σ², which nothing trains, and the same multipliers s(x)."""
+    """Return the noise with exactly this untrained σ², and the same multipliers s(x)."""
     with jax.enable_x64(True):
         return eqx.tree_at(lambda n: n.level, noise, frozen(np.float64(variance)))
 
@@ -130,29 +130,29 @@ def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
 def noise_variances(
     noise: AbstractNoise, X: Float[Any, "N D"], count: Float[Any, " N"]
 ) -> Float[Array, " N"]:
-    """σ² s(x)/ρ of each row, the variance of the mean of its ρ = `count` observations; in float64 where JAX has it switched on."""
+    """Return σ² s(x)/ρ of each row, the variance of the mean of ρ = `count` observations."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 
 
 def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) -> Float[Array, " N"]:
-    """σ² s(x) of rows that each count as one, in `dtype`."""
+    """Return σ² s(x) of rows with ρ = 1, in `dtype`."""
     return noise.variance(jnp.asarray(X, dtype), jnp.ones(X.shape[0], dtype))
 
 
 def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """σ² s(x) / ρ of each row, on the host; ρ = 1 without `count`."""
+    """Return σ² s(x) / ρ of each row, on the host; ρ = 1 without `count`."""
     count = np.ones(len(X)) if count is None else count
-    if isinstance(noise, ConstantNoise):  # without a program for each number of rows
+    if isinstance(noise, ConstantNoise):  # without compiling for each number of rows
         return np.asarray(float(noise.level) / count)
     with jax.enable_x64(True):
         return np.asarray(noise_variances(noise, np.asarray(X, np.float64), count))
 
 
 def multipliers_of_rows(noise: AbstractNoise, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-    """s(x) of each row, on the host."""
+    """Return s(x) of each row, on the host."""
     if isinstance(noise, ConstantNoise):
         return np.ones(len(X))
     return noise_of_rows(noise, X) / float(noise.level)
@@ -164,11 +164,11 @@ def gradient_of_noise(
     count: Float[np.ndarray, " N"],
     weights: Float[np.ndarray, " N"],
 ) -> Any:
-    """The gradient of Σ_i w_i · variance_i in the trainable parts of `noise` (None elsewhere)."""
+    """Return the gradient of Σ_i w_i · variance_i for the trainable parts of `noise`."""
     slope = slope_of(noise.level) if isinstance(noise, ConstantNoise) else None
     if slope is None:
         return _gradient(noise, X, count, weights)
-    return unpacked_alike(slope * np.sum(weights / count), partition(noise)[0])  # without a program
+    return unpacked_alike(slope * np.sum(weights / count), partition(noise)[0])  # without compiling
 
 
 @eqx.filter_jit

@@ -18,11 +18,11 @@ TRANSFORMS = {
     "sinh-arcsinh": transforms.SinhArcsinh(),
     "count": transforms.Log(0.5),
 }
-AUTO = "auto"  # chosen by held-out rows
+AUTO = "auto"  # chosen on held-out rows
 
 
 def as_transform(value: Any) -> AbstractTransform | str:
-    """A transform as it is, or one of TRANSFORMS by its name; "auto" stays."""
+    """Return a transform or "auto" unchanged, or one of TRANSFORMS by its name."""
     if isinstance(value, AbstractTransform) or (isinstance(value, str) and value == AUTO):
         return value
     if not isinstance(value, str):
@@ -33,17 +33,18 @@ def as_transform(value: Any) -> AbstractTransform | str:
 
 
 class Warped(eqx.Module):
-    """T(y) | f has this likelihood: p(y | f) = p(T(y) | f) T'(y). A setting of regressors, not itself a likelihood of f.
+    """A setting of regressors: T(y) | f has this likelihood, p(y | f) = p(T(y) | f) T'(y).
 
-    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
+    It is not itself a likelihood of f. A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and
+    predicts in the units of y.
 
     Parameters
     ----------
     likelihood : likelihood or str
-        That of T(y): a value of `stochgp.likelihoods`, or every name that the regressor's own `likelihood` may be.
+        The likelihood of T(y): an object of `stochgp.likelihoods`, or any name valid for the regressor's own `likelihood`.
     transform : transform or str
-        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
-        (log(y + ½)), or "auto": held-out rows decide whether there is a transform.
+        T: an object of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
+        (log(y + ½)), or "auto": chosen on held-out rows, which may give no transform.
     """
 
     likelihood: Any = "gaussian"
@@ -51,14 +52,14 @@ class Warped(eqx.Module):
 
 
 class Shifted(AbstractLikelihood):
-    """p(y | f + shift) of a likelihood: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
+    """The likelihood p(y | f + shift): a GP f with mean 0 represents one with mean `shift`.
 
     A regressor of counts, which are not standardised, shifts the latent function by the logarithm of their average.
 
     Parameters
     ----------
     likelihood : likelihood
-        p, a value of `stochgp.likelihoods`.
+        p, an object of `stochgp.likelihoods`.
     shift : float
         Added to each latent function, in its units.
     """
@@ -72,16 +73,16 @@ class Shifted(AbstractLikelihood):
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """T(y) − shift."""
+        """The transform T(y) − shift."""
         inner = self.likelihood.mean_transform
         return None if inner is None else Anchored(inner, 0.0, 1.0, 1.0, -self.shift)
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """log p(y | f + shift)."""
+        """Return log p(y | f + shift)."""
         return self.likelihood.log_density(y, f + self.shift, X)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """That of the likelihood at mean + shift."""
+        """Return the likelihood's value at mean + shift."""
         return self.likelihood.expected_log_density(y, mean + self.shift, variance, X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:

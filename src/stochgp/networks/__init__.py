@@ -1,6 +1,6 @@
-"""Networks: plain Equinox modules that map one row x [D] to z [P], and a bound on the inputs to put before them.
+"""Networks: Equinox modules that map one row x [D] to z [P], and bounds on their inputs.
 
-Any other Equinox module or callable of that kind serves as well. Rows keep their dtype: weights are cast to it. Weights are drawn for standardised inputs.
+Any other Equinox module or callable of this form works as well. Rows keep their dtype: weights are cast to it. Weights are drawn for standardised inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,24 @@ from stochgp.parameters import Frozen, frozen, value_of
 
 __all__ = ["attention", "mlp", "relu", "within"]
 
-REACH = 0.1  # standard deviations outside of the range of the rows
+REACH = 0.1  # standard deviations beyond the range of the rows
 
 Activation = Callable[[Array], Array]
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0), with derivative 0 at 0. Unlike `jax.nn.relu` a plain function, so that networks can be copied and pickled.
+    """Return max(x, 0) with derivative 0 at 0, as a plain function that can be pickled.
 
     Parameters
     ----------
     x : array
-        Of any shape, entry by entry.
+        An array of any shape.
     """
     return jax.nn.relu(x)
 
 
 class Dense(eqx.Module):
-    """z = Wᵀx + b."""
+    """The layer z = Wᵀx + b."""
 
     weight: Float[Array, "D P"]  # W, one column for each output
     bias: Float[Array, " P"]
@@ -48,7 +48,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers, an activation after each; after the last one only if `final_activation`."""
+    """Fully connected layers with activations; after the last one only if `final_activation`."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -79,19 +79,19 @@ def mlp(
     final_activation: bool = True,
     dtype: DTypeLike = jnp.float32,
 ) -> MLP:
-    """Fully connected network x [n_inputs] ↦ z [widths[-1]]. The default is the papers' g_w: two layers of 128, ReLU after both.
+    """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). With zero biases a ReLU network would be homogeneous,
-    g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for a size below 1.
+    The default is the papers' g_w: two layers of 128, ReLU after both. Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). With
+    zero biases a ReLU network would be homogeneous, g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for sizes < 1.
 
     Parameters
     ----------
     n_inputs, widths : int, sequence of int
-        D, the length of a row, and the outputs of each layer, the last of which are those of the network.
+        D, the length of a row; the number of outputs of each layer.
     key, dtype : JAX key, dtype
-        Of the weights and the biases.
+        The key and the dtype of weights and biases.
     activation, final_activation : function, bool
-        Array ↦ array of the same shape, a plain function so that the network can be pickled; whether it follows the last layer too.
+        Array ↦ array of the same shape, a plain function so that the network can be pickled; True if it also follows the last layer.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -104,18 +104,18 @@ def mlp(
 
 
 class EncoderLayer(eqx.Module):
-    """One pre-LayerNorm Transformer encoder layer on tokens [T, W], GELU, no dropout: h ← h + MHA(LN h), h ← h + FF(LN h)."""
+    """A pre-LayerNorm Transformer encoder layer: h ← h + MHA(LN h), h ← h + FF(LN h)."""
 
     attention_norm: eqx.nn.LayerNorm
     projection: Dense  # W → 3W: query, key and value side by side
-    mixing: Dense  # W → W, of the heads' outputs side by side
+    mixing: Dense  # W → W, for the heads' outputs side by side
     feedforward_norm: eqx.nn.LayerNorm
     expand: Dense  # the two layers of FF, with GELU between them
     contract: Dense
     n_heads: int = eqx.field(static=True)
 
     def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
-        """The first `n_queries` tokens after the layer, None = all. Every token is attended to."""
+        """Return the first `n_queries` tokens after the layer, None = all; all are attended to."""
         n_tokens, width = tokens.shape
         heads = self.projection(jax.vmap(self.attention_norm)(tokens)).reshape(n_tokens, 3 * self.n_heads, -1)
         query, key, value = jnp.split(heads, 3, axis=1)  # [T, heads, W/heads]
@@ -127,7 +127,7 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The network of `attention`; of the last layer only the [CLS] token is computed."""
+    """The network of `attention`; the last layer computes only the [CLS] token."""
 
     input_norm: eqx.nn.LayerNorm
     token_weight: Float[Array, "D W"]  # w_j and b_j of each input j, whose token is x_j w_j + b_j
@@ -164,7 +164,7 @@ def attention(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> Attention:
-    """Attention over the inputs of one row, x [D] ↦ z [width] (the SCGD paper, second version, section 5.3).
+    """Return attention over a row's inputs, x [D] ↦ z [width] (SCGD paper, v2, section 5.3).
 
     LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in front; pre-LayerNorm Transformer encoder
     layers with GELU, without positional encoding, mask or dropout; z = LayerNorm of the final [CLS] token. w is Xavier-uniform over the D × width matrix,
@@ -178,7 +178,7 @@ def attention(
     n_heads, n_layers, feedforward : int
         Heads of the attention in each encoder layer, the number of layers, and hidden units of the feed-forward network in each.
     key, dtype : JAX key, dtype
-        Of w, [CLS] and the weights of the encoder.
+        The key and the dtype of w, [CLS] and the weights of the encoder.
     """
     if n_inputs < 2:
         raise ValueError(
@@ -199,9 +199,10 @@ def attention(
 
 
 class Within(eqx.Module):
-    """network(z) of z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and at most w_d outside.
+    """A network with inputs bounded by tanh outside of the range from low to high:
 
-    So a network does not extrapolate linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.
+    z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d) is x_d in the range, and at most w_d outside. So the network does not extrapolate
+    linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.
     """
 
     network: Any
@@ -226,12 +227,12 @@ class Within(eqx.Module):
 def within(
     network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
 ) -> Within:
-    """The network on the range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side.
+    """Return the network bounded to `limits`, with a margin of REACH standard deviations of X.
 
     Parameters
     ----------
     network, X, limits, dtype : callable, array [N, D], array [2, D], dtype
-        Of one row; some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the arrays.
+        A network of one row; some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the arrays.
     """
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)

@@ -1,1 +1,1 @@
-"""Numerics that several rooms need: precision of products, threads, cosines, small matrices, dense factors, L-BFGS, seeds."""
+"""Shared numerics: precision of products, arrays, matrices, seeds, clusters and trees."""

@@ -1,7 +1,8 @@
-"""Arrays between host and device, without programs of one operation, which cost more to compile than a small fit; and sets of bits as rows of floating numbers.
+"""Transfers and blocks of arrays without small compiled programs, and packed sets of bits.
 
-Rows of data are floating numbers everywhere in this package. A word of 31 bits is the float32 of that sign (bit 30), mantissa (bits 0 to 22) and exponent
-(bits 23 to 29, from 2⁻⁶³ to 2⁶⁴); no bits are 0.0. All are normal, finite numbers: copies, and casts to float64 and back, keep the bits.
+Programs of one operation take longer to compile than a small fit. Rows of data are floating numbers everywhere in this package. A word of 31 bits is the
+float32 of that sign (bit 30), mantissa (bits 0 to 22) and exponent (bits 23 to 29, from 2⁻⁶³ to 2⁶⁴); no bits are 0.0. All are normal, finite numbers:
+copies, and casts to float64 and back, keep the bits.
 """
 
 import time
@@ -16,26 +17,26 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
 
 T = TypeVar("T")
-LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and share of the time waited so far
+LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and share of the waited time
 WORD = 31  # bits
 _LOW, _EXPONENT = np.uint32(0x3FFFFFFF), np.uint32(64 << 23)
-UNROLLED = 8  # words of one step
+UNROLLED = 8  # words per step
 
 
 def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
-    """`jnp.asarray` of an array of the host, as a plain transfer."""
+    """Return `jnp.asarray` of a host array, as a plain transfer."""
     if isinstance(values, jax.Array) and (dtype is None or values.dtype == dtype):
         return values
     return jax.device_put(np.asarray(values, dtype))
 
 
 def on_host(tree: T) -> T:
-    """The tree with every array as one of NumPy."""
+    """Return the tree with NumPy arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, tree)
 
 
 def when_ready(values: T) -> T:
-    """The same values, once they are computed; Ctrl-C ends the wait at once."""
+    """Return the same values once they are computed; Ctrl-C ends the wait at once."""
     begun = time.perf_counter()
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
@@ -44,7 +45,7 @@ def when_ready(values: T) -> T:
 
 
 def filled_up(rows: np.ndarray, size: int, fill: float | None = None) -> np.ndarray:
-    """The rows [n, …] with the last one repeated, or `fill`, up to `size` rows, so that a last block uses the program of the others."""
+    """Pad the rows [n, …] to `size` with the last one or `fill`, to use a compiled program."""
     missing = size - len(rows)
     if missing <= 0:
         return rows
@@ -53,13 +54,13 @@ def filled_up(rows: np.ndarray, size: int, fill: float | None = None) -> np.ndar
 
 
 def extended(rows: PyTree, missing: int, mode: str = "edge") -> PyTree:
-    """Each leaf of a traced tree with its last row repeated `missing` times, or, with the mode "constant", as many rows of 0."""
+    """Repeat the last row of each leaf `missing` times; mode "constant" appends rows of 0."""
     pad: Any = jnp.pad
     return jax.tree.map(lambda leaf: pad(leaf, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1), mode), rows)
 
 
 def by_blocks(evaluate: Callable, size: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The joined results of `evaluate` for blocks of `size` rows of these arrays; the last block is filled up to a power of two of rows."""
+    """Join the results of `evaluate` for blocks of `size` rows; the last one is padded."""
     found = []
     for start in range(0, len(arrays[0]), size):
         parts = [array[start : start + size] for array in arrays]
@@ -71,13 +72,13 @@ def by_blocks(evaluate: Callable, size: int, *arrays: np.ndarray) -> tuple[np.nd
 
 
 def packed(tree: Any) -> Float[np.ndarray, " P"]:
-    """All floating arrays of a tree as one float64 vector, on the host."""
+    """Return all floating arrays of a tree as one float64 vector, on the host."""
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
     return np.concatenate([np.zeros(0), *(np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves)])
 
 
 def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:
-    """The tree `like` with the numbers of `packed`, as arrays of the host in float64."""
+    """Return the tree `like` with the numbers of `packed`, as float64 host arrays."""
     dynamic, static = eqx.partition(like, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(dynamic)
     ends = np.cumsum([leaf.size for leaf in leaves])
@@ -87,30 +88,30 @@ def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:
 
 
 def unpacked_alike(vector: Float[np.ndarray, " P"], like: T) -> T:
-    """The tree `like` with the numbers of `packed`, on the device, in the dtypes of `like`."""
+    """Return the tree `like` with the numbers of `packed`, on the device, in its dtypes."""
     return jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(vector, like), like)
 
 
 def effective_number(weight: Float[np.ndarray, " N"]) -> float:
-    """(Σρ)²/Σρ²: the number of equally weighted numbers whose mean has the variance of the weighted one (Kish 1965)."""
+    """Return (Σρ)²/Σρ², the number of equal weights with the same variance (Kish 1965)."""
     share = np.asarray(weight, np.float64) / np.max(weight)
     return float(np.sum(share) ** 2 / np.sum(share**2))
 
 
 def shortest_solution(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """H⁻¹g, the shortest solution if H is singular; NaN if H is not finite."""
+    """Return H⁻¹g, the shortest solution if H is singular; NaN if H is not finite."""
     if not np.isfinite(H).all():
         return np.full_like(g, np.nan)
     return np.linalg.lstsq(H, g, rcond=None)[0]
 
 
 def n_words(n_bits: int) -> int:
-    """How many numbers hold `n_bits` bits; at least one."""
+    """The number of words for `n_bits` bits, at least one."""
     return max(1, -(-n_bits // WORD))
 
 
 def packed_bits(bits: Bool[np.ndarray, "N b"]) -> Float32[np.ndarray, "N W"]:
-    """Rows of bits as rows of numbers."""
+    """Return rows of bits as rows of numbers."""
     n, width = len(bits), n_words(bits.shape[1])
     flat = np.zeros((n, width * WORD), bool)
     flat[:, : bits.shape[1]] = bits
@@ -120,32 +121,32 @@ def packed_bits(bits: Bool[np.ndarray, "N b"]) -> Float32[np.ndarray, "N W"]:
 
 
 def unpacked_bits(numbers: Float[np.ndarray, "N W"], n_bits: int) -> Bool[np.ndarray, "N b"]:
-    """The inverse of `packed_bits`."""
+    """Return the inverse of `packed_bits`."""
     words = np.asarray(words_of(numbers)).astype("<u4")
     bits = np.unpackbits(words[:, :, None].view(np.uint8), axis=2, bitorder="little")
     return bits[:, :, :WORD].reshape(len(words), -1)[:, :n_bits].astype(bool)
 
 
 def numbers_of(words: UInt32[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
-    """Words of 31 bits as numbers."""
+    """Return words of 31 bits as numbers."""
     coded = ((words >> 30) << 31) | ((words & _LOW) + _EXPONENT)
     return np.where(words == 0, np.uint32(0), coded).view(np.float32)
 
 
 def words_of(numbers: Float[Array, "*shape"] | Float[np.ndarray, "*shape"]) -> UInt32[Array, "*shape"]:
-    """The inverse of `numbers_of`, of float32 or float64."""
+    """Return the inverse of `numbers_of`, for float32 or float64."""
     coded = jax.lax.bitcast_convert_type(jnp.asarray(numbers).astype(jnp.float32), jnp.uint32)
     low = (coded & jnp.uint32(0x7FFFFFFF)) - _EXPONENT
     return jnp.where(coded == 0, jnp.uint32(0), ((coded >> 31) << 30) | low)
 
 
 def n_bits_of(words: UInt32[Array, "N W"]) -> Int32[Array, " N"]:
-    """How many bits each row has."""
+    """Return the number of set bits in each row."""
     return jnp.sum(jax.lax.population_count(words), axis=1, dtype=jnp.int32)
 
 
 def n_bits_shared(x: UInt32[Array, "N W"], z: UInt32[Array, "P W"]) -> Int32[Array, "N P"]:
-    """How many bits each pair of rows has in common: on current CPUs twelve times as fast as a float32 matrix product of the bits."""
+    """Return the number of common bits of each pair of rows, faster than a matrix product."""
     missing = -x.shape[1] % UNROLLED
     left, right = (jnp.pad(rows, ((0, 0), (0, missing))).T for rows in (x, z))
 

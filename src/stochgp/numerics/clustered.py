@@ -1,11 +1,11 @@
-"""Means and medians with frequency weights, standard errors of means of clustered rows, and random divisions of such rows."""
+"""Weighted means and medians, standard errors for clustered rows, and random divisions."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-CELLS = 64  # of near rows
+CELLS = 64  # clusters of near rows
 
 
 def paired(
@@ -13,9 +13,10 @@ def paired(
     cell: Int[np.ndarray, " R"],
     weight: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[float, float]:
-    """(d̄ = Σ_i a_i d_i, its standard error √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²)), the shares a_i = ρ_i/Σρ; the error is inf for one cell.
+    """Return the weighted mean d̄ of differences, and its standard error for clustered rows.
 
-    The sums of the G cells are taken as independent (Liang and Zeger 1986). Without `weight` ρ = 1; ρ equal rows in one cell are one row of weight ρ.
+    d̄ = Σ_i a_i d_i with shares a_i = ρ_i/Σρ has the error √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²), which is inf for one cluster. The sums of the G
+    clusters count as independent (Liang and Zeger 1986). Without `weight` ρ = 1; ρ equal rows in one cluster are one row of weight ρ.
     """
     weight = np.ones(len(difference)) if weight is None else weight
     mean = float(np.average(difference, weights=weight))
@@ -27,7 +28,7 @@ def paired(
 
 
 def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
-    """Cells of near rows, a power of 2 of them: each is halved at the median of the input with the largest variance in it."""
+    """Return clusters of near rows, a power of 2: each is halved at a median of an input."""
     cell = np.zeros(len(X), np.int64)
     n = 1
     while 2 * n <= min(n_cells, len(X)):
@@ -41,12 +42,12 @@ def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
 
 
 def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -> Int[np.ndarray, " R"]:
-    """Numbers, from 0, of the clusters of rows: the groups if there are some, else 64 cells of near rows."""
+    """Return cluster numbers of the rows: their groups, or 64 clusters of near rows."""
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
 
 
 def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Numbers, from 0, of parts to hold out: the groups, and single rows of a group with more than half of all rows."""
+    """Return numbers of parts to hold out: groups, but single rows of a group with a majority."""
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     alone = len(sizes) + np.arange(len(group))
     return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]
@@ -55,7 +56,7 @@ def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
 def folds(
     n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
-    """The fold of each row, at random, with equal numbers of rows or of whole `divisible` groups; at most as many folds as rows or groups."""
+    """Return random folds with equal numbers of rows, or of whole `divisible` groups."""
     number = np.arange(n_rows) if group is None else divisible(group)
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
@@ -64,7 +65,7 @@ def folds(
 def train_test_indices(
     n: int, fraction: float, seed: int, group: Shaped[np.ndarray, " n"] | None = None
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
-    """Divide rows 0 … n-1 at random: return (training rows, test rows), each in ascending order.
+    """Divide rows 0 … n−1 at random into training and test rows, each in ascending order.
 
     The same n, fraction and seed always give the same division (NumPy's PCG64 generator).
 
@@ -75,7 +76,7 @@ def train_test_indices(
     n : int
         Number of rows.
     fraction : float
-        Share of the rows that become test rows; their number is rounded. With `group`, share of the groups.
+        Share of the test rows; their number is rounded. With `group`, share of the groups.
     seed : int
         Seed of the division.
     group : array [n], optional
@@ -92,7 +93,7 @@ def train_test_indices(
 
 
 def count_test_rows(n: int, fraction: float) -> int:
-    """Return `fraction` of n rows, rounded. Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side."""
+    """Return `fraction` of n rows, rounded. Raises ValueError if a side has no row."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
     n_test = round(n * fraction)
@@ -107,13 +108,13 @@ def count_test_rows(n: int, fraction: float) -> int:
 def equal_rows(
     columns: Sequence[np.ndarray], places: Callable[[np.ndarray], np.ndarray] = lambda values: values
 ) -> Int[np.ndarray, " N"]:
-    """For each row, given by columns [N], the number of the first row that equals it in the `places` of all values."""
+    """Return, for each row of the columns [N], the index of the first row with equal `places`."""
     first = np.arange(len(columns[0]))
     rows, key = first, np.zeros(len(first), np.int64)
     for column in columns:
         value = np.unique(places(column[rows]), return_inverse=True)[1]
         _, key, count = np.unique(key * len(rows) + value, return_inverse=True, return_counts=True)
-        rows, key = rows[count[key] > 1], key[count[key] > 1]  # the others equal no row
+        rows, key = rows[count[key] > 1], key[count[key] > 1]  # the others equal no other row
         if len(rows) == 0:
             return first
     start, key = np.unique(key, return_index=True, return_inverse=True)[1:]
@@ -122,12 +123,12 @@ def equal_rows(
 
 
 def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:
-    """How many of the first groups have at least `n_rows` rows together."""
+    """Return the number of first groups that have at least `n_rows` rows together."""
     return int(np.searchsorted(np.cumsum(sizes), n_rows)) + 1
 
 
 def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | None = None) -> float:
-    """The weighted median: the middle of the smallest and the largest value with Σρ/2 at or below, and at or above it."""
+    """Return the weighted median, the middle of the two values at which Σρ/2 is reached."""
     weight = np.ones(len(values)) if weight is None else weight
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])

@@ -1,8 +1,8 @@
-"""Factors and products of dense matrices: Cholesky factors in the memory of the host, and small matrices inside a step.
+"""Cholesky factors of dense matrices on the host, and small matrices inside a step.
 
 The predictor bᵀy of f(x) has the variance hᵀA⁺h = bᵀΣb + hᵀK⁺h, h = [−b; 1], with K⁺ the prior covariance of the training rows and x. It is never
-below that of the best predictor. The first term, of the noise, is a sum of squares. The second is the difference of large numbers: if it is below its own
-rounding error, that error replaces it.
+below the variance of the best predictor. The first term, from the noise, is a sum of squares. The second is the difference of large numbers: if it is
+below its rounding error, that error replaces it.
 
 XLA has no products of triangular matrices, nor with symmetric or triangular results. The functions here do not compute known zeros and equal parts.
 """
@@ -21,22 +21,22 @@ from jaxtyping import Array, Float
 
 from stochgp.numerics.precision import einsum, matmul
 
-# Smaller entries of K, as a share of its largest, are written as 0 in float32: their products leave its range, where CPUs are a hundred times slower.
+# Entries of K below this share of its largest are 0 in float32: their products would be subnormal, which is a hundred times slower on CPUs.
 NEGLIGIBLE = 1e-12
 WHOLE = (
     8 * 12_288
 )  # bytes of a column that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
-BLOCK = 2_048  # rows otherwise
+BLOCK = 2_048  # rows of a block for larger matrices
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
 LEAF = 256  # triangular and symmetric products up to this size are plain; above, halves save 1/4 to 3/8 of the operations
-# Times the mean diagonal, by bytes of a number.
+# Shares of the mean diagonal, by bytes of a number.
 LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 JITTERS = {4: (0.0, *LARGER), 8: (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8, *LARGER)}
 
 
 class Factor(NamedTuple):
-    """A + jitter·I = LLᵀ.
+    """A Cholesky factor, A + jitter·I = LLᵀ.
 
     Parameters
     ----------
@@ -48,47 +48,47 @@ class Factor(NamedTuple):
     jitter: float
 
     def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:
-        """(A + jitter·I)⁻¹b, in the dtype of L."""
+        """Return (A + jitter·I)⁻¹b, in the dtype of L."""
         return scipy.linalg.cho_solve((self.L, True), b.astype(self.L.dtype), check_finite=False)
 
     def half(self, k: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """L⁻¹k: kᵀ(A + jitter·I)⁻¹k is the sum of its squares."""
+        """Return L⁻¹k, with kᵀ(A + jitter·I)⁻¹k as the sum of its squares."""
         return scipy.linalg.solve_triangular(
             self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
         )
 
     def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """L⁻ᵀ `half`: (A + jitter·I)⁻¹k, in the memory of `half`."""
+        """Return L⁻ᵀ `half` = (A + jitter·I)⁻¹k, in the memory of `half`."""
         return scipy.linalg.solve_triangular(
             self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
         )
 
     def times(self, factor: float) -> "Factor":
-        """Of factor · A, in the memory of L."""
+        """Return the factor of factor · A, in the memory of L."""
         np.multiply(self.L, self.L.dtype.type(math.sqrt(factor)), out=self.L)
         return Factor(self.L, factor * self.jitter)
 
     def log_determinant(self) -> float:
-        """log|A + jitter·I|."""
+        """Return log|A + jitter·I|."""
         return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))
 
 
 def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
-    """The factor of A = fill(), in the memory of A, with the first jitter of `JITTERS` for which it exists.
+    """Return the factor of A = fill(), in its memory, with the first sufficient jitter.
 
-    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter helps.
+    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter suffices.
     """
     A: Any = fill()
     for share in JITTERS[A.itemsize]:
         A = fill() if A is None else A
-        factor, A = _attempt(A, share), None  # what a failed attempt held is free before the next
+        factor, A = _attempt(A, share), None  # frees the memory of a failed attempt before the next
         if factor is not None:
             return factor
     raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
 
 
 def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
-    """L with a jitter of this share of the mean diagonal, in the place of A; None if A + jitter·I has no factor."""
+    """Return L with this share of the mean diagonal as jitter, in the memory of A, or None."""
     jitter = share * float(A.diagonal().mean(dtype=np.float64))
     if jitter:
         A[np.diag_indices(len(A))] += A.dtype.type(jitter)
@@ -97,18 +97,18 @@ def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
 
 
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
-    """`_in_place`, by blocks if LAPACK might crash."""
+    """Factorise in place, by blocks if LAPACK might crash."""
     return _in_place(L) if L.itemsize * len(L) <= WHOLE else _by_blocks(L)
 
 
 def _in_place(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise the lower triangle of a matrix with contiguous columns in place; return False if there is no factor."""
+    """Factorise the lower triangle of a column-major matrix in place; False without factor."""
     (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (L,))
     return potrf(L, lower=True, clean=False, overwrite_a=True)[1] == 0
 
 
 def _by_blocks(L: Float[np.ndarray, "N N"]) -> bool:
-    """The same by blocks of columns, each less its products with those before it."""
+    """Factorise by blocks of columns, each after subtracting products with earlier blocks."""
     for first in range(0, len(L), BLOCK):
         block = slice(first, first + BLOCK)
         for i in range(first, len(L), BLOCK):
@@ -127,7 +127,7 @@ ROUNDINGS = 4.0  # the error of hᵀK⁺h in eps k(x, x) ‖h‖²: against long
 
 
 def rounding_error(prior: Any, weight: Any, dtype: DTypeLike) -> Any:
-    """The estimated rounding error 4 eps k(x, x) (1 + ‖b‖²) of hᵀK⁺h, per row: `prior` is k(x, x), `weight` ‖b‖²."""
+    """Return the rounding error 4 eps k(x, x) (1 + ‖b‖²) of hᵀK⁺h; `weight` is ‖b‖²."""
     return ROUNDINGS * float(np.finfo(dtype).eps) * prior * (1 + weight)
 
 
@@ -137,16 +137,16 @@ def safe_variance(
     prior: Float[np.ndarray, " N"],
     rounding: Float[np.ndarray, " N"],
 ) -> Float[np.ndarray, " N"]:
-    """bᵀΣb + max(hᵀK⁺h, its rounding error), and at most the prior variance, that of predicting 0."""
+    """Return bᵀΣb + max(hᵀK⁺h, its rounding error), and at most the prior variance."""
     return np.minimum(of_noise + np.maximum(rest, rounding), prior)
 
 
 def safe_covariance(
     of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:
-    """BᵀΣB + HᵀK⁺H + diag(rounding error), in the memory of `rest`.
+    """Return BᵀΣB + HᵀK⁺H + diag(rounding error), in the memory of `rest`.
 
-    The second term is replaced by the nearest matrix without negative eigenvalues if it has some larger than its error.
+    If the second term has negative eigenvalues beyond its error, the nearest positive semi-definite matrix replaces it.
     """
     rest += rest.T.copy()
     rest *= 0.5
@@ -161,7 +161,7 @@ def safe_covariance(
 
 
 def cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L with A = LLᵀ, of a symmetric A; NaN if there is none. By blocks: at 1,024 twice as fast as one call of XLA's."""
+    """Return L with A = LLᵀ for a symmetric A, by blocks; NaN if there is none."""
     n = A.shape[0]
     if n <= LARGEST_FACTOR:
         return jnp.linalg.cholesky(A)
@@ -173,12 +173,12 @@ def cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN if A has no Cholesky factor."""
+    """Return L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN without a factor."""
     return invert_lower(cholesky(A))
 
 
 def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L⁻¹ by blocks, twice as fast as one solve with the identity: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]."""
+    """Return L⁻¹ by blocks: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]."""
     n = L.shape[0]
     if n <= LARGEST_SOLVE:
         return solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True)
@@ -189,12 +189,12 @@ def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def one_by_one(of: Callable[[Array], Array], matrices: Float[Array, "L M M"]) -> Float[Array, "L ..."]:
-    """`of` each matrix, one after the other: two batches of factorisations under `vmap` at once may deadlock on two threads (JAX 0.10.2)."""
+    """Apply `of` to one matrix at a time: two batches under `vmap` may deadlock (JAX 0.10.2)."""
     return of(matrices[0])[None] if len(matrices) == 1 else jax.lax.map(of, matrices)
 
 
 def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(L, jitter) with A + jitter·I = LLᵀ, the jitter the first share of the mean diagonal in `JITTERS` that works; L is NaN if none does."""
+    """Return L and the jitter of `JITTERS` with A + jitter·I = LLᵀ; L is NaN if none suffices."""
     scale, shares = jnp.mean(jnp.diagonal(A)), jnp.asarray(JITTERS[A.dtype.itemsize], A.dtype)
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
@@ -211,12 +211,12 @@ def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Ar
 
 
 def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """½(A + Aᵀ)."""
+    """Return ½(A + Aᵀ)."""
     return 0.5 * (A + A.T)
 
 
 def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`. No derivative goes through it: `whiten` has that of L⁻¹K."""
+    """Return L⁻¹ and the jitter of `safe_cholesky`, without derivatives (see `whiten`)."""
     L, jitter = safe_cholesky(jax.lax.stop_gradient(A))
     return invert_lower(L), jitter
 
@@ -225,9 +225,9 @@ def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Fl
 def whiten(
     inverse: Float[Array, "M M"], A: Float[Array, "M M"], K: Float[Array, "M N"]
 ) -> Float[Array, "M N"]:
-    """W = L⁻¹K, A = LLᵀ, given L⁻¹ as `inverse`; in reverse mode K̄ = L⁻ᵀW̄, Ā = −sym(L⁻ᵀ Ψ L⁻¹) with Ψ = Φ(W̄Wᵀ).
+    """Return W = L⁻¹K, A = LLᵀ, given L⁻¹ as `inverse`, with its own derivative.
 
-    Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527). No derivative of L⁻¹ is needed.
+    In reverse mode K̄ = L⁻ᵀW̄, Ā = −sym(L⁻ᵀ Ψ L⁻¹) with Ψ = Φ(W̄Wᵀ); Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527).
     """
     return lower_times(inverse, K)
 
@@ -249,7 +249,7 @@ whiten.defvjp(_whiten_forwards, _whiten_backwards)
 
 
 def lower_times(L: Float[Array, "M M"], X: Float[Array, "M N"]) -> Float[Array, "M N"]:
-    """L X, L lower triangular: [[P, 0], [Q, R]] [X₁, X₂] = [P X₁, Q X₁ + R X₂]."""
+    """Return L X, L lower triangular: [[P, 0], [Q, R]] [X₁, X₂] = [P X₁, Q X₁ + R X₂]."""
     n = L.shape[0]
     if n <= LEAF:
         return matmul(L, X)
@@ -259,7 +259,7 @@ def lower_times(L: Float[Array, "M M"], X: Float[Array, "M N"]) -> Float[Array, 
 
 
 def transposed_times(L: Float[Array, "*K M M"], X: Float[Array, "M N"]) -> Float[Array, "*K M N"]:
-    """Lᵀ X for each of the L, all lower triangular: [[P, 0], [Q, R]]ᵀ [X₁, X₂] = [PᵀX₁ + QᵀX₂, RᵀX₂]."""
+    """Return Lᵀ X for lower triangular L: [[P, 0], [Q, R]]ᵀ [X₁, X₂] = [PᵀX₁ + QᵀX₂, RᵀX₂]."""
     n = L.shape[-1]
     if n <= LEAF:
         return einsum("...ij,in->...jn", L, X)
@@ -269,7 +269,7 @@ def transposed_times(L: Float[Array, "*K M M"], X: Float[Array, "M N"]) -> Float
 
 
 def symmetric_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
-    """A Bᵀ, known to be symmetric: one block off the diagonal is the other's transpose."""
+    """Return A Bᵀ, known to be symmetric: blocks off the diagonal are transposes."""
     n = A.shape[0]
     if n <= LEAF:
         return matmul(A, B.T)
@@ -279,7 +279,7 @@ def symmetric_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[A
 
 
 def lower_of_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
-    """The lower triangle of A Bᵀ, zero above it."""
+    """Return the lower triangle of A Bᵀ, zero above it."""
     n = A.shape[0]
     if n <= LEAF:
         return jnp.tril(matmul(A, B.T))

@@ -12,15 +12,15 @@ from jaxtyping import Array
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """a @ b at the highest precision that the inputs' dtype has."""
+    """Return a @ b at the highest precision of the inputs' dtype."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """`jax.numpy.einsum` at the highest precision that the inputs' dtype has."""
+    """Return `jax.numpy.einsum` at the highest precision of the inputs' dtype."""
     return jnp.einsum(subscripts, *operands, precision=jax.lax.Precision.HIGHEST)
 
 
 def full_precision() -> AbstractContextManager:
-    """A context in which traced products run at full precision unless they name another."""
+    """Return a context in which traced products run at full precision unless they set another."""
     return jax.default_matmul_precision("highest")

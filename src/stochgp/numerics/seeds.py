@@ -1,6 +1,6 @@
-"""Keys and draws of `jax.random`, bit for bit, computed on the host: JAX compiles a program for each of their shapes.
+"""Keys and draws of `jax.random`, bit for bit, computed on the host to save compiling.
 
-A first `split`, `bits` or `normal` of JAX takes 0.1 to 1 s to compile; a network's weights need five.
+JAX compiles a program for each of their shapes, in 0.1 to 1 s; a network's weights need five.
 """
 
 import math
@@ -13,17 +13,17 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int, PRNGKeyArray, UInt32
 
-Words = tuple[int, int]  # of 32 bits
+Words = tuple[int, int]  # two words of 32 bits
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-BLOCK = 1 << 14  # numbers that one program makes of bits, whatever the shape
-LARGEST = 1 << 18  # numbers for which the bits are made on the host
+BLOCK = 1 << 14  # numbers that one program makes from bits, for any shape
+LARGEST = 1 << 18  # most numbers with bits made on the host
 
 
 def as_key(random_state: Any) -> PRNGKeyArray:
-    """A key from None (fresh entropy), an integer from 0 to 2³² − 1, a NumPy RandomState or Generator (which moves on), or a key.
+    """Return a key from None (fresh entropy), an integer, a NumPy generator or a key.
 
-    Raises ValueError for anything else.
+    An integer lies between 0 and 2³² − 1; a NumPy RandomState or Generator advances. Raises ValueError for anything else.
     """
     if random_state is None:
         return _key(int(np.random.SeedSequence().generate_state(1)[0]))
@@ -42,46 +42,46 @@ def as_key(random_state: Any) -> PRNGKeyArray:
 
 
 def _key(seed: int) -> PRNGKeyArray:
-    """`jax.random.key(seed)`, without a program where the generator is JAX's default."""
+    """Return `jax.random.key(seed)`, without compiling for JAX's default generator."""
     if jax.config.jax_default_prng_impl != "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
         return jax.random.key(seed)
     return key_of((0, seed))
 
 
 def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
-    """The key of two words of 32 bits."""
+    """Return the key of two words of 32 bits."""
     return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
 
 
 def words_of(key: PRNGKeyArray) -> tuple[int, ...]:
-    """All words of a key, as a seed of NumPy's generators."""
+    """Return all words of a key, as a seed of NumPy's generators."""
     return tuple(int(word) for word in np.ravel(np.asarray(jax.random.key_data(key))))
 
 
 def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[np.ndarray, " n"]:
-    """At most `most` of the rows, at random, in their order."""
+    """Return at most `most` of the rows, at random, in their order."""
     return np.sort(np.random.default_rng(seed).permutation(n_rows)[:most])
 
 
 def split(key: PRNGKeyArray, n: int) -> list[Words]:
-    """The words of `jax.random.split(key, n)`."""
+    """Return the words of `jax.random.split(key, n)`."""
     high, low = _threefry(words_of(key)[:2], np.arange(n, dtype=np.uint32))
     return [(int(a), int(b)) for a, b in zip(high, low, strict=True)]
 
 
 def seed_of(words: Words) -> Words:
-    """`jax.random.bits(key_of(words), (2,), "uint32")`: a seed of NumPy's generators, apart from the key's own draws."""
+    """Return `jax.random.bits(key_of(words), (2,), "uint32")`, a seed of NumPy's generators."""
     first, second = _bits(words, 2)
     return int(first), int(second)
 
 
 def split_key(key: PRNGKeyArray, n: int = 2) -> list[PRNGKeyArray]:
-    """`jax.random.split(key, n)`."""
+    """Return `jax.random.split(key, n)`."""
     return [key_of(words) for words in split(key, n)] if _is_plain(key) else list(jax.random.split(key, n))
 
 
 def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
-    """`jax.random.fold_in(key, number)`: key `number` of any longer split."""
+    """Return `jax.random.fold_in(key, number)`: key `number` of any longer split."""
     if not _is_plain(key):
         return jax.random.fold_in(key, number)
     high, low = _threefry(words_of(key), np.array([number], np.uint32))
@@ -89,7 +89,7 @@ def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """`jax.random.normal(key, shape, dtype)`; a NumPy array if it can be made on the host."""
+    """Return `jax.random.normal(key, shape, dtype)`, a NumPy array if made on the host."""
     if not _fits_host(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
     n = math.prod(shape)
@@ -100,17 +100,17 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
 
 
 def uniform(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike, minval: float, maxval: float) -> Any:
-    """`jax.random.uniform(key, shape, dtype, minval, maxval)`; as `normal`."""
+    """Return `jax.random.uniform(key, shape, dtype, minval, maxval)`, like `normal`."""
     if not _fits_host(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype, minval, maxval)
     low, high = np.float32(minval), np.float32(maxval)
     fraction = _fractions(key, math.prod(shape)).astype(np.float64)
-    scaled = fraction * np.float64(high - low) + low  # rounded once, as by XLA with all optimisations
+    scaled = fraction * np.float64(high - low) + low  # rounded once, like XLA with all optimisations
     return np.maximum(low, scaled.astype(np.float32)).reshape(shape)
 
 
 def _is_plain(key: PRNGKeyArray) -> bool:
-    """Whether it is a single key of JAX's default generator that is not being traced."""
+    """Return True for a single untraced key of JAX's default generator."""
     if isinstance(key, Tracer) or not getattr(jax.config, "jax_threefry_partitionable", True):
         return False
     return key.shape == () and str(jax.random.key_impl(key)) == "threefry2x32"
@@ -121,27 +121,27 @@ def _fits_host(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> b
 
 
 def _fractions(key: PRNGKeyArray, n: int) -> Float32[np.ndarray, " n"]:
-    """Uniform on [0, 1), of 23 random bits each."""
+    """Draw uniform numbers on [0, 1), from 23 random bits each."""
     one = np.float32(1)
     return ((_bits(words_of(key), n) >> np.uint32(9)) | one.view(np.uint32)).view(np.float32) - one
 
 
 @jax.jit
 def _normal(fraction: Any) -> Array:
-    """√2 erf⁻¹(u), u uniform on (−1, 1)."""
+    """Return √2 erf⁻¹(u), u uniform on (−1, 1)."""
     low = np.nextafter(np.float32(-1), np.float32(0))
     u = jnp.maximum(low, fraction * (np.float32(1) - low) + low)
     return np.sqrt(np.float32(2)) * jax.lax.erf_inv(u)
 
 
 def _bits(words: tuple[int, ...], n: int) -> UInt32[np.ndarray, " n"]:
-    """`jax.random.bits(key_of(words), (n,), "uint32")`."""
+    """Return `jax.random.bits(key_of(words), (n,), "uint32")`."""
     high, low = _threefry(words, np.arange(n, dtype=np.uint32))
     return high ^ low
 
 
 def _threefry(words: tuple[int, ...], counters: UInt32[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
+    """Return Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
     keys = np.array([*words, words[0] ^ words[1] ^ 0x1BD11BDA], np.uint32)
     x0, x1 = np.full(len(counters), keys[0]), counters + keys[1]
     for group in range(5):

@@ -11,23 +11,24 @@ from jaxtyping import Array, Float, Int32
 
 from stochgp.numerics.arrays import on_device
 
-FEW_ROWS = 32  # with which a loop over the trees takes longer than its comparisons
+FEW_ROWS = 32  # up to this many rows, a loop over the trees takes longer than the comparisons
 
 
 class Trees(eqx.Module):
-    """g(x) = Σ_t leaves[t, b_t(x)]: b_t(x) has the binary digits [x[inputs[t, k]] > thresholds[t, k]], k = 1 … d, the first one highest.
+    """The function g(x) = Σ_t leaves[t, b_t(x)], with symmetric trees t of depth d.
 
-    All splits of one level of a tree are the same, so a tree is d comparisons and a table of 2^d numbers.
+    b_t(x) has the binary digits [x[inputs[t, k]] > thresholds[t, k]], k = 1 … d, the first one highest. Each level of a tree has one split, so a tree is d
+    comparisons and a table of 2^d numbers.
     """
 
-    __getattribute__ = object.__getattribute__  # methods are plain ones, not the pytrees of Equinox
+    __getattribute__ = object.__getattribute__  # methods are plain, not the pytrees of Equinox
 
     inputs: Int32[Any, "T d"]
     thresholds: Float[Any, "T d"]
     leaves: Float[Any, "T L"]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """One tree after the other, with memory for N rows of d numbers."""
+        """Return g, one tree after the other, with memory for N rows of d numbers."""
         place = 2 ** jnp.arange(self.inputs.shape[1] - 1, -1, -1, dtype=jnp.int32)
 
         def add(total: Array, tree: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -39,14 +40,14 @@ class Trees(eqx.Module):
         return jax.lax.scan(add, zeros, (self.inputs, self.thresholds, self.leaves))[0]
 
     def plus(self, constant: float) -> "Trees":
-        """g(x) + constant."""
+        """Return g(x) + constant."""
         leaves = np.array(self.leaves)
         leaves[0] += constant
         with jax.enable_x64(True):
             return Trees(self.inputs, self.thresholds, on_device(leaves, leaves.dtype))
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """The same in NumPy, without compiling."""
+        """Return g in NumPy, without compiling."""
         inputs, thresholds, leaves = (
             np.asarray(part) for part in (self.inputs, self.thresholds, self.leaves)
         )
@@ -64,7 +65,7 @@ class Trees(eqx.Module):
 
 
 def joined(trees: Sequence[Trees], factor: float = 1.0) -> Trees:
-    """Their sum times a factor, on the device."""
+    """Return their sum times a factor, on the device."""
     every = [(tree.inputs, tree.thresholds, tree.leaves) for tree in trees]
     inputs, thresholds, leaves = (np.concatenate(part) for part in zip(*every, strict=True))
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Objectives: every loss, a function each."""
+"""Objectives: the loss functions."""
 
 import functools
 from typing import Any
@@ -31,12 +31,12 @@ __all__ = [
 
 @functools.singledispatch
 def nlml_and_gradient(gp: Any, rows: Data, *, dtype: str | None = None) -> ExactNLML:
-    """The exact NLML per datum and its gradient by what trains in the model; further families register theirs. Raises TypeError for a model without one.
+    """Return the exact NLML per datum and its gradient. Raises TypeError if there is none.
 
     Parameters
     ----------
     gp, rows, dtype : FeatureGP or KernelGP, Data, "float32", "float64" or None
-        The model at θ; all of the data, on the host in float64; the dtype of the factor, None = as small as is safe.
+        The model at θ; all of the data, on the host in float64; the dtype of the factor, None = the smallest safe dtype.
     """
     raise TypeError(f"{type(gp).__name__} has no exact marginal likelihood")
 

@@ -1,4 +1,4 @@
-"""The lower bound of a sparse GP at its optimal q(u), which Gaussian noise has in closed form: passes over chunks of rows."""
+"""The lower bound of a sparse GP with Gaussian noise at its optimal q(u), in chunks."""
 
 import math
 from collections.abc import Callable
@@ -24,22 +24,23 @@ from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast, partition
 from stochgp.variational.inducing import unfactored
 
-CHUNK_BYTES = 8_000_000  # of k(Z, X) of one chunk; twice as many are slower
+CHUNK_BYTES = 8_000_000  # of k(Z, X) for one chunk; twice this size is slower
 WIDE = np.float64
 
 Gaussian = tuple[Float[np.ndarray, "1 M"], Float[np.ndarray, "1 M M"]]  # m and R of q(v) = N(m, RRᵀ)
 
 
 def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
-    """(The bound log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in nats of all rows; the optimal q(v)).
+    """Return the collapsed bound (Titsias 2009) in nats over all rows, and the optimal q(v).
 
-    With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and
-    q(v) = N(Λ⁻¹b, Λ⁻¹). In float64: one pass, memory for one chunk. Raises TimeIsUpError before a chunk that would end after the deadline.
+    The bound is log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW. With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and b = Σ ω y w it is
+    −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹). In float64: one pass, memory for one chunk.
+    Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
     gp, source : SparseGP, Source
-        The model at θ, of Gaussian noise and inducing points, whose own q(v) does not enter; all rows, read once in their order.
+        The model at θ, with Gaussian noise and inducing points, whose own q(v) is not used; all rows, read once in order.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -53,17 +54,16 @@ def lower_bound_and_gradient(
     source: MemorySource,
     split: Callable[[Any], tuple[Any, Any]] = partition,
 ) -> tuple[float, Any, Gaussian]:
-    """(`lower_bound` per datum, its exact gradient by the first part of `split`, the optimal q(v)): two passes, memory for one chunk.
+    """Return `lower_bound` per datum, its exact gradient, and the optimal q(v), in two passes.
 
-    With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm its derivatives by the kernel's values are
+    With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm, the derivatives with respect to the kernel's values are
 
-        by k(Z, x_i)    ω_i [P k(Z, x_i) + (y_i − p·k(Z, x_i)) p]
-        by k(x_i, x_i)  −½ ω_i
-        by k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹,
+        k(Z, x_i)    ω_i [P k(Z, x_i) + (y_i − p·k(Z, x_i)) p]
+        k(x_i, x_i)  −½ ω_i
+        k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹,
 
-    so that the second pass has one product of O(N M²). Those by the noise are of E log p(y_i | f) at the optimal q(f).
-
-    `split` is (the parts by which the gradient is taken, the rest) of the model, as by `eqx.partition`.
+    so that the second pass has one product of O(N M²). The noise derivatives are derivatives of E log p(y_i | f) at the optimal q(f). Memory is one chunk.
+    `split` returns the part of the model to differentiate and the rest, like `eqx.partition`.
     """
     with jax.enable_x64(True):
         gp, size = cast(gp, WIDE), _pass_rows(gp)
@@ -77,12 +77,12 @@ def lower_bound_and_gradient(
 
 
 def _pass_rows(gp: SparseGP) -> int:
-    """The rows of a chunk of a pass: k(Z, X) within CHUNK_BYTES."""
+    """Rows of a chunk of a pass, with k(Z, X) within CHUNK_BYTES."""
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
 def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
-    """(Σ ω w wᵀ, Σ ω y w, Σ ω y² + Σ ρ log 2πν + Σ ω (k − ‖w‖²)) of rows with noise variances ν, which count as ρ rows."""
+    """Return Σ ω w wᵀ, Σ ω y w, Σ ω y² + Σ ρ log 2πν + Σ ω (k − ‖w‖²); ν: noise variances."""
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
@@ -94,7 +94,7 @@ def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
 
 
 def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
-    """(The bound, q(v)) of `_statistics`; NaN where these are not finite. With Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
+    """Return the bound and q(v) with R = U⁻ᵀ, Λ = UUᵀ; NaN if `_statistics` are not finite."""
     gram, cross, constants = map(np.asarray, sums)
     M = len(cross)
     if not all(np.isfinite(part).all() for part in (gram, cross, constants)):
@@ -108,7 +108,7 @@ def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
 
 
 def _weights(inverse: np.ndarray, mean: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
-    """(P, p, the derivative by k(Z, Z)) of `lower_bound_and_gradient`, from L⁻¹ and q(v)."""
+    """Return P, p and the derivative by k(Z, Z) of `lower_bound_and_gradient`."""
     (m,), (R,), eye = mean, root, np.eye(len(inverse))
     S, U = R @ R.T, np.linalg.inv(R)
     among = U.T @ U + S - 2 * eye + np.outer(m, m)
@@ -117,7 +117,7 @@ def _weights(inverse: np.ndarray, mean: np.ndarray, root: np.ndarray) -> tuple[n
 
 
 def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, ...]) -> Any:
-    """The derivatives through k(Z, X), k(x, x) and the noise of these rows, and their share of that through k(Z, Z)."""
+    """Return the derivatives through k(Z, X), k(x, x), noise, and the rows' part by k(Z, Z)."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
     def values(theta: Any) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
-"""Conditional log densities of rows given their neighbours, the terms of leave-one-out and Vecchia likelihoods.
+"""Conditional densities of rows given neighbours, for leave-one-out and Vecchia learning.
 
-Matrices of neighbourhoods are made and solved with NumPy, on a thread for each core. Kernels and noise models that NumPy does not know give their matrices, and
-derivatives of bilinear forms of these, by JAX.
+NumPy makes and solves the matrices of neighbourhoods, on a thread for each core. JAX evaluates kernels and noise models without a NumPy form, and the
+derivatives of their bilinear forms.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.linalg import JITTERS, rounding_error
 from stochgp.parameters import partition, slope_of
 
-PAIRS = 1 << 17  # entries of matrices that a thread works on at a time
-BLOCK = 32  # neighbourhoods of a program of JAX
-WIDE_BELOW = 1e-4  # noise variance over the mean of k(x, x), from which down float32 is not enough
+PAIRS = 1 << 17  # entries of matrices for one thread at a time
+BLOCK = 32  # neighbourhoods in one compiled JAX program
+WIDE_BELOW = 1e-4  # ratio of noise variance to mean k(x, x), below which float32 is not enough
 HALF_LOG_2PI = 0.9189385332046727
 
 Rows3 = Float[np.ndarray, "B m D"]
@@ -35,7 +35,7 @@ Part = tuple[dense.Term, np.ndarray, np.ndarray, np.ndarray]  # a term, z [B, m,
 
 
 class Conditional(NamedTuple):
-    """The conditional of one row given others of its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
+    """The conditional of one row given its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
 
     loss: Float[Any, "*B"]
     z: Float[Any, "*B"]
@@ -44,12 +44,12 @@ class Conditional(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Means over the scored rows, in the unconstrained parameters, w the row's ρ over the mean of all:
+    """Means over scored rows in unconstrained parameters, with relative weights w of rows:
 
-        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ,
+        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ.
 
-    g the mean of w∇l over the rows that a neighbourhood scores. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix was
-    factorised with jitter. Of a joint density w is 1, and L, ∇L, H and Γ are per datum, with `repeats`, whose part of H is ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s).
+    w is ρ over its mean, and g the mean of w∇l over a neighbourhood's scored rows. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix
+    was factorised with jitter. For a joint density w is 1, L, ∇L, H and Γ are per datum, and H has a term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
     """
 
     loss: np.float64
@@ -61,17 +61,14 @@ class Curvature(NamedTuple):
 
 
 def unknown(P: int) -> Curvature:
-    """Of a loss that has not been evaluated."""
+    """Return the curvature of a loss that has not been evaluated."""
     return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0))
 
 
 def systems(
     gp: Any, rows: Data, dtype: Any, parts: list["Part"] | None = None
 ) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
-    """(A = k(X, X) + Σ, y) of neighbourhoods, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: it is not connected in A, and its target is 0.
-
-    `parts` get the terms of A that NumPy evaluates.
-    """
+    """Return A = k(X, X) + Σ and y of neighbourhoods; rows of count 0 have no influence."""
     X, y, count = rows.X, rows.y, rows.weight
     there = count > 0
     A = covariances(gp, X, np.where(there, count, 1.0), dtype, parts)
@@ -85,7 +82,7 @@ def systems(
 def covariances(
     gp: Any, X: Rows3, count: Rows2, dtype: Any, parts: list["Part"] | None = None
 ) -> Float[np.ndarray, "B m m"]:
-    """k(X, X) + diag(σ²s/ρ) of each set of rows, in `dtype`."""
+    """Return k(X, X) + diag(σ²s/ρ) for each set of rows, in `dtype`."""
     terms = dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
     if terms is None:
         return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
@@ -106,12 +103,14 @@ def covariances(
 def left_out(
     A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, "B R"], least: Float[np.ndarray, "B R"]
 ) -> tuple[Conditional, Rows2, Float[np.ndarray, "B m R"], Float[np.ndarray, "B R"]]:
-    """(`Conditional` of each of the last R rows given all others, u, h, u of these rows). With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
+    """Return the `Conditional` of the last R rows given all others, u, h, and u of these rows.
+
+    With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
 
         e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
         ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
 
-    one factorisation for all of them, and no derivative of it. h_i is 1 at row i.
+    one factorisation for all rows, and no derivative of it. h_i is 1 at row i.
     """
     B, m, R = *y.shape, more.shape[1]
     scored = np.arange(R)
@@ -131,9 +130,9 @@ def left_out(
 def conditional_moments(
     gp: Any, near: Data, x: Float[np.ndarray, "B D"]
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
-    """(Mean, variance, prior variance) of f at each x given its own rows `near` [B, m], in float64; a row of count 0 is no neighbour.
+    """Return mean, variance and prior variance of f at each x given its rows `near` [B, m].
 
-    x is the last row of its neighbourhood, with a target of 0. The variance is at least its rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
+    x is the last row of its neighbourhood, with a target of 0. The variance is at least its float64 rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
     """
     last = (0, 0), (0, 1)
     X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
@@ -148,7 +147,7 @@ def conditional_moments(
 
 
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float[np.ndarray, " B"]]:
-    """(A⁻¹ `right`, the jitter of each), with the first of `JITTERS` times the mean diagonal for which the scored Q_ii are positive."""
+    """Return A⁻¹ `right` and the jitters, the first of `JITTERS` with positive scored Q_ii."""
     m, jitter = A.shape[1], np.zeros(len(A), A.dtype)
     scored, todo, solved = np.arange(R), np.arange(len(A)), np.empty_like(right)
     for share in JITTERS[A.itemsize]:
@@ -169,7 +168,7 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float
 
 
 def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
-    """`Conditional` [C] of the last row of each neighbourhood, its centre, as one observation; −1 is no neighbour. In float64 if `wide`."""
+    """Return the `Conditional` [C] of each neighbourhood's last row, in float64 if `wide`."""
 
     def one(part: Int[np.ndarray, "B m"]) -> Conditional:
         rows = neighbourhoods(source, part)
@@ -189,7 +188,7 @@ def curvature(
     joint: bool = False,
     n_scored: int = 1,
 ) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint`: of a joint density."""
+    """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
     loss, gradient, hessian, scores, squares, jittered, weight = means
@@ -202,7 +201,7 @@ def curvature(
 def _sums(
     gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
-    """Sums of the parts of `Curvature` over neighbourhoods, of means over their scored rows, and of weights."""
+    """Return sums over neighbourhoods of the parts of `Curvature` and of weights."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
     A, y = systems(gp, rows, dtype_of(wide), parts)
@@ -216,12 +215,12 @@ def _sums(
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
     H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
     if joint:
-        # ½[(ρ − 1) log(2πσ² s) + log ρ], of ρ equal rows beside the conditional of one of variance σ² s/ρ
+        # ½[(ρ − 1) log(2πσ² s) + log ρ], for ρ equal rows beside the conditional of one row of variance σ² s/ρ
         least = np.maximum(rho, SMALLEST_COUNT)
         log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
         loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
         gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
-        # A row that stands for less than one has less curvature than that of its conditional; H keeps it, to stay positive.
+        # A row with ρ < 1 has less curvature than its conditional; H keeps the latter, to stay positive.
         H = H + 0.5 * _weighted_products(by_noise, weight * np.maximum(rho - 1, 0))
     gradients = np.sum(gradients * weight[..., None], axis=1)
     return (
@@ -239,7 +238,7 @@ def _weighted_products(J: Float[np.ndarray, "B R P"], weight: Float[np.ndarray, 
 def _slopes(
     gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
 ) -> tuple[np.ndarray, ...]:
-    """Derivatives [B, R, P] in float64 by what trains: (h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i, ∂log(σ² s_i)) of the scored rows i; 0 in a joint density for ∂more."""
+    """Return h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i and ∂log(σ² s_i) [B, R, P] of the scored rows."""
     X, count = rows.X, np.where(rows.weight > 0, rows.weight, 1.0)
     R = h.shape[2]
     if not terms:
@@ -267,8 +266,9 @@ def _slopes(
 
 
 def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
-    """(hᵀ∂K h, pᵀ∂K h) [B, R, ·] by what trains in this term, as lists. With G = f'(s), z the scaled rows and × entry by entry:
+    """Return hᵀ∂K h and pᵀ∂K h [B, R, ·] by the trainable parameters of this term, as lists.
 
+    With G = f'(s), z the scaled rows and × entry by entry:
     Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
     """
     (B, m, R), (term, Z, F, G) = h.shape, part
@@ -286,7 +286,7 @@ def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.nd
 
 
 def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(σ²s − σ²s/ρ, σ²s) [B, R] of the scored rows: the excess of one observation over the mean of ρ, and its least variance. 0 in a joint density, of these means."""
+    """Return σ²s − σ²s/ρ and σ²s [B, R] of the scored rows; 0 for a joint density."""
     X, count = rows.X[:, -R:], rows.weight[:, -R:]
     if joint:
         return np.zeros_like(count), np.zeros_like(count)
@@ -295,21 +295,21 @@ def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.
 
 
 def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
-    """σ² s/ρ of each row."""
+    """The noise variance σ² s/ρ of each row."""
     if isinstance(gp.noise, ConstantNoise):
         return float(gp.noise.level) / count
     return np.concatenate(_padded(_noise_variances, (gp,), X, count))
 
 
 def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
-    """The divisor of the mean over scored rows: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
+    """The divisor of the mean over scored rows: their mean ρ, or n/N for a joint density."""
     if joint:
         return source.count / source.size
     return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
 def is_small(gp: Any, rows: Data) -> bool:
-    """Return True if neighbourhoods need float64: parameters have it, or the noise of some row is small beside the prior variance."""
+    """Return True if neighbourhoods need float64, for float64 parameters or small noise."""
     if gp.noise_variance.dtype == np.float64:
         return True
     X, count = np.asarray(rows.X, np.float64), np.asarray(rows.weight, np.float64)
@@ -318,14 +318,14 @@ def is_small(gp: Any, rows: Data) -> bool:
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
-    """The rows of each neighbourhood in float64; −1, no neighbour, has count 0, and so no influence."""
+    """Return the rows of each neighbourhood in float64; −1 becomes a row of count 0."""
     flat = source.on_host(np.maximum(near, 0).ravel())
     rows = jax.tree.map(lambda part: part.reshape(*near.shape, *part.shape[1:]), flat)
     return dataclasses.replace(rows, weight=np.where(near == NONE, 0.0, rows.weight))
 
 
 def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
-    """The neighbourhoods in parts that a thread works on."""
+    """Split the neighbourhoods into parts for the threads."""
     size = max(1, PAIRS // near.shape[1] ** 2)
     return [near[i : i + size] for i in range(0, len(near), size)]
 
@@ -336,7 +336,7 @@ def dtype_of(wide: bool) -> type:
 
 
 def _padded(program: Any, args: tuple, *rows: np.ndarray) -> list[Any]:
-    """The program's results for blocks of so many neighbourhoods, in order; the last block is filled up."""
+    """Return the program's results for blocks of neighbourhoods, the last block padded."""
 
     def of_block(start: int) -> Any:
         parts = [part[start : start + BLOCK] for part in rows]
@@ -361,7 +361,6 @@ def _noise_variances(gp: Any, X: Array, count: Array) -> Float[Array, "B m"]:
 def _form_slopes(
     theta: Any, rest: Any, width: int, X: Array, count: Array, h: Array, p: Array
 ) -> tuple[Array, ...]:
-    """The derivatives of `_slopes`."""
 
     def one(X: Array, count: Array, h: Array, p: Array) -> tuple[Array, ...]:
         R = h.shape[1]

@@ -1,4 +1,4 @@
-"""The evidence lower bound of a sparse GP: Σ ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y)."""
+"""The evidence lower bound, Σ ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y)."""
 
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast
 from stochgp.results import Estimate
 
-CHUNK_ROWS = 2048  # of a pass over all rows
+CHUNK_ROWS = 2048  # in one chunk of a pass over all rows
 
 
 class Sites(NamedTuple):
-    """A Gaussian factor exp(−½ β f² + r f) of each row and latent function, which replaces the likelihood in a natural-gradient step."""
+    """A Gaussian factor exp(−½ β f² + r f) per row and latent function, for natural gradients."""
 
     precision: Float[Array, "N L"]  # β, at least 0
     linear: Float[Array, "N L"]  # r
@@ -34,7 +34,7 @@ def expected_log_density(
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, " N"]:
-    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws if the likelihood needs some."""
+    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key from fresh draws."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
@@ -47,10 +47,9 @@ def sites(
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
 ) -> Sites:
-    """β = −2 ∂_v E, but at least 0, and r = ∂_m E + β m, with E = ρ E_q log p(y | f) (Khan and Lin 2017).
+    """Return β = max(−2 ∂_v E, 0) and r = ∂_m E + β m with E = ρ E_q log p(y | f).
 
-    A step of size 1 from any q to the prior times these factors is the natural gradient's; for a Gaussian likelihood they do not depend
-    on q. `key` is that of `expected_log_density`.
+    Khan and Lin (2017). A natural-gradient step of size 1 from any q leads to the prior times these factors, which for a Gaussian do not depend on q.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
@@ -59,12 +58,14 @@ def sites(
 
 
 def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
-    """(N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL: for B of N rows drawn uniformly, an unbiased estimate of the bound of all.
+    """Return (N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL, an unbiased estimate of the bound.
+
+    The B rows are drawn uniformly from N rows.
 
     Parameters
     ----------
     gp, rows, n_rows : SparseGP, Data, number
-        The model at θ, its q(f) included; the B rows; N, which counts rows and not their weights.
+        The model at θ, with its q(f); the B rows; N, which counts rows and not their weights.
     """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -72,14 +73,14 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 
 
 def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
-    """The bound of all rows per datum, in float64: one pass, memory for one chunk.
+    """Return the bound of all rows per datum, in float64: one pass, memory for one chunk.
 
-    Its standard error is of expectations under the likelihood that are estimated, and 0 of others. Raises TimeIsUpError before a chunk that would end after the deadline.
+    The standard error is 0 unless expectations are estimated. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
     gp, source : SparseGP, Source
-        The model at θ, its q(f) included; all rows, read once in their order.
+        The model at θ, with its q(f); all rows, read once in order.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
@@ -92,7 +93,7 @@ def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
 
 
 def _bounds(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, " R"]:
-    """The sum over rows of each of the likelihood's estimates, less these rows' share of the divergence."""
+    """Return each estimate's sum over rows, less the rows' share of KL(q ‖ p)."""
     rows = cast(rows, jnp.float64)
     mean, variance = process.moments(rows.X)
     each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
@@ -100,9 +101,9 @@ def _bounds(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array
 
 
 def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:
-    """J: n of the m = `used` functions, spread evenly with a random start: J_i = ⌊(i + u)m/n⌋, u ~ U(0, 1).
+    """Draw n of the m = `used` functions: J_i = ⌊(i + u)m/n⌋, u ~ U(0, 1).
 
-    Each function is drawn n/m times on average; with n = m all are, once.
+    Each function is drawn n/m times on average; with n = m each is drawn once.
     """
     u = jax.random.uniform(key, dtype=jnp.float32)
     ratio = used.astype(jnp.float32) / n
@@ -111,10 +112,10 @@ def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[A
 
 
 def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, ""]:
-    """An estimate of ½ aᵀK_α a from n = |J| of its m columns, in O(M n D): ½ (m/n) aᵀK_{α,J} a_J.
+    """Estimate ½ aᵀK_α a from n = |J| of its m columns, in O(M n D): ½ (m/n) aᵀK_{α,J} a_J.
 
-    Its gradient is (m/n) K_{α,J} a_J by a (the paper's, with the factor that it does not print), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) by α_i, and
-    half of (m/n) aᵀ(∂K_{α,J}) a_J by the kernel's parameters: unbiased for all of them, if J is drawn by `columns_to_draw`.
+    The gradient is (m/n) K_{α,J} a_J with respect to a (as in the paper, with the omitted factor), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) for α_i, and half of
+    (m/n) aᵀ(∂K_{α,J}) a_J for the kernel's parameters. All are unbiased if J is drawn by `columns_to_draw`.
     """
     q: Any = gp.approximation
     a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
@@ -127,9 +128,10 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
 def bound_parts(
     gp: SparseGP, rows: Data, n_rows: Any, J: Int[Array, " n"] | None
 ) -> tuple[Array, Array, Array]:
-    """(Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a, the rest of KL(q ‖ p)), estimated from B of `n_rows` rows and the columns J (None: all of them).
+    """Estimate Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a and the other part of KL(q ‖ p).
 
-    The gradient of the first less the others is unbiased if the batch is uniform and J is of `columns_to_draw`.
+    The estimates use B of `n_rows` rows and the columns J (None: all). The gradient of the first less the others is unbiased if the batch is
+    uniform and J is from `columns_to_draw`.
     """
     process: Any = gp.process()
     fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -138,5 +140,5 @@ def bound_parts(
 
 
 def _halved(leaf: Any) -> Any:
-    """The same numbers, with half of the derivative."""
+    """Return the same numbers with half of the derivative."""
     return 0.5 * leaf + 0.5 * jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf

@@ -1,11 +1,10 @@
-"""The exact negative log marginal likelihood of a feature GP and its gradient, the density of held-out rows, and the refit of the two variances.
+"""The exact NLML of a feature GP, its gradient, held-out densities and variance refits.
 
 With F = v ΦᵀΦ + σ²I (v the variance, Φ the features, c = Φᵀy, n = Σρ):
-
     n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
 
-which holds for M > n too (SCGD paper, Theorem 1, with its square restored). Where row i has the noise variance σ²s_i/ρ_i, every sum over
-rows weighs it by ρ_i/s_i, n counts it ρ_i times, and Σρ_i log s_i joins.
+which holds for M > n too (SCGD paper, Theorem 1, with its square restored). If row i has the noise variance σ²s_i/ρ_i, sums over rows have
+weights ρ_i/s_i, n is Σρ_i, and Σρ_i log s_i is added.
 """
 
 import math
@@ -30,20 +29,20 @@ Range = tuple[float, float]
 # (variance, noise variance) ↦ (value, its two derivatives)
 Loss = Callable[[float, float], tuple[float, tuple[float, float]]]
 
-# Of refits, times the mean square of the targets.
+# Ranges of refits, times the mean square of the targets.
 VARIANCE_RANGE = (1e-10, 1e12)
 NOISE_RANGE = (1e-12, 1e12)
 STANDARD_ERRORS = 2.0
-ROWS = 4096  # held out, at a time
+ROWS = 4096  # held-out rows at a time
 
 
 def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:
-    """NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I, by a Cholesky factor of F [M, M]; differentiable.
+    """Return the NLML per datum (yᵀK⁻¹y + log|K| + n log 2π)/(2n), K = vΦΦᵀ + σ²I, from F.
 
     Parameters
     ----------
     moments, variance, noise_variance : Moments, scalar array, scalar array
-        Of all rows, in the dtype of the result; v and σ².
+        The moments of all rows, in the dtype of the result; v and σ².
     """
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
@@ -56,7 +55,7 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 
 
 def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
-    """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
+    """Return the differentiable NLML per datum on all `rows`, with memory for one chunk.
 
     Parameters
     ----------
@@ -77,7 +76,7 @@ def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
 
 
 def nlml_and_gradient(gp: FeatureGP, rows: Data, *, dtype: str | None = None) -> ExactNLML:
-    """The exact NLML per datum of `rows` and its gradient by what trains, in float64: `dtype` has no part in it."""
+    """Return the exact NLML per datum of `rows` and its gradient, in float64 for any `dtype`."""
     with jax.enable_x64(True):
         here = jax.tree.map(lambda part: on_device(part, np.float64), rows)
         value, gradient = _value_and_gradient(*partition(gp), here)
@@ -90,7 +89,7 @@ def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Data) -> tuple[
 
 
 class Spectrum(NamedTuple):
-    """The moments in the eigenbasis of the Gram matrix, on the host in float64: ΦᵀΦ = Q diag(λ) Qᵀ.
+    """The moments in the eigenbasis of the Gram matrix, ΦᵀΦ = Q diag(λ) Qᵀ, in float64.
 
     Parameters
     ----------
@@ -109,12 +108,12 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(moments: Moments) -> Spectrum:
-    """One symmetric eigendecomposition, O(M³). Negative rounding errors become 0.
+    """Return the eigendecomposition of the moments, O(M³). Negative rounding errors become 0.
 
     Parameters
     ----------
     moments : Moments
-        Of all rows.
+        The moments of all rows.
     """
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
@@ -124,13 +123,13 @@ def spectrum(moments: Moments) -> Spectrum:
 
 
 def belief_of(s: Spectrum, variance: float, noise_variance: float) -> tuple[np.ndarray, np.ndarray]:
-    """(ŵ [M], R [M, M]) of f with mean φᵀŵ and variance |Rᵀφ|², given the rows whose moments these are: R = Q diag(√(v σ²/d)), d = v λ + σ²."""
+    """Return ŵ and R of f given the rows, with mean φᵀŵ and variance |Rᵀφ|²; d = v λ + σ²."""
     d = variance * s.eigenvalues + noise_variance
     return s.basis @ (variance * s.cross / d), s.basis * np.sqrt(variance * noise_variance / d)
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:
-    """A range times the mean square of the targets, if they are not all 0."""
+    """Return a range times the mean square of the targets, if these are not all 0."""
     square = s.square / s.count if s.square > 0 else 1.0
     return widest[0] * square, widest[1] * square
 
@@ -138,12 +137,12 @@ def times_square(widest: Range, s: Spectrum) -> Range:
 def nlml_of_spectrum(
     s: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(NLML per datum, its derivatives by the two variances), O(M).
+    """Return the NLML per datum and its derivatives with respect to the two variances, O(M).
 
     Parameters
     ----------
     s, variance, noise_variance : Spectrum, float, float
-        Of all rows; v and σ².
+        The spectrum of all rows; v and σ².
     """
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
@@ -164,14 +163,14 @@ def refit(
     variance_range: Range = VARIANCE_RANGE,
     noise_range: Range = NOISE_RANGE,
 ) -> tuple[float, float]:
-    """The two variances that minimise the exact NLML with the features fixed, from the given start: (variance, noise_variance).
+    """Return the variance and noise variance that minimise the exact NLML for fixed features.
 
-    L-BFGS-B in their logarithms. It never returns a higher NLML than that of the start moved into the ranges.
+    L-BFGS-B minimises over their logarithms. The NLML is never higher than at the start moved into the ranges.
 
     Parameters
     ----------
     s, variance, noise_variance : Spectrum, float, float
-        Of all rows; v and σ² at the start.
+        The spectrum of all rows; v and σ² at the start.
     variance_range, noise_range : (float, float)
         The smallest and the largest variance of each; a range of one point fixes it.
     """
@@ -182,7 +181,7 @@ def refit(
 def minimise_variances(
     loss: Loss, start: tuple[float, float], ranges: tuple[Range, Range]
 ) -> tuple[float, float]:
-    """argmin of `loss` in logarithms, within the ranges, from `start` moved into them and never worse than there."""
+    """Return the argmin of `loss` over logarithms in the ranges, never worse than the start."""
 
     def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
         v, s2 = np.exp(log_values)
@@ -202,11 +201,11 @@ class HeldOut(NamedTuple):
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
     weight: np.ndarray  # ρ [V]
-    multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
-    group: np.ndarray | None = None  # whose sums are taken as independent; None = every row is one
+    multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, for any ρ
+    group: np.ndarray | None = None  # clusters, taken as independent; None = every row is one
 
     def blocks(self) -> "Iterator[HeldOut]":
-        """The rows, `ROWS` at a time, without groups: many rows need the memory of P, and no multiple of it."""
+        """Yield `ROWS` rows at a time, without groups, so that memory stays near that of P."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
             yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
@@ -215,7 +214,7 @@ class HeldOut(NamedTuple):
 def densities_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(−log N(y; m(x), var f(x) + σ²s) of each held-out row [V] as one observation, given the training rows; its derivatives by the two variances). O(VM)."""
+    """Return −log N(y; m(x), var f(x) + σ²s) of each held-out row and its derivatives, O(VM)."""
     parts = [_densities(s, block, variance, noise_variance) for block in held_out.blocks()]
     value, by_v, by_s2 = (np.concatenate(part) for part in zip(*parts, strict=True))
     return value, by_v, by_s2
@@ -240,14 +239,14 @@ def _densities(
 def errors_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]."""
+    """Return y − m(x) and the standard deviation of an observation at each held-out row [V]."""
     found = [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
     residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
     return residual, np.sqrt(latent + noise_variance * held_out.multiplier)
 
 
 def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
-    """(y − m(x), var f(x)) of each held-out row [V]."""
+    """Return y − m(x) and var f(x) of each held-out row [V]."""
     d = v * s.eigenvalues + s2
     return held_out.y - held_out.P @ (v * s.cross / d), s2 * (held_out.P**2 @ (v / d))
 
@@ -255,7 +254,7 @@ def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.nda
 def nlpd_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(The mean of the densities, its derivatives by the two variances): a row counts ρ times."""
+    """Return the ρ-weighted mean of the densities and its derivatives by the two variances."""
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     value, by_v, by_s2 = (float(held_out.weight @ part / held_out.weight.sum()) for part in found)
     return value, (by_v, by_s2)
@@ -264,10 +263,10 @@ def nlpd_of_spectrum(
 def pessimistic_nlpd(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(The mean of the densities and STANDARD_ERRORS standard errors more, its derivatives by the two variances).
+    """Return the mean density plus STANDARD_ERRORS standard errors, and its derivatives.
 
-    The error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))², w_i the row's share of Σρ: a row of any weight is one observation. A model that is sure of itself has
-    densities that differ much from row to row: few rows may all be good ones by chance.
+    The error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))², w_i the row's share of Σρ: a row of any weight is one observation. An overconfident model has
+    densities that differ much from row to row, and few rows may all have high densities by chance.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     share = held_out.weight / held_out.weight.sum()
@@ -283,10 +282,10 @@ def pessimistic_nlpd(
 def joint_nlpd(
     s: Spectrum, both: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(−log p(y_V | y) / count of the held-out rows V, its derivatives by the two variances), `both` of all rows together. O(M).
+    """Return −log p(y_V | y) / count of the held-out rows V and its derivatives, in O(M).
 
-    By the chain rule the log evidence of all rows less that of the training rows. Rows that are well predicted one by one, but
-    contradict each other, have a low joint density: they would spoil the posterior that they join.
+    `both` is the spectrum of all rows. By the chain rule, subtract the log evidence of the training rows from the log evidence of all rows. Rows that are
+    predicted well one by one but contradict each other have a low joint density: they would spoil the posterior.
     """
     found = nlml_of_spectrum(both, variance, noise_variance), nlml_of_spectrum(s, variance, noise_variance)
     counts = both.count, s.count
@@ -298,7 +297,7 @@ def joint_nlpd(
 
 
 def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
-    """The loss of few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
+    """Return the loss for few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
 
     def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
         one, together = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)

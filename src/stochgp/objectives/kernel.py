@@ -1,10 +1,12 @@
-"""The exact negative log marginal likelihood of a kernel GP and its gradient, by a Cholesky factor of A = K + Σ; and the outer products of slopes of its mean.
+"""The exact NLML of a kernel GP and its gradient, using a Cholesky factor of A = K + Σ:
 
     n · 2 · nlml = yᵀA⁻¹y + log|A| + N log 2π + Σᵢ [(ρᵢ − 1) log 2πρᵢΣᵢ + log ρᵢ],   n = Σρ,
 
-which is that of n rows, of which row i stands ρᵢ times: ρᵢΣᵢ = σ²s(xᵢ) is the noise variance of one of them. With derivatives by A, and beside it by the noise,
+for frequency weights ρᵢ, with ρᵢΣᵢ = σ²s(xᵢ) the noise variance of one observation. Beside the derivatives by the noise,
 
     ∂nlml/∂A = (A⁻¹ − ααᵀ)/(2n), α = A⁻¹y.
+
+This file also has the average outer products of the gradients of the mean.
 """
 
 import dataclasses
@@ -36,9 +38,9 @@ from stochgp.results import ExactNLML
 
 
 def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
-    """NLML per datum and its gradient, in float64: N² numbers on the host, N³ products, O(N² D) for the kernel and its derivatives.
+    """Return NLML per datum and its gradient in float64, with N² numbers and N³ products.
 
-    With a factor in float32, 2,000 rows had errors of 5e-4 nats, at which line searches fail.
+    A float32 factor has rounding errors at which line searches fail.
     Raises ValueError if A has no factor even with a jitter of 1e-3 of its mean diagonal.
     """
     with jax.enable_x64(True):
@@ -56,7 +58,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
 
 
 def left_out(gp: KernelGP, rows: Data) -> Conditional:
-    """One observation of each row given all other rows: of few rows, for N² numbers of float64 and N³ products.
+    """Return leave-one-out conditionals of few rows: N² float64 numbers, N³ products.
 
     e_i = α_i/Q_ii of the variance 1/Q_ii + σ²s(1 − 1/ρ) ≥ σ²s, Q = A⁻¹ (Rasmussen and Williams 2006, equations 5.10 to 5.12).
     """
@@ -73,26 +75,26 @@ def left_out(gp: KernelGP, rows: Data) -> Conditional:
 
 
 def weights_of_mean(gp: KernelGP, rows: Data) -> Float[np.ndarray, " N"]:
-    """α = A⁻¹y in float64, of few rows."""
+    """Return α = A⁻¹y in float64, for few rows."""
     with jax.enable_x64(True):
         return _solved(gp, *_on_host(gp, rows))[1]
 
 
 def _solved(gp: KernelGP, at: Data, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
-    """(The factor of A, α), in float64."""
+    """Return the factor of A and α, in float64."""
     factor = factorised(gp.kernel, at.X, noise)
     return factor, factor.solve(at.y[:, None])[:, 0]
 
 
 def nlml(gp: KernelGP, rows: Data) -> float:
-    """NLML per datum: N² numbers, N³/3 products."""
+    """Return the NLML per datum, with N² numbers and N³/3 products."""
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
         return _value(factorised(gp.kernel, at.X, noise), at, noise)[0]
 
 
 def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]) -> Factor:
-    """The factor of k(X, X) + diag(noise) on and right of its diagonal, with the first jitter that makes it possible."""
+    """Return the factor of k(X, X) + diag(noise), with the first sufficient jitter."""
 
     def covariance() -> Float[np.ndarray, "N N"]:
         A = dense.upper(kernel, X, "float64")
@@ -103,14 +105,14 @@ def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[n
 
 
 def _on_host(gp: KernelGP, rows: Data) -> tuple[Data, Float[np.ndarray, " N"]]:
-    """(The rows in float64, the noise variances that the model gives them)."""
+    """Return the rows in float64 and their noise variances according to the model."""
     rows = rows.wide()
     rows = dataclasses.replace(rows, weight=np.maximum(rows.weight, SMALLEST_COUNT))
     return rows, noise_of_rows(gp.noise, rows.X, rows.weight)
 
 
 def _value(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
-    """(NLML per datum, α)."""
+    """Return the NLML per datum and α."""
     half = factor.half(at.y[:, None])[:, 0]
     repeated = np.sum((at.weights - 1) * np.log(2 * math.pi * at.weights * noise) + np.log(at.weights))
     total = half @ half + factor.log_determinant() + len(at.y) * math.log(2 * math.pi) + repeated
@@ -118,13 +120,13 @@ def _value(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np
 
 
 def _inverse(L: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
-    """A⁻¹ on and right of the diagonal, in the place of L."""
+    """Return A⁻¹ on and right of the diagonal, in the memory of L."""
     (potri,) = scipy.linalg.get_lapack_funcs(("potri",), (L,))
     return potri(L, lower=True, overwrite_c=True)[0].T
 
 
 def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N N"]:
-    """Q − ααᵀ on and right of the diagonal, in the place of Q."""
+    """Return Q − ααᵀ on and right of the diagonal, in the memory of Q."""
     (syr,) = scipy.linalg.get_blas_funcs(("syr",), (Q,))
     return syr(-1.0, alpha, a=Q.T, lower=True, overwrite_a=True).T
 
@@ -132,10 +134,10 @@ def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) ->
 def outer_products(
     gp: KernelGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
-    """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope of the mean given the rows of the neighbourhood.
+    """Return M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods.
 
-    z are the coordinates that the kernel sees in lengthscales: m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y of the rows j of the neighbourhood. So M does not change
-    with the units of the inputs. Its eigenvectors are directions along which slopes are uncorrelated, its eigenvalues how steep the function is along them
+    g_i = ∂m(z_i)/∂z is the gradient of the mean given the neighbourhood, m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y, in inputs z divided by lengthscales, so M
+    does not depend on the units of the inputs. Along its eigenvectors the slopes are uncorrelated; its eigenvalues are the mean squared slopes
     (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError for kernels that are not one RBF or Matérn term.
     """
     term = _term_of(gp)
@@ -150,14 +152,14 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    found: list[Any] = [sums(part) for part in parts_of(near)]  # of matrices that BLAS divides among threads
+    found: list[Any] = [sums(part) for part in parts_of(near)]  # matrices that BLAS divides among threads
     return np.sum([M for M, _ in found], axis=0) / sum(weight for _, weight in found)
 
 
 def outer_products_of_few(
     gp: KernelGP, rows: Data, sloping: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "A A"]:
-    """The same at some of these rows, of the mean given all of them: for N² numbers and N³/3 products in float64."""
+    """Return the same M at some rows, for the mean given all rows: N² numbers, N³/3 products."""
     rows = rows.wide()
     X, weight = rows.X, rows.weight
     term = _term_of(gp)

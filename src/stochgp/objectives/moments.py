@@ -22,19 +22,21 @@ from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
-FEW_ROWS = 1_024  # of a chunk, whose sums take less time than their program
+FEW_ROWS = 1_024  # rows of a chunk, whose sums take less time than compiling them
 T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of count ρ and precision ω = ρ/s (in units of 1/σ²), of the features φ without the GP's own variance.
+    """Sums over rows of the features φ, with counts ρ and precisions ω = ρ/s in units of 1/σ².
+
+    φ does not include the GP's own variance.
 
     Parameters
     ----------
     gram, cross, square : array [M, M], array [M], scalar array
         Σ ω φφᵀ, Σ ω y φ and Σ ω y².
     count, log_multiplier : scalar array
-        Σ ρ, the number of rows that they stand for, and Σ ρ log s.
+        Σ ρ, the number of data, and Σ ρ log s.
     """
 
     gram: Float[Any, "M M"]
@@ -45,14 +47,14 @@ class Moments(NamedTuple):
 
 
 def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
-    """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
+    """Return the moments of a few rows, with products in float64 if x64 is enabled.
 
-    A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
+    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often the noise. O(N M²).
 
     Parameters
     ----------
     gp, rows : FeatureGP, Data
-        The model, whose two variances do not enter; inputs [N, D], targets [N] and weights ρ [N].
+        The model, whose two variances are not used; inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
@@ -64,19 +66,19 @@ def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
 
 
 def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
-    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
+    """Return the moments of at least one chunk, read in order with memory for one chunk."""
     return sum_over_rows(moments_of_rows, gp, chunks)
 
 
 def moments_of_source(gp: FeatureGP, source: MemorySource) -> Moments:
-    """Of all rows, without a program of their number where they are few."""
+    """Return the moments of all rows, without compiling for few rows."""
     if source.mesh is None and source.size <= FEW_ROWS:
         return moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
     return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
 def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
-    """`moments_of_rows` of few rows on the host, in the dtype that features take: no program for their number."""
+    """Return `moments_of_rows` of few rows, computed on the host without compiling."""
     Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
     precision = at.weights / s
     weighted = Phi * precision[:, None]
@@ -85,7 +87,7 @@ def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
-    """The moments with so many further features that are 0 on all rows."""
+    """Return the moments with `n_features` more features that are 0 on all rows."""
     gram, cross = (
         on_device(np.pad(np.asarray(part), (0, n_features))) for part in (moments.gram, moments.cross)
     )
@@ -93,7 +95,7 @@ def with_idle(moments: Moments, n_features: int) -> Moments:
 
 
 def total_of(parts: Iterable[T]) -> T:
-    """The sum of moments, or other trees of sums, that come one after the other. Raises ValueError where none come."""
+    """Return the sum of moments or other trees of sums. Raises ValueError if there are none."""
     total = None
     for part in parts:
         total = part if total is None else _add(total, part)
@@ -103,9 +105,9 @@ def total_of(parts: Iterable[T]) -> T:
 
 
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
-    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
+    """Return Σ of_rows(gp, rows, *more), a tree of sums, with memory for one chunk.
 
-    Each device of a mesh over which the chunks are spread adds up its own rows; the sums are added at the end.
+    Each device of the chunks' mesh sums its own rows; the sums are added at the end.
     """
     chunks = iter(chunks)
     first = next(chunks, None)
@@ -128,11 +130,11 @@ _of_chunk, _of_few = eqx.filter_jit(_sums), quick_jit(_sums)
 
 @eqx.filter_jit
 def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, mesh: Mesh) -> T:
-    """The sums of each device's rows, [G, …], on the device that has them."""
+    """Return the sums of each device's rows, [G, …], on that device."""
     dynamic, static = eqx.partition(given, eqx.is_array)
 
     def own(dynamic: tuple[Any, ...], rows: Data) -> T:
-        dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
+        dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # for derivatives of the device's own rows only
         gp, *more = eqx.combine(dynamic, static)
         return jax.tree.map(lambda part: part[None], of_rows(gp, rows, *more))
 
@@ -141,13 +143,13 @@ def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, me
 
 @eqx.filter_jit
 def _over_shards(sums: T, mesh: Mesh) -> T:
-    """The sums over all shards, whole on each device."""
+    """Return the sums over all shards, whole on each device."""
     total = lambda parts: jax.lax.psum(jax.tree.map(lambda part: part[0], parts), AXIS)
     return jax.shard_map(total, mesh=mesh, in_specs=SPREAD, out_specs=WHOLE)(sums)
 
 
 def chunk_rows(n_features: int) -> int:
-    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
+    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, from 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

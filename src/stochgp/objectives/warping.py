@@ -1,12 +1,11 @@
-"""Choice of a transform of the targets, fitted with a small exact GP and scored on other rows, in the units of y.
+"""Choice of a transform of the targets, with a small exact GP scored on other rows.
 
 On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
-
     −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
 
-with a weak prior of θ, and with log T' held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. A row of
-weight ρ counts as ρ equal ones. A transform is preferred if the mean of log p(y) over other rows, of weights ρ, gains more than 2 standard errors
-and 0.01 nats, by the sums of cells of near rows, or of groups.
+with a weak prior of θ. log T' is held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. ρ is a frequency
+weight. A transform is preferred if the ρ-weighted mean of log p(y) over other rows gains more than 2 standard errors and 0.01 nats. The standard
+error uses sums over clusters of near rows, or over groups.
 """
 
 import math
@@ -30,9 +29,9 @@ from stochgp.transforms import QUARTILE, AbstractTransform, anchored
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
-PENALTY = 10.0  # nats per squared excess of log T', and row
-SPREAD = 1.0  # of the prior of the logarithms of θ
-MAX_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
+PENALTY = 10.0  # nats per row and squared excess of log T'
+SPREAD = 1.0  # of the prior on the logarithms of θ
+MAX_LENGTHS = 20  # inputs up to which each has its own lengthscale
 
 
 def fit_transforms(
@@ -44,9 +43,9 @@ def fit_transforms(
     group: Int32[np.ndarray, " N"] | None = None,
     weight: Float[np.ndarray, " N"] | None = None,
 ) -> tuple[AbstractTransform, Preference]:
-    """(The transform that is preferred, else the first of them, with parameters learned; which is preferred to none by rows that none was fitted to).
+    """Return the fitted preferred transform, or else the first, and the preference.
 
-    All are fitted to the same rows, inputs standardised; none of a group is on both sides.
+    All are fitted to the same standardised rows and compared on other rows; no group is on both sides.
     """
     fit, held = _sides(len(y), seed, group)
     count = np.ones(len(y)) if weight is None else weight
@@ -66,7 +65,7 @@ def fit_transforms(
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """(Rows to fit to, rows to judge by); whole groups."""
+    """Return the rows to fit to and the rows to compare on, as whole groups."""
     generator = np.random.default_rng(seed)
     if group is None:
         order = generator.permutation(n)
@@ -81,7 +80,7 @@ def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.
 def _fitted(
     transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, count: np.ndarray, all_y: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """(The transform, θ = logarithms of lengthscales, variance and noise) at the minimum."""
+    """Return the transform and θ, log lengthscales, variance and noise, at the minimum."""
     D = X.shape[1]
     n_lengths = D if D <= MAX_LENGTHS else 1
     spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
@@ -113,7 +112,7 @@ def _fitted(
 def _outward(
     transform: AbstractTransform | None, gamma: Array, y: Array, count: Array, log_unit: float
 ) -> tuple[Array, Array, Array, Array]:
-    """(z = T(y), ∂z/∂γ, what the loss of all rows has beside the density of z, its derivative by γ)."""
+    """Return z = T(y), ∂z/∂γ, the loss terms beside the density of z, and their derivatives."""
 
     def others(gamma: Array) -> tuple[Array, Array]:
         if transform is None:
@@ -132,7 +131,7 @@ def _outward(
 
 
 def _negative_density(theta: Array, z: Array, X: Array, count: Array, start: Array) -> Array:
-    """−log of the density of Σρ observations z under N(μ, K_θ + diag(σ²/ρ)), and the prior of θ, in nats. One program serves every transform."""
+    """Return −log density of Σρ observations z, N(μ, K_θ + diag(σ²/ρ)), plus prior, in nats."""
     L, _, half = _factored(theta, X, z, count)
     repeats = jnp.sum((count - 1) * (math.log(2 * math.pi) + theta[-1]) + jnp.log(count)) / 2
     log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(z) * math.log(2 * math.pi)
@@ -143,7 +142,7 @@ _density_and_slopes = jax.jit(jax.value_and_grad(_negative_density, argnums=(0, 
 
 
 def _factored(theta: Array, X: Array, z: Array, count: Array) -> tuple[Array, Array, Array]:
-    """(L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, L⁻¹(z − μ))."""
+    """Return L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, and L⁻¹(z − μ)."""
     kernel = _kernel(theta)
     A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.diag(1 / count)
     A = A + 1e-8 * jnp.exp(theta[-2]) * jnp.eye(len(z), dtype=X.dtype)
@@ -165,7 +164,7 @@ def _held_out(
     X_new: np.ndarray,
     y_new: np.ndarray,
 ) -> np.ndarray:
-    """log p(y_i) of each new row given the others, in the units of y."""
+    """Return log p(y_i) of each new row given the others, in the units of y."""
     T, theta = found
     of = T or (lambda y: y)
     with jax.enable_x64(True):
@@ -178,7 +177,7 @@ def _held_out(
 
 @jax.jit
 def _predicted(theta: Array, X: Array, z: Array, count: Array, X_new: Array) -> tuple[Array, Array]:
-    """(Mean, variance of one observation) at new rows."""
+    """Return the mean and variance of one observation at new rows."""
     L, mean, half = _factored(theta, X, z, count)
     kernel = _kernel(theta)
     across = solve_triangular(L, kernel.matrix(X, X_new), lower=True)

@@ -1,4 +1,4 @@
-"""Rows in blocks: products that fill an array block by block, and how they read their right-hand sides."""
+"""Functions for products that fill an array block by block."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-BLOCK = 512  # rows of K at a time in products with all of A, and where kept rows are filled
+BLOCK = 512  # rows of K at a time in products with A, and when kept rows are filled
 
 Read = Callable[[PyTree], Float[Array, "T S"]]
 
 
 def as_it_is(v: Any) -> Any:
-    """v, for a product that reads its right-hand side unchanged."""
+    """Return v, for a product that reads its right-hand side unchanged."""
     return v
 
 
 def wide(v: Float[Array, "T S"]) -> Float[Array, "T S"]:
-    """v in float64 if x64 is enabled: a float32 tile of K times this is summed in float64.
+    """Return v in float64 if x64 is enabled, to sum a float32 tile of K times v in float64.
 
-    Means of predictions are such sums. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times as large as the mean, of which float32 keeps two digits.
+    Predictive means are such sums. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times as large as the mean, so that float32 keeps two digits.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def wide(v: Float[Array, "T S"]) -> Float[Array, "T S"]:
 def filled(
     out: Float[Array, "P S"], size: int, n_rows: int, rows_from: Callable[[Array], Float[Array, "B S"]]
 ) -> Float[Array, "P S"]:
-    """`out` with its first `size` rows from `rows_from(start)`, `n_rows` ≤ size at a time: the last ones overlap."""
+    """Return `out` with its first `size` rows from `rows_from(start)`, in overlapping blocks."""
     starts = jnp.minimum(jnp.arange(-(-size // n_rows)) * n_rows, size - n_rows)
 
     def fill(out: Array, start: Array) -> tuple[Array, None]:
@@ -43,5 +43,5 @@ def filled(
 
 
 def following(start: Int[Array, ""] | int, n_rows: int) -> Int[Array, " B"]:
-    """start … start + n_rows − 1."""
+    """Return start … start + n_rows − 1."""
     return jnp.asarray(start, jnp.int32) + jnp.arange(n_rows, dtype=jnp.int32)

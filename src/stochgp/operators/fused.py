@@ -1,8 +1,8 @@
-"""K V in one pass on a GPU: the distances, the kernel and the sum of a tile stay in registers, and nothing of K is written.
+"""K V in one pass on a GPU: distances, kernel and sums of a tile stay in registers.
 
-A program of the grid has some rows and a part of the columns, which it takes some at a time; the sums of the parts are added at the end, in a fixed order.
-Every product is in full float32. It is written in Pallas, which JAX compiles by Triton. Later versions of JAX will not: there the import of this file fails,
-and products are by tiles.
+A program of the grid takes some rows and a part of the columns, in steps; the sums of the parts are added at the end, in a fixed order. Every
+product is in full float32. It is written in Pallas, which JAX compiles by Triton. Later versions of JAX will not: then the import of this file
+fails, and products are by tiles.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from stochgp.kernels.distances import Points, above
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, value_of
 
-DIRECT = 4  # most coordinates whose differences are squared one by one; of more, distances are made by a product of matrices
+DIRECT = 4  # most coordinates with differences squared one by one; more use a matrix product
 MOST = 128  # coordinates of a row: each costs time here, and hardly any in XLA's tiles
-DEPTH = 16  # of a product of matrices, the least in Triton: coordinates and wide right-hand sides are padded to it
-NARROW, WIDEST = 2, 128  # most right-hand sides that are summed one by one, and in one call
+DEPTH = 16  # minimum depth of matrix products in Triton, to which coordinates and sides are padded
+NARROW, WIDEST = 2, 128  # most right-hand sides summed one by one, and in one call
 WARPS = 4
-PROGRAMS = 4096  # aimed at: dozens for each of a GPU's hundred multiprocessors
+PROGRAMS = 4096  # target: dozens for each of a GPU's hundred multiprocessors
 
 Block = tuple[int, int]  # rows and columns of one step of a program: powers of two
 Parts = dict[str, Any]
@@ -37,7 +37,7 @@ entries is missing.
 
 
 def serves(kernel: Any, rows: Any, V: Float[Array, "P S"]) -> bool:
-    """Whether `product` can be used: a function of distances, few enough coordinates, float32."""
+    """Return True if `product` supports the kernel, rows and V: few coordinates, float32."""
     return (
         kernel is not None
         and isinstance(rows, Points)
@@ -55,9 +55,10 @@ def product(
     block: Block | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S"]:
-    """Σ_j k(x_i, z_j) V_js in float32, k = variance · f(s). Rows and columns are made by `kernel.prepare` with the same centre.
+    """Return Σ_j k(x_i, z_j) V_js in float32, for k = variance · f(s).
 
-    `block` None: by the numbers of coordinates and of right-hand sides. With `interpret` the programs run one by one, on any device.
+    `kernel.prepare` makes rows and columns with the same centre. `block` None = a default for the numbers of coordinates and right-hand sides.
+    With `interpret` the programs run one by one, on any device.
     """
     S = V.shape[1]
     if S > WIDEST:
@@ -103,13 +104,13 @@ def _of_sides(V: Float[Array, "P S"]) -> Parts:
 
 
 def _extended(parts: Parts, n: int) -> Parts:
-    """With n rows of zeros more: the first axis of "wide", the last one of the others."""
+    """Append n rows of zeros: along the first axis of "wide", the last axis of the others."""
     pads = lambda name, leaf: [(0, n), (0, 0)] if name == "wide" else [(0, 0)] * (leaf.ndim - 1) + [(0, n)]
     return {name: jnp.pad(leaf, pads(name, leaf)) for name, leaf in parts.items()}
 
 
 def _specs(parts: Parts, size: int, index: Callable) -> Parts:
-    """The blocks of `size` rows of a program, at `index` of the program's numbers."""
+    """Return the blocks of `size` rows of a program, at `index` of the program's numbers."""
 
     def spec(name: str, leaf: Array) -> pl.BlockSpec:
         if name == "wide":
@@ -127,7 +128,7 @@ def _sums(
     grid: tuple[int, int, int],
     interpret: bool,
 ) -> Parts:
-    """The sums of every part, "wide" [parts, B, W] and "narrow" [parts, C, B]; `grid` has the numbers of blocks of rows, of parts, and of steps of a part."""
+    """Return the sums of every part, "wide" [parts, B, W] and "narrow" [parts, C, B]."""
     (X, Z, sides), (n_blocks, n_parts, n_steps) = parts, grid
     is_parameter = lambda leaf: isinstance(leaf, AbstractParameter)
     by_value = jax.tree.map(lambda leaf: value_of(leaf, jnp.float32), kernel, is_leaf=is_parameter)
@@ -167,7 +168,7 @@ def _sums(
 def _program(
     profile: Callable[[Array], Array], block: Block, n_steps: int, parts: tuple[Parts, Parts, Parts], out: Parts
 ) -> None:  # fmt: skip
-    """The sums of one program, from references to its blocks."""
+    """Write the sums of one program, given references to its blocks."""
     x, z, sides = parts
     shape = block
     apart = [x["apart"][q, :] for q in range(x["apart"].shape[0])] if "apart" in x else []
@@ -198,7 +199,7 @@ def _program(
 
 
 def _squares(x: Parts, z: Parts, at: Any) -> Float[Array, "R C"]:
-    """Squared distances of the coordinates that are not apart, as in `squared_distances`."""
+    """Return squared distances of the joint coordinates, as in `squared_distances`."""
     starts = range(0, x["coordinates"].shape[0], DEPTH)
     slices = [pl.ds(first, DEPTH) for first in starts]
     products = sum(matmul(x["coordinates"][some, :].T, z["coordinates"][some, at]) for some in slices)

@@ -1,7 +1,7 @@
-"""K + Σ as products with blocks of its rows, tile by tile; never as a whole unless requested.
+"""K + Σ as products with blocks of its rows, tile by tile; a full matrix only on request.
 
-The rows may be spread over the G devices of a mesh. A product with all of A then sends (G − 1)/G of N (D + 1 + S) numbers to a device, and one with B
-rows adds up the devices' parts of B S numbers.
+The rows may be spread over the G devices of a mesh. A product with all of A then sends (G − 1)/G of N (D + 1 + S) numbers to a device. A product
+with B rows adds up the devices' parts of B S numbers.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from stochgp.parameters import Frozen, cast, value_of
 
 
 class KernelOperator(eqx.Module):
-    """A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise), noise a variance for every row. Made by `KernelOperator.of`.
+    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Made by `of`.
 
-    Right-hand sides V are [P, S]: N rows and P − N rows of zeros; `pad` and `unpad` convert. Arrays [P, ...] lie as the rows do: read and change
-    some of their rows by `slice`, `pick`, `add_slice` and `add` alone. In products V may be a tree of arrays [P, ...], from which `read` makes [T, S].
-    Products take columns in tiles of T, so that one tile is held beside V.
+    Right-hand sides V are [P, S]: N rows and P − N rows of zeros; `pad` and `unpad` convert. Arrays [P, ...] are placed like the rows: read and change
+    some of their rows only by `slice`, `pick`, `add_slice` and `add`. In products V may be a tree of arrays [P, ...], from which `read` makes [T, S].
+    Products take columns in tiles of T, so that one tile is in memory beside V.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ class KernelOperator(eqx.Module):
     noise, kept : array [P], array [C, P] or None
         diag(Σ), 1 after N, and the first rows of K, which products with blocks inside them read instead of evaluating the kernel.
     size, tile, keep_rows : int
-        N; T, which divides the columns of each device; how many rows of K a solver may keep, in its own order.
+        N; T, which divides the columns of each device; the number of rows of K that a solver may keep, in its own order.
     inputs : array [N, D], optional
         X, for products with features of it, [P, D] on a mesh; None once the rows are reordered.
     mesh, axis : Mesh, str, optional
-        The devices over which the rows are spread in equal parts, None = one device. Inside `jax.shard_map` the mesh axis along which sums vary: the
-        operator is then one device's share of the columns.
+        The devices over which the rows are spread in equal parts, None = one device; inside `jax.shard_map` the mesh axis along which sums vary, where
+        the operator is one device's share of the columns.
     """
 
     kernel: AbstractKernel
@@ -69,7 +69,7 @@ class KernelOperator(eqx.Module):
         keep_rows: int = 0,
         mesh: Mesh | None = None,
     ) -> "KernelOperator":
-        """The operator of rows X; `noise_variance` is one variance or one per row [N], in the units of K.
+        """Return the operator of rows X; `noise_variance` is one variance or one per row [N].
 
         Raises ValueError for another shape of the noise, and for no rows.
         """
@@ -103,31 +103,31 @@ class KernelOperator(eqx.Module):
     # Placement and rows of arrays
 
     def placed(self, array: Array, axis: int | None = 0) -> Array:
-        """An array whose `axis` is P, placed like the operator's rows; whole on every device if `axis` is None."""
+        """Place an array with P at `axis` like the operator's rows; None = whole on every device."""
         if self.mesh is None:
             return array
         return on_all(array, self.mesh) if axis is None else spread(array, self.mesh, axis)
 
     def _constrained(self, array: Array, spec: P = SPREAD) -> Array:
-        """As `placed`, in traced code: rows spread like the operator's, or whole."""
+        """Constrain the placement in traced code: rows spread like the operator's, or whole."""
         if self.mesh is None:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
 
     def pad(self, V: Float[Array, "N S"]) -> Float[Array, "P S"]:
-        """V with rows of zeros up to P, placed like the operator's rows."""
+        """Return V with rows of zeros up to P, placed like the operator's rows."""
         return self._constrained(jnp.pad(V, ((0, self.padded - self.size), (0, 0))))
 
     def unpad(self, V: Float[Array, "P S"]) -> Float[Array, "N S"]:
-        """The rows up to N, on every device."""
+        """Return the rows up to N, on every device."""
         return self._constrained(V, WHOLE)[: self.size]
 
     def cleared(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-        """V with zeros in the rows after N."""
+        """Return V with zeros in the rows after N."""
         return jnp.where(jnp.arange(self.padded)[:, None] < self.size, V, jnp.zeros_like(V))
 
     def pick(self, tree: PyTree, indices: Int[Array, " B"]) -> PyTree:
-        """The rows of these indices of every array [P, ...]."""
+        """Return the rows of these indices of every array [P, ...]."""
         if self.mesh is None:
             return jax.tree.map(lambda leaf: leaf[indices], tree)
 
@@ -142,7 +142,7 @@ class KernelOperator(eqx.Module):
     def add(
         self, array: Float[Array, "P S"], change: Float[Array, "B S"], indices: Int[Array, " B"]
     ) -> Float[Array, "P S"]:
-        """The array with `change` added to its rows of these indices; repeated indices add up."""
+        """Return the array with `change` added to these rows; repeated indices add up."""
         if self.mesh is None:
             return array.at[indices].add(change)
 
@@ -153,7 +153,7 @@ class KernelOperator(eqx.Module):
         return self.on_shards(to_shard, (SPREAD, WHOLE, WHOLE), SPREAD, array, change, indices)
 
     def slice(self, tree: PyTree, start: Int[Array, ""] | int, n_rows: int) -> PyTree:
-        """The rows start … start + n_rows − 1 of every array [P, ...]."""
+        """Return the rows start … start + n_rows − 1 of every array [P, ...]."""
         if self.mesh is None:
             return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, n_rows), tree)
         return self.pick(tree, following(start, n_rows))
@@ -161,37 +161,37 @@ class KernelOperator(eqx.Module):
     def add_slice(
         self, array: Float[Array, "P S"], change: Float[Array, "B S"], start: Int[Array, ""] | int
     ) -> Float[Array, "P S"]:
-        """The array with `change` added to its rows start … start + B − 1."""
+        """Return the array with `change` added to its rows start … start + B − 1."""
         if self.mesh is not None:
             return self.add(array, change, following(start, change.shape[0]))
         changed = jax.lax.dynamic_slice_in_dim(array, start, change.shape[0]) + change
         return jax.lax.dynamic_update_slice_in_dim(array, changed, start, 0)
 
     def block(self, start: Int[Array, ""] | int, n_rows: int) -> PyTree:
-        """The prepared rows start … start + n_rows − 1."""
+        """Return the prepared rows start … start + n_rows − 1."""
         return self.slice(self.rows, start, n_rows)
 
     def take(self, indices: Int[Array, " B"]) -> PyTree:
-        """The prepared rows of these indices."""
+        """Return the prepared rows of these indices."""
         return self.pick(self.rows, indices)
 
     def prepare(self, Z: Float[Array, "M D"]) -> PyTree:
-        """Other rows, prepared for products with these."""
+        """Prepare other rows for products with these."""
         return self.kernel.prepare(Z, self.centre)
 
     # Products
 
     def times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        """k(rows, X) V. On a GPU in one pass if `fused` serves the kernel and its rows, otherwise tile by tile."""
+        """Return k(rows, X) V, in one pass on a GPU if `fused` supports it, or tile by tile."""
         part = lambda own, rows, V: own.total(own.part_times(rows, V, read))
         return self.on_shards(part, (WHOLE, SPREAD), WHOLE, rows, V)
 
     def part_times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        """`times` with the columns of this device alone."""
+        """Return `times` for the columns of this device alone."""
         return _fused_times(self, rows, read(V)) if self._is_fused(V, read) else self.by_tiles(rows, V, read)
 
     def by_tiles(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        """`part_times` by tiles of K, one after the other."""
+        """Return `part_times` by tiles of K, one after the other."""
         tiles = self._tiles(V)
         product = lambda item: matmul(self.kernel.between(rows, item[0]), read(item[1]))
         first = jax.tree.map(lambda leaf: leaf[0], tiles)
@@ -202,7 +202,7 @@ class KernelOperator(eqx.Module):
         return jax.lax.scan(add, self.zeros(out.shape, out.dtype), tiles)[0]
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
-        """k(rows_s, X) V_s for each s; `rows` [S R, ...] has R rows for the first column, then R for the second, and so on.
+        """Return k(rows_s, X) V_s for each s, with R rows of `rows` [S R, ...] per column in turn.
 
         Derivatives evaluate a tile again instead of keeping it.
         """
@@ -221,12 +221,12 @@ class KernelOperator(eqx.Module):
         return self.on_shards(part, (WHOLE, SPREAD), WHOLE, rows, V)
 
     def _tiles(self, V: PyTree) -> PyTree:
-        """The prepared rows and V with the axes [tiles, T] in the place of [P]."""
+        """Return the prepared rows and V with the axes [tiles, T] instead of [P]."""
         shape = self.padded // self.tile, self.tile
         return jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), (self.rows, V))
 
     def _is_fused(self, V: PyTree, read: Read) -> bool:
-        """Whether products use `fused`: not on a mesh, and only if JAX can compile it."""
+        """Return True if products use `fused`: not on a mesh, and if JAX can compile it."""
         if jax.default_backend() != "gpu" or self.axis is not None or self.mesh is not None:
             return False
         try:
@@ -238,7 +238,7 @@ class KernelOperator(eqx.Module):
     def block_times(
         self, start: Int[Array, ""] | int, n_rows: int, V: PyTree, read: Read = as_it_is
     ) -> Float[Array, "B S"]:
-        """(K V) of the rows start … start + n_rows − 1; from the kept rows if the block is among them."""
+        """Return K V for the rows start … start + n_rows − 1, from the kept rows if possible."""
         evaluate = lambda: self.times(self.block(start, n_rows), V, read)
         kept = self.kept
         if kept is None or kept.shape[0] < n_rows:
@@ -250,7 +250,7 @@ class KernelOperator(eqx.Module):
         return jax.lax.cond(jnp.asarray(start) + n_rows <= kept.shape[0], look_up, evaluate)
 
     def rows_times(self, indices: Int[Array, " B"], V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
-        """(K V) of any rows; from the kept rows if all are kept."""
+        """Return K V for any rows; from the kept rows if all are kept."""
         if self.kept is not None and self.kept.shape[0] >= self.size:
             return matmul(self.kept[indices], read(V))
         return self.times(self.take(indices), V, read)
@@ -258,7 +258,7 @@ class KernelOperator(eqx.Module):
     def matvec(
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
     ) -> Float[Array, "P S"]:
-        """A V in V's dtype, in blocks of `n_rows` rows, or all rows at once if no block of K is written; rows after N are 0."""
+        """Return A V in V's dtype, in blocks of `n_rows` rows or at once; rows after N are 0."""
         if self.mesh is not None:
             own = lambda shard, V: _own_rows(shard, V, n_rows, read)
             KV = self.cleared(self.on_shards(own, (SPREAD,), SPREAD, V))
@@ -271,7 +271,7 @@ class KernelOperator(eqx.Module):
     def features_times(
         self, features: Callable[[Array], Float[Array, "N M"]], V: Float[Array, "P S"]
     ) -> Float[Array, "P S"]:
-        """Φ Φᵀ V for Φ = features(X); rows after N are 0. Raises ValueError for an operator without its inputs."""
+        """Return Φ Φᵀ V for Φ = features(X). Raises ValueError for an operator without inputs."""
         if self.inputs is None:
             raise ValueError("features need an operator that knows its inputs")
         Phi = features(self.inputs)
@@ -281,19 +281,19 @@ class KernelOperator(eqx.Module):
     # Parts of the matrix
 
     def matrix_rows(self, indices: Int[Array, " B"]) -> Float[Array, "B P"]:
-        """Rows of K, spread by columns; entries after N are arbitrary. From the kept rows if all are kept."""
+        """Return rows of K, spread by columns; entries after N are arbitrary."""
         if self.kept is not None and self.kept.shape[0] >= self.size:
             return self.kept[indices]
         part = lambda own, rows: own.kernel.between(rows, own.rows)
         return self.on_shards(part, (WHOLE,), P(None, AXIS), self.take(indices))
 
     def columns(self, indices: Int[Array, " B"]) -> Float[Array, "N B"]:
-        """Columns of K, without Σ."""
+        """Return columns of K, without Σ."""
         part = lambda own, rows: own.kernel.between(own.rows, rows)
         return self.on_shards(part, (WHOLE,), SPREAD, self.take(indices))[: self.size]
 
     def diagonal(self) -> Float[Array, " N"]:
-        """diag(A)."""
+        """Return diag(A)."""
 
         def of_row(kernel: AbstractKernel, row: PyTree) -> Array:
             one = jax.tree.map(lambda leaf: leaf[None], row)
@@ -303,38 +303,38 @@ class KernelOperator(eqx.Module):
         return (self.on_shards(part, (), SPREAD) + self.noise)[: self.size]
 
     def dense(self) -> Float[Array, "N N"]:
-        """A as a matrix of N² numbers."""
+        """Return A as a matrix of N² numbers."""
         here = self.block(0, self.size)
         return self.kernel.between(here, here) + jnp.diag(self.noise[: self.size])
 
     # Other forms of the same operator
 
     def reordered(self, order: Int[Array, " N"]) -> "KernelOperator":
-        """The operator of the rows in another order, without kept rows: blocks of a random order are random sets of rows."""
+        """Return the operator with rows in another order, without kept rows."""
         order = extended(order, self.padded - self.size)
         rows, noise = jax.tree.map(lambda leaf: self._constrained(leaf[order]), (self.rows, self.noise))
         noise = jnp.where(jnp.arange(self.padded) < self.size, noise, jnp.ones_like(noise))
         return dataclasses.replace(self, rows=rows, noise=noise, kept=None, inputs=None)
 
     def keeping(self, n_rows: int | None = None) -> "KernelOperator":
-        """The same operator with the first `n_rows` rows of K kept: n_rows · P numbers; on a mesh none are.
+        """Return the operator with the first rows of K kept, n_rows · P numbers; none on a mesh.
 
-        None = `keep_rows`; at most P.
+        n_rows None = `keep_rows`; at most P.
         """
         n_rows = min(self.keep_rows if n_rows is None else n_rows, self.padded)
         kept = _evaluate_rows(self, n_rows) if n_rows and self.mesh is None else None
         return dataclasses.replace(self, kept=kept)
 
     def astype(self, dtype: DTypeLike) -> "KernelOperator":
-        """The same numbers in another dtype, without kept rows."""
+        """Return the same numbers in another dtype, without kept rows."""
         return cast(self.keeping(0), dtype)
 
     # On a mesh
 
     def on_shards(self, function: Callable, taken: tuple[P, ...], given: P, *arguments: Any) -> Any:
-        """function(own, *arguments) on every device, `own` its part of the operator; on one device the whole.
+        """Call function(own, *arguments) on every device, `own` its part of the operator.
 
-        Arguments and results are spread over them, or whole on each, as `taken` and `given` say.
+        `taken` and `given` specify if arguments and results are spread over devices or whole. One device has the whole operator.
         """
         if self.mesh is None:
             return function(self, *arguments)
@@ -350,22 +350,22 @@ class KernelOperator(eqx.Module):
         return mapped(numbers, self.centre, self.rows, self.noise, *arguments)
 
     def total(self, part: PyTree) -> PyTree:
-        """The sum of all parts."""
+        """Return the sum of all parts."""
         return part if self.axis is None else jax.lax.psum(part, self.axis)
 
     def places(self, indices: Int[Array, " B"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-        """(Positions of these rows in this device's part of an array, whether they are there)."""
+        """Return the rows' positions in this device's part of an array, and a mask of its rows."""
         place = indices - jax.lax.axis_index(AXIS) * self.padded
         return place, (place >= 0) & (place < self.padded)
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """The start of a sum of products."""
+        """Return zeros, the start of a sum of products."""
         zeros = jnp.zeros(shape, dtype)
         return zeros if self.axis is None else jax.lax.pcast(zeros, self.axis, to="varying")
 
 
 def _own_rows(own: KernelOperator, V: Float[Array, "R S"], n_rows: int, read: Read) -> Float[Array, "R S"]:
-    """The rows of K V that lie on this device, `n_rows` at a time: all rows and all of V come to it first."""
+    """Return this device's rows of K V, `n_rows` at a time, after gathering all rows and V."""
     columns, wanted = jax.lax.all_gather((own.rows, V), AXIS, tiled=True)
     C, R = wanted.shape[0], V.shape[0]
     n_rows = min(n_rows, R)
@@ -377,7 +377,7 @@ def _own_rows(own: KernelOperator, V: Float[Array, "R S"], n_rows: int, read: Re
 
 @eqx.filter_custom_jvp
 def _fused_times(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
-    """k(rows, X) V by one program on a GPU, else by tiles; its derivatives are by tiles."""
+    """Return k(rows, X) V by one program on a GPU, else by tiles; derivatives are by tiles."""
     from stochgp.operators import fused
 
     kernel, columns = operator.kernel.radial, operator.rows
@@ -394,7 +394,7 @@ def _fused_times_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @eqx.filter_jit
 def _evaluate_rows(operator: KernelOperator, n_rows: int) -> Float[Array, "C P"]:
-    """The first rows of K, filled in place block by block."""
+    """Return the first rows of K, filled in place block by block."""
     n_block = min(BLOCK, n_rows)
     rows = lambda start: operator.kernel.between(operator.block(start, n_block), operator.rows)
     return filled(jnp.zeros((n_rows, operator.padded), operator.dtype), n_rows, n_block, rows)

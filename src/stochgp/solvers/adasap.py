@@ -22,16 +22,16 @@ from stochgp.solvers.momentum import (
     pushed,
 )
 
-FEWEST_BLOCKS = 100  # n/100 rows a block
+FEWEST_BLOCKS = 100  # blocks have n/100 rows
 SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096
 POWER_STEPS = 10
-SHIFT = 8.0  # rounding errors, of the trace of a block, that its sketch is shifted by
-SAFE = 1.1  # on the largest eigenvalue that ten steps find, which is from below
-ARRAYS = 14  # [P, C], as of `SDD`
+SHIFT = 8.0  # shift of a sketch, in rounding errors of the block's trace
+SAFE = 1.1  # on the largest eigenvalue, which ten power steps estimate from below
+ARRAYS = 14  # [P, C], as for `SDD`
 
 
 class Sketched(eqx.Module):
-    """What a step needs beside the operator."""
+    """Constants of the steps besides the operator."""
 
     omega: Float[Array, "B R"]  # orthonormal columns
     start: Float[Array, "B 1"]  # of the power iteration
@@ -39,16 +39,15 @@ class Sketched(eqx.Module):
 
 
 class ADASAP(AbstractMovingSolver):
-    """Accelerated sketch-and-project for A α = b, A = K + Σ, with blocks approximated by their largest eigenvalues.
+    """Accelerated sketch-and-project for A α = b, A = K + Σ, with low-rank blocks of K.
 
     A step draws B rows I without replacement and moves their coordinates of the look-ahead point z by
+        δ = η P⁻¹ (A_I z − b_I),   P = U diag(s) Uᵀ + s_r I + Σ_I,   η = 1/λ_max(P⁻¹ A_II).
 
-        δ = η P⁻¹ (A_I z − b_I),   P = U diag(s) Uᵀ + s_r I + Σ_I,   η = 1/λ_max(P⁻¹ A_II),
-
-    where U diag(s) Uᵀ is the Nyström approximation of K_II of rank r from r orthonormal random columns, s_r its smallest eigenvalue, and η comes from ten
-    steps of the power method. So a block costs B² r and not B³, and no step size is to be set. With r = B, δ is the exact minimiser over the block. Momentum
-    is that of accelerated block descent (`momentum.accelerated`) with μ = min(λ, 1/ν) of the published rule, ν = N/B and λ the mean noise over the mean
-    diagonal of K, or the horizon of `SDD` where that is shorter. Its two sequences are kept so that a step touches B rows.
+    U diag(s) Uᵀ is the Nyström approximation of K_II of rank r from r orthonormal random columns, s_r is its smallest eigenvalue, and η comes from ten
+    steps of the power method. A block thus costs B² r instead of B³, and there is no step size to set. With r = B, δ is the exact minimiser over the block.
+    Momentum follows accelerated block descent (`momentum.accelerated`) with μ = min(λ, 1/ν) of the published rule, ν = N/B and λ the mean noise over the
+    mean diagonal of K, or the horizon of `SDD` if that is shorter. Two sequences represent it so that a step changes only B rows.
 
     Rathore, Derezinski, Frangella and Udell (2025, arXiv 2505.13723), Algorithm 1 (ADASAP); for means alone arXiv 2407.10070 (ASkotch).
 
@@ -59,7 +58,7 @@ class ADASAP(AbstractMovingSolver):
     batch_size : int or None
         B; None = N/100, at least 512 and at most 4,096.
     rank : int
-        r; B where it is larger.
+        r, at most B.
     check_every : int
         Epochs between measurements of the residual on all rows.
     """
@@ -75,12 +74,12 @@ class ADASAP(AbstractMovingSolver):
             raise ValueError("batch_size, rank, epochs and check_every must be at least 1")
 
     def block_for(self, size: int) -> int:
-        """B of so many rows."""
+        """The block size B for `size` rows."""
         wanted = int(np.clip(size // FEWEST_BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK))
         return min(wanted if self.batch_size is None else self.batch_size, size)
 
     def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """The random columns, the same in all steps: blocks are random."""
+        """Draw the random columns, the same for all steps since blocks are random."""
         B = self.block_for(operator.size)
         generator = np.random.default_rng(words_of(key))
         omega = np.linalg.qr(generator.standard_normal((B, min(self.rank, B))))[0]
@@ -98,7 +97,7 @@ class ADASAP(AbstractMovingSolver):
         return -(-size // self.block_for(size))
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K B"]:
-        """B rows without replacement for every step: the blocks of an epoch are those of a permutation of the rows."""
+        """Draw B rows without replacement per step, using one permutation of the rows per epoch."""
         B, per_epoch = self.block_for(size), self.steps_per_epoch(size)
         found = np.empty((n_steps, B), np.int32)
         for k, step in enumerate(range(first, first + n_steps)):
@@ -125,7 +124,7 @@ class ADASAP(AbstractMovingSolver):
         return 0.8
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """States, and a block with its factors."""
+        """Bytes of the states, and of a block with its factors."""
         B = self.block_for(n_rows)
         more = (3 * itemsize * B + 8 * 6 * min(self.rank, B)) * B
         return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
@@ -140,7 +139,7 @@ class ADASAP(AbstractMovingSolver):
 def _projected(
     K: Float[Array, "B B"], noise: Float[Array, " B"], made: Sketched, error: Float[Array, "B S"]
 ) -> tuple[Float[Array, " S"], Float[Array, "B S"]]:
-    """(errorᵀ δ of each column, δ = η P⁻¹ error)."""
+    """Return errorᵀ δ of each column and δ = η P⁻¹ error."""
     wide = made.omega.dtype
     S = matmul(K, made.omega.astype(K.dtype)).astype(wide)
     shift = SHIFT * float(jnp.finfo(K.dtype).eps) * jnp.trace(K).astype(wide)
@@ -155,7 +154,7 @@ def _projected(
     U = (V / jnp.sqrt(squares)).T @ half  # [r, B], orthonormal rows
     exact = S.shape[0] == S.shape[1]
     D = (0.0 if exact else s[0]) + noise.astype(wide)
-    # P⁻¹ = D⁻¹ − D⁻¹Uᵀ(diag(1/s) + U D⁻¹ Uᵀ)⁻¹ U D⁻¹, with √s inside so that s may be 0
+    # P⁻¹ = D⁻¹ − D⁻¹Uᵀ(diag(1/s) + U D⁻¹ Uᵀ)⁻¹ U D⁻¹, with √s inside because s may be 0
     W = jnp.sqrt(s)[:, None] * U / D
     inner = jnp.linalg.cholesky(jnp.eye(len(s), dtype=wide) + W @ (D[:, None] * W.T))
 

@@ -24,50 +24,50 @@ from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesk
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
-ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
+ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner costs about ten products with K
 DAMPING = 3.0
-DAMPING_BESIDE = 0.2  # neighbours leave too little in smooth directions: on kin40k 12 steps in place of 16
-# [P, C], and float64 ones: five of a state before, after and at the best step, and some within one.
+DAMPING_BESIDE = 0.2  # neighbours capture too little of smooth directions: on kin40k 12 steps instead of 16
+# [P, C], and float64 ones: five of a state before, after and at the best step, and some within a step.
 ARRAYS, WIDE_ARRAYS = 6, 16
-NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
-FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
-FACTORS_BESIDE = 2.8  # the same beside neighbours
-# Of a row of K p beside b: from there on products are summed in float64; 1.6e-2 on kin40k, where sums in float32 doubled the steps, at most 5e-4 on five other sets.
+NEIGHBOUR_BYTES = 40  # per neighbour of a row, while regressions are computed and joined
+FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is built
+FACTORS_BESIDE = 2.8  # the same with neighbours
+# Relative error of K p from which products are summed in float64: 1.6e-2 on kin40k, where float32 sums doubled the steps, at most 5e-4 on five other sets.
 ROUNDING = 1e-3
 
 
 class CG(AbstractIterativeSolver):
-    """Preconditioned conjugate gradients for A α = b, A = K + Σ, every column by itself. A step is one product with A.
+    """Preconditioned conjugate gradients for A α = b, A = K + Σ, one column at a time.
+
+    A step is one product with A. The iteration
 
         x ← x + a p,  r ← r − a A p,  a = rᵀp / pᵀAp;   p ← P⁻¹r + c p,  c = −(P⁻¹r)ᵀAp / pᵀAp
 
-    minimises ‖x − α‖_A, while its residual r goes up and down. The solution returned is the smoothed one (Schönauer; Weiss 1994),
+    minimises ‖x − α‖_A, while its residual r goes up and down. The returned solution is the smoothed one (Schönauer; Weiss 1994),
 
         y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖,
 
-    whose residual s only falls; stopped early it also predicts far better than x.
+    whose residual s only falls. If stopped early it also predicts better than x.
 
-    The preconditioner is P = FFᵀ + (K − FFᵀ + D by `neighbours` neighbours of each row, see `LowRankPlusNeighbours`), with FFᵀ a partial
-    Cholesky factorisation of K of rank `rank`, and D = Σ + `damping` · mean(diag(K − FFᵀ)) I. Without neighbours P = FFᵀ + D; of rank 0 it is
-    then the diagonal of A.
+    The preconditioner is P = FFᵀ + (Vecchia's approximation of K − FFᵀ + D, see `LowRankPlusNeighbours`), with FFᵀ a partial Cholesky
+    factorisation of K of rank `rank`, and D = Σ + `damping` · mean(diag(K − FFᵀ)) I. Without neighbours P = FFᵀ + D; with rank 0 it is the diagonal of A.
 
-    Products are in the operator's dtype, all else in float64 where x64 is enabled (`solve` enables it): p is rounded to what is multiplied. Where rounding of
-    sums in float32 is seen to leave more than a thousandth of b, products are summed in float64 too; the entries of K are not.
-    What rounding makes of r and s meanwhile is corrected after every check of the residual that does not end the run: one step then
-    computes b − A x and b − A y afresh. A column whose s is rounding, or whose pᵀAp is not positive, rests.
+    Products are in the operator's dtype, other numbers in float64 with x64 enabled, as in `solve`; p is rounded to the product's dtype. Products are
+    summed in float64 too if the rounding of float32 sums exceeds a thousandth of b; the entries of K are not. After every check of the residual
+    that does not end the run, one step recomputes b − A x and b − A y. A column stops if its s is rounding, or its pᵀAp is not positive.
 
     Parameters
     ----------
     epochs : int
         Steps at most, each measurement of the residual counted as one.
     rank : int or None
-        Of FFᵀ; None = about 8 √N, at most 1,000.
+        Rank of FFᵀ; None = about 8 √N, at most 1,000.
     damping : float or None
-        Of the preconditioner, as a multiple of the mean diagonal that FFᵀ leaves of K; None = 0.2 beside neighbours, else 3.
+        Damping of P, as a multiple of the mean diagonal of K − FFᵀ; None = 0.2 with neighbours, else 3.
     check_every : int
         Steps between measurements of the residual.
     neighbours : int or None
-        Of each row; None = 24 beyond 3,000 rows, else 0. 0 in any case where the kernel has no places to find them by, or several devices have the rows.
+        Neighbours of each row; None = 24 beyond 3,000 rows, else 0. Always 0 if the kernel has no metric to find them, or on several devices.
     """
 
     tolerance_share: ClassVar[float] = (
@@ -91,15 +91,15 @@ class CG(AbstractIterativeSolver):
             raise ValueError(f"damping is {self.damping}; it must be finite and at least 0, or None")
 
     def preconditioner_size(self, n_rows: int) -> tuple[int, int]:
-        """(Rank, neighbours of each row) of the preconditioner of so many rows."""
+        """Return the preconditioner's rank and neighbours of each row for `n_rows` rows."""
         rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * n_rows)) if self.rank is None else self.rank
         usual = NEIGHBOURS if n_rows > SMALL else 0
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
     def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """The preconditioner; rows of K are kept as the operator allows."""
+        """Build the preconditioner; rows of K are kept as the operator allows."""
         rank, m = self.preconditioner_size(operator.size)
-        # Neighbours are found by the places of rows in the order given, on one device.
+        # The neighbour search uses rows in their original order, on one device.
         if operator.mesh is not None or operator.inputs is None or not operator.kernel.has_places:
             m = 0
         rank_key, order_key = jax.random.split(key) if m else (key, key)
@@ -134,13 +134,13 @@ class CG(AbstractIterativeSolver):
         return 1
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, " K"]:
-        """The steps' numbers: nothing is drawn."""
+        """The numbers of the steps: nothing is random."""
         return np.arange(first, first + n_steps, dtype=np.int32)
 
     def step(
         self, arranged: Arranged, b: Float[Array, "P S"], state: "CGState", batch: Int[Array, ""]
     ) -> tuple["CGState", StepInfo]:
-        """One product. The residual is that of the point reached."""
+        """Take one step, with one product. The info has the residual of the new point."""
         state = jax.lax.cond(
             state.stale, lambda s: _corrected(arranged, b, s), lambda s: _advanced(arranged, s), state
         )
@@ -150,7 +150,7 @@ class CG(AbstractIterativeSolver):
         return state.y.astype(state.given)
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """States, and the preconditioner while it is made."""
+        """Bytes of the states, and of the preconditioner while it is built."""
         R, m = self.preconditioner_size(n_rows)
         of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
         return solve_bytes(
@@ -158,12 +158,12 @@ class CG(AbstractIterativeSolver):
         )
 
     def after_check(self, state: "CGState") -> "CGState":
-        """The next step corrects the residuals."""
+        """Mark the residuals to be corrected in the next step."""
         return eqx.tree_at(lambda s: s.stale, state, jnp.asarray(True))
 
 
 class CGState(eqx.Module):
-    """x, r, p, y, s as in `CG`, all float64 where x64 is enabled."""
+    """x, r, p, y, s as in `CG`, all float64 if x64 is enabled."""
 
     x: Float[Array, "P S"]
     r: Float[Array, "P S"]
@@ -171,9 +171,9 @@ class CGState(eqx.Module):
     y: Float[Array, "P S"]
     s: Float[Array, "P S"]
     b_squares: Float[Array, " S"]  # ‖b‖²
-    stale: Bool[Array, ""]  # r and s are to be computed afresh
-    dtype: Any = eqx.field(static=True)  # in which products are summed
-    given: Any = eqx.field(static=True)  # of the operator and the right-hand sides
+    stale: Bool[Array, ""]  # True if r and s are to be recomputed
+    dtype: Any = eqx.field(static=True)  # dtype of the sums in products
+    given: Any = eqx.field(static=True)  # dtype of the operator and the right-hand sides
 
 
 def _advanced(arranged: Arranged, state: CGState) -> CGState:
@@ -205,13 +205,13 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
 
 @eqx.filter_jit
 def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
-    """The first rows of K V as steps sum them, and in float64."""
+    """Return the first rows of K V in the steps' precision, and in float64."""
     n, narrow = min(BLOCK, operator.size), V.astype(operator.dtype)
     return operator.block_times(0, n, narrow), operator.block_times(0, n, narrow, wide)
 
 
 def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
-    """The root mean square of what rounding makes of a row of K p, over that of b, of the worst column; p ≈ A⁻¹b."""
+    """The root mean square rounding error of K p over that of b in the worst column; p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
     errors = np.mean(np.square(summed - exact), axis=0) / of_b
@@ -221,7 +221,7 @@ def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float
 def _low_rank(
     operator: KernelOperator, rank: int, damping: float, *, key: PRNGKeyArray
 ) -> tuple[np.ndarray, float]:
-    """(F [R, N], what damping adds to the diagonal)."""
+    """Return F [R, N] and the number that damping adds to the diagonal."""
     if rank == 0:
         return np.zeros((0, operator.size)), 0.0
     found = partial_cholesky(operator, rank, key=key)
@@ -231,7 +231,7 @@ def _low_rank(
 def _beside_diagonal(
     operator: KernelOperator, F: Float[np.ndarray, "R N"], added: float
 ) -> LowRankPlusDiagonal:
-    """FᵀF + Σ and what is added; without F the diagonal of A."""
+    """Return FᵀF + Σ plus the damping; without F the diagonal of A."""
     diagonal = np.array(operator.noise, np.float64)
     if len(F) == 0:
         diagonal[: operator.size] = np.asarray(operator.diagonal())
@@ -247,5 +247,5 @@ def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:
 def _ratio(
     above: Float[Array, " S"], below: Float[Array, " S"], valid: Bool[Array, " S"]
 ) -> Float[Array, " S"]:
-    """above / below, 0 where it is not valid."""
+    """Return above / below, 0 if it is not valid."""
     return jnp.where(valid, above / jnp.where(valid, below, 1), 0)

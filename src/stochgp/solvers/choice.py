@@ -41,7 +41,7 @@ def choose_solver(
 ) -> Choice:
     """Return the first solver of the rules that fits into the memory limit.
 
-    "auto" tries the rules in their order; a name or a value means this solver alone.
+    "auto" tries the rules in order; a name or a solver means this solver alone.
 
     Raises ValueError with the need and the limit if nothing fits.
 
@@ -54,7 +54,7 @@ def choose_solver(
     solver : str or AbstractSolver
         "auto", a name, or a solver.
     dtype, noise_ratio : str, float
-        That of the rows; mean noise variance / mean k(x, x), on which the precision of a factor depends.
+        Dtype of the rows; mean noise variance / mean k(x, x), which sets the precision of a factor.
     """
     free, refused = plannable(budget), []
     for candidate, why in _candidates(solver, n_rows):
@@ -77,26 +77,26 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[Abs
         return
     block = min(max(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK), MAX_BLOCK)
     if solver != "auto":
-        names: dict[str, Any] = {"auto": None, **NAMES}  # "auto" for the message alone
+        names: dict[str, Any] = {"auto": None, **NAMES}  # "auto" only for the message
         named = lookup(solver, names, "solver")
         for of_name in (SDD(batch_size=block), SMALL_BLOCKS) if solver == "sdd" else (named,):
             yield of_name, AS_ASKED
         return
     few = n_rows <= MAX_CHOLESKY_ROWS
-    if few:  # docs/solvers.md: the first on four of five systems of 20,000 rows
+    if few:  # docs/solvers.md: the fastest on four of five systems of 20,000 rows
         yield NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"
-    # docs/solvers.md: came to 1e-4 on four of five systems, SDD and ADASAP on none within a minute
+    # docs/solvers.md: reached 1e-4 on four of five systems, SDD and ADASAP on none within a minute
     yield NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"
-    # N · block numbers, instead of up to 1,000 N in float64
+    # needs N · block numbers, instead of up to 1,000 N in float64
     yield SDD(batch_size=block), "the preconditioner of CG does not fit"
-    # No factors of blocks (docs/solvers.md)
+    # needs no factors of blocks (docs/solvers.md)
     yield NAMES["adasap"], "neither the preconditioner of CG nor the blocks of SDD fit"
-    # The least memory up to 200,000 rows, by `peak_bytes`
+    # needs the least memory up to 200,000 rows, according to `peak_bytes`
     yield SMALL_BLOCKS, "nothing faster fits"
 
 
 def kept_rows(operator: KernelOperator, free: int) -> int:
-    """How many rows of K fit into most of so many bytes: all of them, or whole blocks, which are filled one by one."""
+    """The number of rows of K that fit into most of `free` bytes: all, or whole blocks."""
     rows = int(SHARE_FOR_KEPT * max(free, 0)) // (operator.dtype.itemsize * operator.padded) - 2 * BLOCK
     return operator.padded if rows >= operator.padded else max(rows // BLOCK * BLOCK, 0)
 

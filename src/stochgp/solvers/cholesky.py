@@ -18,24 +18,24 @@ from stochgp.solvers.base import SMALL, AbstractDirectSolver, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
-REFINED = 0.5  # a refinement that leaves more of the residual than this is the last one
-MOST_ROUNDING = 0.02  # of the noise variance: more is float64's
+REFINED = 0.5  # the last refinement leaves more than this share of the residual
+MOST_ROUNDING = 0.02  # of the noise variance; larger errors need float64
 COMPILED_BYTES = 100_000_000  # left behind by compiling products and predictions
 ARRAYS, WIDE_ARRAYS = 4, 7  # [N, C] while a solution is refined, and float64 ones
-TIMED_ROWS = 1_500  # of the factorisation that `factorisation_seconds` times
+TIMED_ROWS = 1_500  # rows of the factorisation that `factorisation_seconds` times
 
 
 class Cholesky(AbstractDirectSolver):
-    """α = A⁻¹b by A = LLᵀ, factorised in place: N² numbers of memory, N³/3 products.
+    """Solve A α = b using A = LLᵀ, factorised in place: N² numbers, N³/3 products.
 
-    The factorisation is in the precision of the operator, or in that of `dtype`; the solution is refined with residuals of the operator
-    until they stop falling. A matrix that has no factor in this precision is tried again with the jitters of
-    `numerics.linalg.JITTERS`, shares of its mean diagonal; what was added is in `Solution.jitter`, and refinement works towards A itself.
+    The factorisation has the precision of the operator or of `dtype`. The solution is refined with residuals of the operator
+    until they stop falling. A matrix without a factor in this precision is tried again with the jitters of
+    `numerics.linalg.JITTERS`, shares of its mean diagonal. `Solution.jitter` has the added jitter; refinement uses A itself.
 
     Parameters
     ----------
     dtype : "float32", "float64" or None
-        Of the factor; None = that of the operator.
+        Dtype of the factor; None = the operator's.
     """
 
     dtype: str | None = None
@@ -45,7 +45,7 @@ class Cholesky(AbstractDirectSolver):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32', 'float64' or None")
 
     def factorise(self, operator: KernelOperator) -> Factor:
-        """L. Raises ValueError for rows on a mesh, and where no jitter helps: the matrix holds values that are not finite."""
+        """Return L. Raises ValueError for rows on a mesh, and for values that are not finite."""
         if operator.mesh is not None:
             raise ValueError(
                 f"Cholesky factorises on one device, but the rows lie on {operator.mesh.size}; use CG or SDD"
@@ -56,16 +56,16 @@ class Cholesky(AbstractDirectSolver):
     def solve(
         self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
-        """The solution with its residuals, measured with the operator's own products."""
+        """Return the solution, with residuals measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
         return refined(
             factor, b, lambda x: _product_of(operator, x, factor.L.dtype), tolerance, operator.dtype
         )
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
-        """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
+        """Return the size of `dtype`, else 8 for up to 3,000 rows or a small noise variance.
 
-        The error of K by rounding has a norm of about eps √N times the mean variance.
+        The rounding error of K has a norm of about eps √N times the mean variance, which must be small beside the noise.
         """
         if self.dtype is not None or itemsize == 8:
             return np.dtype(self.dtype or "float64").itemsize
@@ -73,7 +73,7 @@ class Cholesky(AbstractDirectSolver):
         return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else 4
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """The matrix itself, in which nothing is uncertain, and columns, blocks and rows."""
+        """Bytes of the matrix itself, without margin, and of columns, blocks and rows."""
         return itemsize * n_rows**2 + solve_bytes(
             n_rows, n_columns, n_inputs, itemsize,
             n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,
@@ -81,7 +81,7 @@ class Cholesky(AbstractDirectSolver):
 
 
 def factorisation_seconds(n_rows: int) -> float:
-    """Return the seconds of a factorisation in float64, extrapolated by N³ from one of 1,500 rows that is timed."""
+    """Return the seconds of a factorisation, extrapolated by N³ from 1,500 timed rows."""
     n = min(n_rows, TIMED_ROWS)
     A = np.eye(n)
     begun = time.perf_counter()
@@ -92,7 +92,7 @@ def factorisation_seconds(n_rows: int) -> float:
 def refined(
     factor: Factor, b: Any, product: Callable[[np.ndarray], np.ndarray], tolerance: Any, dtype: Any
 ) -> Solution:
-    """α from the factor, corrected with residuals b − Aα, of which `product` gives Aα, until they stop falling."""
+    """Return α from the factor, corrected with b − `product`(α) until residuals stop falling."""
     begun, b = time.perf_counter(), np.asarray(b, np.float64)
     norms = np.maximum(np.linalg.norm(b, axis=0), np.finfo(np.float32).tiny)
     value = factor.solve(b).astype(np.float64)
@@ -116,14 +116,14 @@ def refined(
 
 
 def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:
-    """A on and right of its diagonal."""
+    """Return A on and right of its diagonal."""
     A = dense.upper(operator.kernel, np.asarray(operator.inputs), dtype)
     A[np.diag_indices(operator.size)] += np.asarray(operator.noise, dtype)[: operator.size]
     return A
 
 
 def _product_of(operator: KernelOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Aα with α rounded to the operator's dtype; of one column on the host, from entries of K in `dtype`."""
+    """Return Aα with α rounded to the operator's dtype; one column on the host in `dtype`."""
     if value.shape[1] == 1 and operator.mesh is None and operator.inputs is not None:
         X, v = np.asarray(operator.inputs), value[:, 0].astype(operator.dtype).astype(np.float64)
         noise = np.asarray(operator.noise, np.float64)[: operator.size]

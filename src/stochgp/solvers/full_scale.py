@@ -1,4 +1,4 @@
-"""A preconditioner for both scales of a kernel: low rank for what is smooth, neighbours for the rest."""
+"""A preconditioner for both scales of a kernel: low rank and nearest neighbours."""
 
 from functools import partial
 from typing import Any
@@ -20,20 +20,20 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
 from stochgp.parameters import cast
 
-BLOCK = 256  # rows of one program
-TOGETHER = 64  # rows of F
-ROUNDING = 32.0  # a conditional variance below so many eps of k(x, x) is rounding
+BLOCK = 256  # rows in one compiled program
+TOGETHER = 64  # rows of F at a time
+ROUNDING = 32.0  # a conditional variance below this many eps of k(x, x) is rounding
 
 
 class LowRankPlusNeighbours(eqx.Module):
-    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with S⁻¹ ≈ K − FᵀF + Σ by Vecchia's approximation:
+    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with Vecchia's S⁻¹ ≈ K − FᵀF + Σ.
 
-    row i of B has the regression of its value on those of m rows before it in a random order, V_i the variance that is left. So
+    Row i of B has the regression coefficients on m rows before it in a random order, and V_i is the residual variance. Then
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
-    A full-scale approximation (Sang and Huang, 2012), whose low rank takes the large eigenvalues and whose neighbours take the small ones;
-    as a preconditioner: Gyger, Furrer and Sigrist (2024). In exact arithmetic P is positive definite for every B and V > 0.
+    This is a full-scale approximation (Sang and Huang, 2012): low rank takes the large eigenvalues, neighbours the small ones.
+    Gyger, Furrer and Sigrist (2024) use it as a preconditioner. In exact arithmetic P is positive definite for every B and V > 0.
     """
 
     W: Float[Array, "R P"]
@@ -42,7 +42,7 @@ class LowRankPlusNeighbours(eqx.Module):
     root: Float[Array, " P"]  # V^(−½)
 
     def solve(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-        """P⁻¹V."""
+        """Return P⁻¹V."""
         half = self._times_G(V)
         return self._times_G_transposed(half - matmul(self.W.T, matmul(self.W, half)))
 
@@ -70,7 +70,10 @@ def low_rank_plus_neighbours(
     seed: tuple[int, ...],
     damping: float = 0.0,
 ) -> LowRankPlusNeighbours:
-    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order, `damping` is added to Σ. F is overwritten."""
+    """Build P for FᵀF ≈ K, with K − FᵀF positive semi-definite; overwrites F.
+
+    It is computed in float64 on the host. `seed` draws the order, `damping` is added to Σ.
+    """
     N, P = operator.size, operator.padded
     kernel = cast(operator.kernel, jnp.float64)
     X = np.asarray(operator.inputs, np.float64)
@@ -79,7 +82,7 @@ def low_rank_plus_neighbours(
     near[order] = earlier_rows(kernel, X, order, np.arange(N), n_neighbours)
     noise = np.asarray(operator.noise, np.float64) + damping
     B, V = _regressions(operator, kernel, X, F, near, noise)
-    near = np.maximum(near, 0)  # where there is none, B is 0
+    near = np.maximum(near, 0)  # B is 0 at missing neighbours
     across = scipy.sparse.csr_array((B.ravel(), near.ravel(), np.arange(N + 1) * n_neighbours), (N, N))
     root = 1 / np.sqrt(V)
     W = F
@@ -108,7 +111,7 @@ def _regressions(
     near: Int32[np.ndarray, "N m"],
     noise: Float[np.ndarray, " P"],
 ) -> tuple[Float[np.ndarray, "N m"], Float[np.ndarray, " N"]]:
-    """(B, V) of every row, in blocks of BLOCK; the last is filled up."""
+    """Return B and V of every row, in blocks of BLOCK; the last block is padded."""
     N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
     rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
     found = []
@@ -136,7 +139,7 @@ def _of_row(
     noise: Float[Array, " n"],
     there: Bool[Array, " m"],
 ) -> tuple[Float[Array, " m"], Float[Array, ""]]:
-    """(b, V) of the last row given the others that are there; given none where they have no covariance matrix."""
+    """Return b and V of the last row given the present others, or none without a factor."""
     left = kernel.matrix(X, X) - matmul(F, F.T).astype(X.dtype)
     floor = rounding * kernel.diag(X)
     across = jnp.where(there, left[:-1, -1], 0)
@@ -144,6 +147,6 @@ def _of_row(
     A = pairs + jnp.diag(jnp.where(there, noise[:-1] + floor[:-1], 1))
     L, _ = safe_cholesky(A)
     b = solve_triangular(L, solve_triangular(L, across, lower=True), lower=True, trans=1)
-    # Rounding of FᵀF above the noise may leave A without a factor.
+    # A may have no factor if the rounding of FᵀF exceeds the noise.
     b = jnp.where(jnp.all(jnp.isfinite(b)), b, 0)
     return b, jnp.maximum(left[-1, -1] - across @ b, floor[-1]) + noise[-1]

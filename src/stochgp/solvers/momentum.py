@@ -1,16 +1,14 @@
-"""Momentum, and averages of iterates, whose steps touch only the rows of their batch.
+"""Momentum, and averages of iterates, with steps that change only the rows of their batch.
 
 Momentum methods move every coordinate at every step, although a stochastic gradient has only B rows. Their iterates are linear in two
-sequences of which one changes only in the batch's rows and the other, apart from that, only decays:
-
+sequences. One changes only in the batch's rows; the other also decays:
     u ← u − a E δ,   d ← ρ d − c E δ,   look-ahead z = u − κ d,   iterate α = u − λ d,   E δ: δ [B, S] put into its rows.
 
-The average ᾱ ← rα + (1 − r)ᾱ is of the same kind: ᾱ = u − λ p d − e with p = rρ / (ρ + r − 1) and
-
+The average ᾱ ← rα + (1 − r)ᾱ is similar: ᾱ = u − λ p d − e with p = rρ / (ρ + r − 1) and
     e ← (1 − r)(e + Δu − λ p Δd / ρ),
 
-where Δu = −a E δ and Δd = −c E δ. d and e are kept as scale · array, so that decaying costs one number; `regrouped` multiplies out
-before a scale leaves float32. So a step costs O(B S) beside its kernel rows, not O(N S).
+where Δu = −a E δ and Δd = −c E δ. d and e are stored as scale · array, so that decay costs one number; `regrouped` multiplies the
+scale into the array before it leaves float32. A step costs O(B S) beside its kernel rows, not O(N S).
 """
 
 import abc
@@ -28,14 +26,14 @@ from stochgp.solvers.base import AbstractIterativeSolver, Arranged
 
 SMALLEST_SCALE = 1e-4
 SHORTEST_HORIZON = 0.75  # epochs
-FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
+FIRST_STAGE = 3  # epochs; each stage ends at twice the epochs of the one before
 SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step
-MOST_OF_A_GROUP = 64  # steps
-APART = 0.01  # least relative distance of r from 1 − ρ, where the two decays would be one
+MOST_OF_A_GROUP = 64  # in steps
+APART = 0.01  # least relative distance of r from 1 − ρ, where the two decays would be equal
 
 
 class Coefficients(NamedTuple):
-    """ρ, κ, a, c, λ, r as above; r = 1 is no average."""
+    """The coefficients ρ, κ, a, c, λ, r of the module; r = 1 means no average."""
 
     rho: Float[Array, ""]
     kappa: Float[Array, ""]
@@ -46,7 +44,7 @@ class Coefficients(NamedTuple):
 
 
 class Moving(eqx.Module):
-    """A point that moves with momentum, and the average of where it was."""
+    """A point that moves with momentum, and the average of its past."""
 
     u: Float[Array, "P S"]
     D: Float[Array, "P S"]  # d = d_scale D
@@ -57,9 +55,9 @@ class Moving(eqx.Module):
 
 
 def nesterov(rho: float, step_size: float, averaging: float, dtype: DTypeLike) -> Coefficients:
-    """v ← ρv − β E g, α ← α + v, gradient at α + ρv (Lin et al. 2024, Algorithm 1): u = α + ρ/(1 − ρ) v, d = v.
+    """Nesterov's momentum (Lin et al. 2024, Algorithm 1): v ← ρv − β E g, α ← α + v.
 
-    r is moved by 1 % where it is within 1 % of 1 − ρ.
+    The gradient is at α + ρv; u = α + ρ/(1 − ρ) v and d = v. r is moved by 1 % if it is within 1 % of 1 − ρ.
     """
     if averaging < 1 and abs(rho + averaging - 1) < APART * averaging:
         averaging *= 1 + APART
@@ -75,10 +73,10 @@ def accelerated(horizon: float, n_blocks: int, dtype: DTypeLike) -> Coefficients
     It has three sequences w, v, z with
 
         w = z − E δ,   v ← β v + (1 − β) z − γ E δ,   z ← a v + (1 − a) w,
-        β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²),
+        β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²).
 
-    of which u = (aβ v + (1 − β) z) / (aβ + 1 − β) and d = v − z are the two sequences above. What happened `horizon` epochs ago is
-    forgotten; z is averaged over as many. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
+    The two sequences of this module are u = (aβ v + (1 − β) z) / (aβ + 1 − β) and d = v − z. The momentum forgets, and z is averaged, over
+    `horizon` epochs. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
     """
     if n_blocks == 1 or horizon < SHORTEST_HORIZON:
         return _coefficients(1.0, 0.0, 1.0, 0.0, 0.0, 1 / n_blocks, dtype)
@@ -92,23 +90,23 @@ def accelerated(horizon: float, n_blocks: int, dtype: DTypeLike) -> Coefficients
 
 
 def horizon(epoch: int) -> float:
-    """Of the momentum, in epochs: 1 at first, then a third of the epochs at which the stage began, each twice the one before."""
+    """The horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
     return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
 
 
 def at_rest(start: Float[Array, "P S"], coefficients: Coefficients, *, average: bool) -> Moving:
-    """At `start`, without velocity, which is also the average."""
+    """Return the state at `start` without velocity, which is also the average."""
     nothing, one = jnp.zeros_like(start), jnp.ones((), start.dtype)
     return Moving(start, nothing, nothing if average else None, one, one, coefficients)
 
 
 def ahead(moving: Moving, u: Float[Array, "T S"], D: Float[Array, "T S"]) -> Float[Array, "T S"]:
-    """z in some rows, given u and D there."""
+    """Return z in some rows, given u and D there."""
     return u - moving.coefficients.kappa * moving.d_scale * D
 
 
 def pushed(moving: Moving, add: Callable[[Array, Array], Array]) -> Moving:
-    """After one step; add(array, factor) is the array with factor · δ added into the batch's rows."""
+    """Return the state after one step; add(array, factor) adds factor · δ to the batch's rows."""
     rho, _, along, across, lag, r = moving.coefficients
     d_scale, e_scale = rho * moving.d_scale, moving.e_scale
     u, D, E = add(moving.u, -along), add(moving.D, -across / d_scale), moving.E
@@ -120,7 +118,7 @@ def pushed(moving: Moving, add: Callable[[Array, Array], Array]) -> Moving:
 
 
 def where_it_is(moving: Moving) -> Float[Array, "P S"]:
-    """The average, or the iterate where there is none."""
+    """Return the average, or the iterate if there is no average."""
     lag = moving.coefficients.lag * moving.d_scale
     if moving.E is None:
         return moving.u - lag * moving.D
@@ -128,14 +126,14 @@ def where_it_is(moving: Moving) -> Float[Array, "P S"]:
 
 
 def regrouped(moving: Moving) -> Moving:
-    """The same with scales of 1."""
+    """Return the same state with scales of 1."""
     one = jnp.ones_like(moving.d_scale)
     E = None if moving.E is None else moving.e_scale * moving.E
     return Moving(moving.u, moving.d_scale * moving.D, E, one, one, moving.coefficients)
 
 
 def with_coefficients(moving: Moving, coefficients: Coefficients) -> Moving:
-    """Goes on from the same look-ahead point, velocity and average."""
+    """Continue from the same look-ahead point, velocity and average."""
     z, d, average = ahead(moving, moving.u, moving.D), moving.d_scale * moving.D, where_it_is(moving)
     u, one = z + coefficients.kappa * d, jnp.ones_like(moving.d_scale)
     E = None
@@ -145,7 +143,6 @@ def with_coefficients(moving: Moving, coefficients: Coefficients) -> Moving:
 
 
 def _share_of_velocity(coefficients: Coefficients) -> Float[Array, ""]:
-    """p."""
     rho, r = coefficients.rho, coefficients.averaging
     return r * rho / (rho + r - 1)
 
@@ -158,29 +155,29 @@ def _coefficients(*values: object) -> Coefficients:
 def error_ahead(
     operator: KernelOperator, b: Float[Array, "P S"], moving: Moving, rows: Int[Array, " B"]
 ) -> Float[Array, "B S"]:
-    """(A z − b) in any rows, z the look-ahead point."""
+    """Return A z − b in any rows, z the look-ahead point."""
     z = ahead(moving, *operator.pick((moving.u, moving.D), rows))
     noise, wanted = operator.pick((operator.noise, b), rows)
     Kz = operator.rows_times(rows, (moving.u, moving.D), lambda part: ahead(moving, *part))
     return Kz + noise[:, None] * z - wanted
 
 
-_continued = eqx.filter_jit(with_coefficients)  # one compilation instead of one for each operation
+_continued = eqx.filter_jit(with_coefficients)  # compiles once, not once per operation
 
 
 class AbstractMovingSolver(AbstractIterativeSolver):
-    """A solver whose state is `Moving`: a leaf says its steps and the coefficients of its momentum."""
+    """A solver with state `Moving`; a subclass defines its steps and momentum coefficients."""
 
     @abc.abstractmethod
     def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
-        """For this epoch of a run that has diverged so often."""
+        """The coefficients for this epoch of a run after `n_failures` divergences."""
 
     def _decays(self) -> tuple[float, ...]:
-        """By how much scales fall in one step."""
+        """The factors of the scales in one step."""
         return (SLOWEST_DECAY,)
 
     def _averages(self, n_steps: int) -> bool:
-        """Whether iterates are averaged, of so many steps an epoch; a step of all rows is exact."""
+        """Return True if iterates are averaged; steps with all rows are exact and need no average."""
         return n_steps > 1
 
     def init(
@@ -199,7 +196,7 @@ class AbstractMovingSolver(AbstractIterativeSolver):
 
     @property
     def steps_per_group(self) -> int:
-        """As many as keep decaying scales above 1e-4."""
+        """The number of steps that keeps decaying scales above 1e-4."""
         fastest = min((rate for rate in self._decays() if 0 < rate < 1), default=0.99)
         return max(1, min(MOST_OF_A_GROUP, int(math.log(SMALLEST_SCALE) / math.log(fastest))))
 

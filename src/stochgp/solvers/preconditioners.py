@@ -1,4 +1,4 @@
-"""Low-rank approximations of K, and the inverse and determinant of one plus a diagonal."""
+"""Low-rank approximations of K, and the inverse of one plus a diagonal."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 
 PROPOSED = 128  # rows that random pivoting proposes at a time
-ROUNDING = 32.0  # a remaining diagonal below so many eps of K's is rounding
+ROUNDING = 32.0  # a remaining diagonal below this many eps of K's is rounding
 
 
 class PartialCholesky(NamedTuple):
-    """K ≈ FᵀF, exact in the rows and columns of the pivots; K − FᵀF is positive semi-definite. In the memory of the host."""
+    """K ≈ FᵀF, exact in the pivots' rows and columns, in host memory; K − FᵀF is PSD."""
 
     F: Float[np.ndarray, "R N"]
     pivots: Int[np.ndarray, " R"]
@@ -26,12 +26,12 @@ class PartialCholesky(NamedTuple):
 
 
 class LowRankPlusDiagonal(eqx.Module):
-    """P = FᵀF + D, D diagonal and positive, as
+    """P = FᵀF + D with a positive diagonal D, stored for its inverse:
 
         P⁻¹ = D^(−½) (I − WᵀW) D^(−½),   W = L⁻¹ F D^(−½),   L Lᵀ = I + F D⁻¹ Fᵀ,
 
-    An eigenvalue of WᵀW is λ/(λ + 1), λ one of D^(−½)FᵀFD^(−½): in float64 P⁻¹ stays positive definite
-    up to λ = 10¹⁴, in float32 up to 10⁵.
+    An eigenvalue of WᵀW is λ/(λ + 1), λ an eigenvalue of D^(−½)FᵀFD^(−½). P⁻¹ stays positive definite
+    up to λ = 10¹⁴ in float64, and up to 10⁵ in float32.
     """
 
     W: Float[Array, "R N"]
@@ -41,7 +41,7 @@ class LowRankPlusDiagonal(eqx.Module):
     def of(
         cls, F: Float[np.ndarray, "R N"], diagonal: Float[np.ndarray, " N"], dtype: DTypeLike
     ) -> "LowRankPlusDiagonal":
-        """FᵀF + diag(diagonal). All is computed in float64 by LAPACK on the host; `dtype` is that of what `solve` takes."""
+        """Return FᵀF + diag(diagonal), computed in float64 on the host, for `solve` in `dtype`."""
         root = 1 / np.sqrt(diagonal)
         W = np.multiply(F, root)
         if len(F):
@@ -51,17 +51,17 @@ class LowRankPlusDiagonal(eqx.Module):
         return cls(*(jnp.asarray(part, dtype) for part in (W, root)))
 
     def solve(self, V: Float[Array, "N S"]) -> Float[Array, "N S"]:
-        """P⁻¹V."""
+        """Return P⁻¹V."""
         half = self.root[:, None] * V
         return self.root[:, None] * (half - matmul(self.W.T, matmul(self.W, half)))
 
 
 def partial_cholesky(operator: KernelOperator, rank: int, *, key: PRNGKeyArray) -> PartialCholesky:
-    """A Cholesky factorisation of K stopped after `rank` pivots, or before where nothing but rounding is left.
+    """Factorise K by Cholesky up to `rank` pivots, or until only rounding is left.
 
-    Takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
-    diagonal of what is left, K − FᵀF (RPCholesky: Chen, Epperly, Tropp and Webber, 2022), many at a time and then thinned so that their
-    distribution is that of drawing one after the other (Epperly, Tropp and Webber, 2024).
+    It takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
+    diagonal of K − FᵀF (RPCholesky: Chen, Epperly, Tropp and Webber, 2022). Many are drawn at a time and then thinned to the
+    distribution of sequential draws (Epperly, Tropp and Webber, 2024).
 
     Raises ValueError for a rank that is not between 1 and N.
     """
@@ -100,9 +100,9 @@ def partial_cholesky(operator: KernelOperator, rank: int, *, key: PRNGKeyArray) 
 def _thinned(
     H: Float[np.ndarray, "C C"], thresholds: Float[np.ndarray, " C"], floor: Float[np.ndarray, " C"]
 ) -> tuple[Float[np.ndarray, "K K"], Int[np.ndarray, " K"]]:
-    """Keeps, in turn, each i of which what is left of H_ii, given those kept before, is above its threshold's share of H_ii and the floor.
+    """Keep each i, in turn, with enough of H_ii left given the rows kept before.
 
-    Returns L with H = LLᵀ among the kept rows, and which they are.
+    The rest must exceed its threshold's share of H_ii and the floor. Returns L with H = LLᵀ among the kept rows, and their indices.
     """
     H = (H + H.T) / 2
     L, kept = np.zeros((0, len(H))), []
@@ -115,7 +115,7 @@ def _thinned(
 
 
 def _n_sound(new: Float[np.ndarray, "K N"], most: Float[np.ndarray, " N"]) -> int:
-    """How many of these rows of F come before the first that takes more from a diagonal entry than there is: beyond it F is the rounding of the columns, amplified."""
+    """The number of leading rows of F that take no more from a diagonal entry than it has."""
     is_sound = np.all(np.cumsum(np.square(new), axis=0) <= most, axis=1)
     return len(new) if is_sound.all() else int(np.argmin(is_sound))
 
@@ -127,5 +127,5 @@ def _columns(operator: KernelOperator, rows: Int[Array, " C"]) -> Float[Array, "
 
 @eqx.filter_jit
 def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
-    """That of K."""
+    """Return the diagonal of K."""
     return operator.diagonal() - operator.noise[: operator.size]

@@ -30,28 +30,28 @@ from stochgp.solvers.momentum import (
 )
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
-DAMPING = 8.0  # of the blocks, times the rounding error of products
-SMALLER = 0.3  # factor on a given step size that diverged
+DAMPING = 8.0  # of the blocks, in rounding errors of products
+SMALLER = 0.3  # factor for a given step size that diverged
 # [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
 ARRAYS = 14
 COMPILED_BYTES = 130_000_000  # left behind by compiling a solve and its predictions
-WIDE_BLOCKS = 8  # float64 blocks [B, B] while one of them is factorised
+WIDE_BLOCKS = 8  # float64 blocks [B, B] while a block is factorised
 
 
 class SDD(AbstractMovingSolver):
     """Stochastic dual descent for A α = b, A = K + Σ: each step needs B rows of A.
 
-    With `step_size` None (the default), which has nothing to tune: the rows are divided once into random blocks I of `batch_size`, and a
+    The default, `step_size` = None, has no parameter to tune. The rows are divided once into random blocks I of `batch_size`, and a
     step moves the coordinates of one of them by
 
-        δ = (A_II)⁻¹ (A_I z − b_I)
+        δ = (A_II)⁻¹ (A_I z − b_I),
 
-    the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the block, so that without momentum the objective falls at every step
-    whatever the kernel, the noise or the data. Momentum is that of accelerated block descent (`momentum.accelerated`) with a horizon
-    that grows with the epochs, about a third of them, over which the iterates are averaged. Where rᵀA⁻¹r, as the blocks see it, grows,
-    the run goes back to where it was smallest, and on with half the horizon; below an epoch that is descent without momentum.
+    the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the block. Without momentum the objective thus falls at every step, for
+    any kernel, noise or data. Momentum follows accelerated block descent (`momentum.accelerated`). Its horizon grows to about a third of the
+    epochs, over which the iterates are averaged. If the blocks' estimate of rᵀA⁻¹r grows, the run returns to the smallest value and halves
+    the horizon; a horizon below an epoch means descent without momentum.
 
-    With a `step_size` β the rule of Lin et al. (2024), Algorithm 1: rows I drawn uniformly with replacement, duplicates add up,
+    A `step_size` β uses the rule of Lin et al. (2024), Algorithm 1. With rows I drawn uniformly with replacement, and duplicates added up,
 
         g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ,
 
@@ -64,11 +64,11 @@ class SDD(AbstractMovingSolver):
     batch_size : int
         B.
     step_size : float or None
-        β; the papers quote βN (50 for most UCI sets). None = exact steps by blocks.
+        β; the papers give βN (50 for most UCI sets). None = exact block steps.
     momentum : float
-        ρ in [0, 1), of a run with a `step_size`.
+        ρ in [0, 1), for a run with a `step_size`.
     averaging : float
-        r in (0, 1], of a run with a `step_size`; 1 = no average.
+        r in (0, 1], for a run with a `step_size`; 1 = no average.
     check_every : int
         Epochs between measurements of the residual on all rows.
     """
@@ -90,7 +90,7 @@ class SDD(AbstractMovingSolver):
         return self.step_size is None
 
     def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
+        """For blocks: shuffle the rows and compute the blocks' inverse factors [blocks, B, B]."""
         if not self.by_blocks:
             return Arranged(operator.keeping(), None, None, 0.0)
         order = np.random.default_rng(words_of(key)).permutation(operator.size)
@@ -99,7 +99,7 @@ class SDD(AbstractMovingSolver):
         return Arranged(operator, order, factors, jitter)
 
     def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
-        """Blocks with ten times the damping for every divergence without momentum, which only rounding can have caused."""
+        """Return blocks with ten times the damping for every divergence without momentum."""
         without = n_failures - max(0, math.floor(math.log2(horizon(epoch) / SHORTEST_HORIZON)) + 1)
         if not self.by_blocks or without < 1:
             return arranged
@@ -107,7 +107,7 @@ class SDD(AbstractMovingSolver):
         return Arranged(arranged.operator, arranged.order, factors, jitter)
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """States, rows in two orders, and the inverse factor of every block."""
+        """Bytes of the states, rows in two orders, and the inverse factor of every block."""
         B, more = min(self.batch_size, n_rows), itemsize * n_rows * (n_inputs + 2)
         if self.by_blocks:
             more += (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
@@ -118,8 +118,8 @@ class SDD(AbstractMovingSolver):
 
     @property
     def measured_share(self) -> float:
-        """0.74 to 0.83 on pol and keggdirected, for blocks of 512 and 2,048 rows, from the third epoch on."""
-        return 0.8 if self.by_blocks else 1.0
+        """The measured ratio for blocks, from the third epoch on."""
+        return 0.8 if self.by_blocks else 1.0  # 0.74 to 0.83 on pol and keggdirected
 
     def steps_per_epoch(self, size: int) -> int:
         return -(-size // self.batch_size)
@@ -131,7 +131,7 @@ class SDD(AbstractMovingSolver):
         return n_steps > 1 if self.by_blocks else self.averaging < 1
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
-        """By blocks: where each block starts, every block once an epoch; else B independent rows for every step."""
+        """The starts of the blocks, each once an epoch; with a step size, B independent rows."""
         if not self.by_blocks:
             steps = range(first, first + n_steps)
             draws = [np.random.default_rng((*seed, i)).integers(0, size, self.batch_size) for i in steps]
@@ -152,7 +152,7 @@ class SDD(AbstractMovingSolver):
     def _block_step(
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, start: Int[Array, ""]
     ) -> tuple[Moving, StepInfo]:
-        """By δ_I = A_II⁻¹ ((Az)_I − b_I) of the block I that begins at `start`, z the point `ahead`: A_II⁻¹ = HᵀH, H the block's inverse factor."""
+        """Take the step δ_I = A_II⁻¹ ((Az)_I − b_I) on the block I from `start`, A_II⁻¹ = HᵀH."""
         operator = arranged.operator
         B = min(self.batch_size, operator.size)
         z = ahead(state, *operator.slice((state.u, state.D), start, B))
@@ -185,7 +185,7 @@ class SDD(AbstractMovingSolver):
 
 
 def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
-    """Where the blocks of B rows start; the last one overlaps the one before unless B divides the rows."""
+    """The starts of blocks of B rows; the last overlaps the one before if B does not divide N."""
     B = min(batch_size, size)
     return np.minimum(np.arange(-(-size // B)) * B, size - B).astype(np.int32)
 
@@ -198,11 +198,11 @@ def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOpera
 def _factorise(
     operator: KernelOperator, batch_size: int, damping: float
 ) -> tuple[Float[Array, "blocks B B"], float]:
-    """(L⁻¹ with A_II + damped·I + jitter·I = LLᵀ for every block, the largest jitter), computed in float64 by LAPACK on the host.
+    """Return the inverse factor L⁻¹ of every block, and the largest jitter.
 
-    Products with K carry rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step
-    from amplifying them where the noise is smaller; it remains a descent step, and the solution the same. Compiling the factorisation
-    would take more time than it takes, and more memory than the blocks.
+    A_II + damped·I + jitter·I = LLᵀ. LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products
+    with K have rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them if the noise
+    is smaller. The step remains a descent step, with the same solution.
     """
     starts, n_rows = block_starts(operator.size, batch_size), min(batch_size, operator.size)
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
@@ -219,7 +219,7 @@ def _factorise(
 
 
 def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B"], float]:
-    """(L⁻¹, jitter) with A + jitter·I = LLᵀ for the first of `JITTERS` times the mean diagonal that works; NaN if none does."""
+    """Return L⁻¹ and the jitter, A + jitter·I = LLᵀ for the first working jitter; else NaN."""
     potrf, trtri = scipy.linalg.get_lapack_funcs(("potrf", "trtri"), (A,))
     for share in JITTERS:
         jitter = share * float(A.diagonal().mean())

@@ -17,27 +17,26 @@ PROBES, POWERS = (
     8,
     6,
 )  # random columns, and products with each, from which the largest eigenvalue of K is estimated
-SHARE = 0.5  # of the largest stable step size, where it is chosen
-SMALLER = 0.3  # factor on a step size that diverged
+SHARE = 0.5  # of the largest stable step size, as the default
+SMALLER = 0.3  # factor for a step size that diverged
 ARRAYS = 20  # [P, C]
 
 
-# What one step takes, or, with an axis K in front, many: (indices of rows, the seed of the features).
+# Data of one step, or of many with an axis K in front: indices of rows, and the seed of the features.
 SGDBatch = tuple[Int32[Any, "*K B"], UInt32[Any, "*K"]]
 
 
 class SGD(AbstractIterativeSolver):
-    """Stochastic gradient descent for A α = b, A = K + Σ, on the primal objective ½ (b − Kα)ᵀWΣ̄(b − Kα) + (σ̄²/2) αᵀKα, WΣ̄ = σ̄²Σ⁻¹.
+    """Stochastic gradient descent for A α = b, A = K + Σ, on the primal objective.
 
-    The baseline of Lin et al. (2023, 2024), σ̄² the mean noise variance, for one noise variance W = I:
+    The objective is ½ (b − Kα)ᵀWΣ̄(b − Kα) + (σ̄²/2) αᵀKα, WΣ̄ = σ̄²Σ⁻¹, with σ̄² the mean noise variance. It is the baseline of Lin et al.
+    (2023, 2024), who have one noise variance, W = I:
 
         g = (N/B) Σ_{i∈I} k_i w_i (k_iᵀz − b_i) + σ̄² Σ_{j≤m} φ_j φ_jᵀ z,   z = α + ρv,   w_i = σ̄²/σ_i²
         v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ
 
-    with rows I drawn uniformly with replacement and m random features φ of the kernel, drawn anew at every step. Its noise does not vanish at
-    the solution, and its conditioning is that of K(K + Σ): prefer `SDD`.
-
-    Raises TypeError for a kernel without random features.
+    with rows I drawn uniformly with replacement and m new random features φ of the kernel at every step. Its noise does not vanish at
+    the solution, and its conditioning is that of K(K + Σ): prefer `SDD`. Raises TypeError for a kernel without random features.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class SGD(AbstractIterativeSolver):
     batch_size : int
         B.
     step_size : float or None
-        β (the papers quote βN: 0.5 for most UCI sets, 0.1 for function samples); None = half of an estimate of what is stable.
+        β (the papers give βN: 0.5 for most UCI sets, 0.1 for function samples); None = half of an estimate of the stable limit.
     momentum : float
         ρ, in [0, 1).
     averaging : float or None
@@ -54,12 +53,12 @@ class SGD(AbstractIterativeSolver):
     n_features : int
         m.
     clip : float or None
-        g/N of a column is clipped to a norm of so many times the root mean square of the column's b; None = no clipping.
+        Bound on the norm of a column of g/N, as a multiple of the root mean square of the column's b; None = no clipping.
     check_every : int
         Epochs between measurements of the residual of ᾱ on all rows.
     """
 
-    patience: ClassVar[int | None] = None  # slow progress is no sign of exhausted precision here
+    patience: ClassVar[int | None] = None  # slow progress does not mean exhausted precision here
     epochs: int = 300
     batch_size: int = 512
     step_size: float | None = None
@@ -79,11 +78,11 @@ class SGD(AbstractIterativeSolver):
             raise ValueError(f"clip is {self.clip}; it must be positive, or None")
 
     def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """The step size; rows of K are kept as the operator allows."""
+        """Set the step size; rows of K are kept as the operator allows."""
         if operator.inputs is None:
             raise ValueError("SGD needs an operator that knows its inputs; this one was reordered")
         operator = operator.keeping()
-        _features(operator, self.n_features, key)  # refuses a kernel that has none
+        _features(operator, self.n_features, key)  # raises for a kernel without features
         step_size = self.step_size
         if step_size is None:
             step_size = SHARE * self.stable_step_size(operator.size, *scales(operator, key=key))
@@ -92,7 +91,7 @@ class SGD(AbstractIterativeSolver):
     def stable_step_size(
         self, size: int, largest: float, row: float, trace: float, noise: float, weight: float
     ) -> float:
-        """The largest β of a stable run by `scales`: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
+        """The largest stable β for `scales`, from mean dynamics and noise of rows and features:
 
         1/β = (1 + 2ρ)/(2 + 2ρ) λ₁(ŵλ₁ + σ̄²) + (N ŵ max‖k_i‖² / 2B + σ̄² tr(K)/m) / (1 − ρ),   ŵ = max w_i.
         """
@@ -121,7 +120,7 @@ class SGD(AbstractIterativeSolver):
         return 16
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> SGDBatch:
-        """B independent rows for every step, and a seed of its features."""
+        """Draw B independent rows for every step, and a seed for its features."""
         generators = [np.random.default_rng((*seed, step)) for step in range(first, first + n_steps)]
         rows = [generator.integers(0, size, self.batch_size, dtype=np.int32) for generator in generators]
         seeds = [generator.integers(0, 2**32, dtype=np.uint32) for generator in generators]
@@ -151,7 +150,7 @@ class SGD(AbstractIterativeSolver):
     def gradient(
         self, operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
     ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
-        """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
+        """Return g at z and Kz − b in the batch's rows, holding B rows of K and m features."""
         (rows, seed), noise = batch, jnp.mean(operator.noise[: operator.size])
         K = operator.matrix_rows(rows)  # [B, P]
         errors = matmul(K, z) - operator.pick(b, rows)
@@ -161,7 +160,7 @@ class SGD(AbstractIterativeSolver):
         return fit + noise * operator.features_times(features, z), errors
 
     def averaging_for(self, size: int) -> float:
-        """r."""
+        """Return r."""
         if self.averaging is not None:
             return self.averaging
         return min(1.0, 100 / (self.epochs * self.steps_per_epoch(size)))
@@ -173,7 +172,7 @@ class SGD(AbstractIterativeSolver):
         return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """States; rows of K, twice, and random features of all rows in each step."""
+        """Bytes of the states, rows of K, twice, and random features of all rows in each step."""
         B = self.batch_size
         more = itemsize * n_rows * (2 * B + 3 * self.n_features)
         return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
@@ -190,9 +189,9 @@ class SGDState(eqx.Module):
 
 
 def scales(operator: KernelOperator, *, key: PRNGKeyArray) -> tuple[float, ...]:
-    """λ₁ of K, estimated from below by a few per cent, max ‖k_i‖², estimated too, tr(K), σ̄² and max w_i, which limit the step size.
+    """Return λ₁ of K, max ‖k_i‖² (both estimated), tr(K), σ̄² and max w_i for the step size.
 
-    From products with random signs V: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁.
+    The estimates use products with random signs V: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁, which is a few per cent too low.
     """
     V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
     largest, rows, trace = _powers(operator, operator.pad(V))
@@ -216,7 +215,7 @@ def _powers(
 
 
 def _features(operator: KernelOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
-    """Random features of the operator's kernel, for its inputs."""
+    """Return random features of the operator's kernel at its inputs."""
     if operator.inputs is None:
         raise ValueError("features need an operator that knows its inputs")
     n_inputs = operator.inputs.shape[1]

@@ -1,4 +1,4 @@
-"""The one loop of all solvers: steps in compiled stretches, an evaluation of the host after every epoch."""
+"""The loop of all solvers: compiled stretches of steps, an evaluation after each epoch."""
 
 import itertools
 import time
@@ -28,11 +28,11 @@ from stochgp.solvers.base import (
 
 Report = Callable[[dict[str, float]], object]
 
-GROWN = 2.5  # a distance, estimated over an epoch, so many times the smallest one so far is a divergence
+GROWN = 2.5  # ratio of a distance, estimated over an epoch, to the smallest so far that means divergence
 MOST_FAILURES = 12
-STALLED = 0.99  # a measured residual above this share of the one before does not fall
-LEAST_SHARE = 0.5  # of a measured residual in the estimate of its epoch, that is believed
-APART = 1.1  # epochs between measurements that estimates cause, at least, as a multiple of those before
+STALLED = 0.99  # a measured residual above this share of the previous one has not fallen
+LEAST_SHARE = 0.5  # smallest believed ratio of a measured residual to the estimate of its epoch
+APART = 1.1  # minimum growth of the epochs between measurements that estimates cause
 
 
 def solve(
@@ -47,35 +47,35 @@ def solve(
     progress: Report | None = None,
     throw: bool = False,
 ) -> Solution:
-    """α with A α = b for every column of b.
+    """Return α with A α = b for every column of b.
 
-    Iterative solvers estimate the residual from the rows that they use. They measure it on all rows where the estimate is within the tolerance,
-    every `check_every` epochs, and at the end. Returned is, column by column, the measured point nearest to the solution: that of the lowest
+    Iterative solvers estimate the residual from the rows that they use. They measure it on all rows if the estimate is within the tolerance,
+    every `check_every` epochs, and at the end. They return, column by column, the measured point nearest to the solution: the one with the lowest
     dual objective ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives.
 
-    Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
+    Raises ValueError for mismatched shapes and for a tolerance that is not positive.
 
     Parameters
     ----------
     operator : KernelOperator
-        A = K + Σ, of N rows.
+        A = K + Σ, with N rows.
     b : array [N, S]
         Right-hand sides.
     solver : AbstractSolver
         Iterative or direct.
     key : JAX key
-        Of what is random in an iterative solver: its preparation and its batches.
+        Used for the preparation and the batches of an iterative solver.
     start : array [N, S] or None
-        Where an iterative solver begins, None = at 0; where it is within the tolerance already, nothing else is done.
+        The start of an iterative solver, None = 0; if it is within the tolerance, it is returned.
     tolerance : float or array [S]
-        Bounds ‖b − Aα‖ / ‖b‖ of each column: one number, or one per column.
+        Bound of ‖b − Aα‖ / ‖b‖: one number, or one per column.
     time_limit : float or None
-        Seconds, of an iterative solver. After the first epoch none is begun that is expected to end later, nor after a deadline around this call
+        Seconds for an iterative solver. After the first epoch, no epoch begins that is expected to end later, or after a deadline around this call
         (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned.
     progress : function or None
         Called with every entry of an iterative solver's history.
     throw : bool
-        Whether a run that does not reach the tolerance raises RuntimeError.
+        If True, raise RuntimeError if the run does not reach the tolerance.
     """
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
@@ -93,7 +93,7 @@ def solve(
 
 
 def _check(operator: KernelOperator, shape: tuple[int, ...], start: Any, tolerance: Any) -> None:
-    """Raises ValueError for what `solve` does not take; `shape` is that of b."""
+    """Raise ValueError for invalid arguments of `solve`; `shape` is the shape of b."""
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
         raise ValueError(
             f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
@@ -105,7 +105,7 @@ def _check(operator: KernelOperator, shape: tuple[int, ...], start: Any, toleran
 
 
 class _Run:
-    """One solve: the loop and its books. Everything numerical is pure and elsewhere."""
+    """One solve: the loop and its records. All numerical functions are pure."""
 
     def __init__(
         self,
@@ -140,7 +140,6 @@ class _Run:
             self._note(self.residuals, measured=True)
 
     def _prepare(self) -> None:
-        """All before the first step."""
         operator = self.arranged.operator
         self.arranged = self.solver.arrange(operator, key=self.arrange_key)
         if self.arranged.order is not None:
@@ -151,7 +150,7 @@ class _Run:
         self.good, self.left = self.state, None
 
     def go(self) -> Solution:
-        """Epoch after epoch until something ends it."""
+        """Run epochs until the run ends."""
         if self._within(self.residuals):
             return self._end(RESULTS.tolerance_reached)
         self._prepare()
@@ -175,7 +174,7 @@ class _Run:
         return self._end(result)
 
     def _epoch(self) -> tuple[Float[np.ndarray, " S"], float]:
-        """One epoch of steps; (the relative residuals that they met, averaged; how far they were from the solution)."""
+        """Run one epoch; return the averaged relative residuals and the distance to the solution."""
         solver, size = self.solver, self.arranged.operator.size
         self.state = solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
         per_epoch, group = solver.steps_per_epoch(size), solver.steps_per_group
@@ -193,7 +192,7 @@ class _Run:
         return estimate, self._distance(info)
 
     def _distance(self, info: StepInfo) -> float:
-        """√(rᵀA⁻¹r) as a share of the first epoch's, or the relative residual where the solver knows no better; of the worst column."""
+        """√(rᵀA⁻¹r) relative to the first epoch in the worst column, or the relative residual."""
         if info.energies is None:
             self.lowest = min(self.lowest, 1.0)
             distances = np.asarray(info.residual_squares, np.float64) / self.norms**2
@@ -204,13 +203,13 @@ class _Run:
         return float(np.sqrt(distances.max())) if np.all(np.isfinite(distances)) else np.inf
 
     def _promising(self, estimate: Float[np.ndarray, " S"]) -> bool:
-        """Whether the residual may well be within the tolerance."""
+        """Return True if the residual may be within the tolerance."""
         if self.solver.knows_residual:
             return self._within(estimate)
         return self.since >= self.not_before and self._within(self.share * estimate)
 
     def _check(self, estimate: Float[np.ndarray, " S"], is_due: bool) -> RESULTS | None:
-        """Measures the residual on all rows, keeps the better point, and says whether the run is over."""
+        """Measure the residual on all rows and keep the better point; return a result if over."""
         value = _value(self.solver, self.state)
         left = when_ready(_residual(self.arranged.operator, self.b, value))
         residuals = np.asarray(_norms(left), np.float64) / self.norms
@@ -230,12 +229,12 @@ class _Run:
         if guesses:
             self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
             self.not_before = APART * self.since + 1
-        if is_due or not guesses:  # few epochs more change little
+        if is_due or not guesses:  # a few more epochs change little
             self.checks.append(residuals)
         if self._stalled():
             return RESULTS.precision_reached
         self.state = self.solver.after_check(self.state)
-        # Distances so far were wrong by rounding: that what was measured is larger is no divergence.
+        # Distances so far were wrong by rounding: a larger measured one is no divergence.
         if not guesses:
             self.good, self.lowest = self.state, float(residuals.max())
         return None
@@ -248,7 +247,7 @@ class _Run:
         return all(after > STALLED * before for before, after in itertools.pairwise(worst))
 
     def _fall_back(self) -> RESULTS | None:
-        """Back to where the distance was smallest, without velocity, and on with a smaller step."""
+        """Return to the smallest distance, without velocity, and continue with a smaller step."""
         self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
         point = _value(self.solver, self.good)
         self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)
@@ -277,12 +276,12 @@ class _Run:
         )  # fmt: skip
 
     def _inward(self, V: Any) -> Array:
-        """In the arranged order, padded, in the operator's dtype."""
+        """Return V in the arranged order, padded, in the operator's dtype."""
         operator = self.arranged.operator
         return _inward(operator, jnp.asarray(V, operator.dtype), self.arranged.order)
 
     def _worst(self, residuals: np.ndarray) -> float:
-        """The largest residual as a multiple of its tolerance; inf where one is not a number."""
+        """The largest residual as a multiple of its tolerance; inf if one is not a number."""
         ratios = residuals / self.tolerance
         return float(ratios.max()) if np.all(np.isfinite(ratios)) else np.inf
 
@@ -307,7 +306,7 @@ class _Run:
 def _take_steps(
     solver: AbstractIterativeSolver, arranged: Arranged, b: Array, state: Any, batches: Any
 ) -> tuple[Any, StepInfo]:
-    """(the state after all groups of steps, the mean of what the steps say)."""
+    """Return the state after all groups of steps, and the mean of their infos."""
 
     def steps(state: Any, group: Any) -> tuple[Any, StepInfo]:
         state, infos = jax.lax.scan(lambda s, batch: solver.step(arranged, b, s, batch), state, group)
@@ -345,7 +344,7 @@ def _objective_sums(value: Array, b: Array, left: Array) -> Float[Array, " S"]:
 
 
 def _objectives(value: Array, b: Array, left: Array) -> Float[np.ndarray, " S"]:
-    """½ αᵀAα − αᵀb = −½ αᵀ(b + r) of each column, r = b − Aα; inf where it is not a number."""
+    """Return ½ αᵀAα − αᵀb = −½ αᵀ(b + r) of each column, r = b − Aα; inf if it is NaN."""
     found = np.asarray(_objective_sums(value, b, left), np.float64)
     return np.where(np.isfinite(found), found, np.inf)
 

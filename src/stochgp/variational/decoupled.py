@@ -1,4 +1,4 @@
-"""Decoupled Gaussian processes: inducing functions of their own for the mean and for the covariance (Cheng and Boots 2017)."""
+"""Decoupled GPs: inducing functions for the mean and others for the covariance."""
 
 from typing import Any
 
@@ -17,15 +17,16 @@ from stochgp.priors import spread_values
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
 from stochgp.variational.inducing import ROUNDINGS, AbstractApproximation, AbstractProcess
 
-ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
+ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: the rounding of an eigenvalue 0
 
 
 class Decoupled(AbstractApproximation):
-    """q(f) with functions α for its mean and β for its covariance (equations 7 and 8). With B = LLᵀ and H = I + LᵀK_βL,
+    """The process q(f) with functions α for its mean and β for its covariance.
 
+    Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
 
-    So q never has more variance than the prior. For missing functions a and the row and column of L count as 0. Build it with `of`.
+    So q never has more variance than the prior. For missing functions a and the row and column of L are 0. Build it with `of`.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Decoupled(AbstractApproximation):
     def of(
         cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
-        """The prior, with room for so many functions; `n_covariance` None: the same for both. With `spread` each has its own widths."""
+        """Return the prior with room for functions, shared if `n_covariance` is None."""
         alpha = no_functions(n_mean, n_inputs, spread=spread, dtype=dtype)
         P, beta = n_mean, None
         if n_covariance is not None:
@@ -65,29 +66,29 @@ class Decoupled(AbstractApproximation):
 
     @property
     def beta(self) -> InducingFunctions:
-        """β."""
+        """The covariance functions β."""
         return self.mean_functions if self.covariance_functions is None else self.covariance_functions
 
     @property
     def a(self) -> Float[Array, " M"]:
-        """a, 0 for missing functions."""
+        """The weights a, 0 for missing functions."""
         return jnp.where(self.mean_functions.mask, self.weights, 0)
 
     @property
     def L(self) -> Float[Array, "P P"]:
-        """L, 0 for missing functions."""
+        """The root L, 0 for missing functions."""
         mask = self.beta.mask
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
     def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
-        """With the rows as further functions, up to the capacity: a = 0, and `start` on the diagonal of L."""
+        """Return q with the rows as further functions, if there is room: a = 0, `start` on L_jj."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
         beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
         return Decoupled(self.mean_functions.grown(X), self.weights, beta, root)
 
     def process(self, kernel: Any) -> "DecoupledProcess":
-        """H has no eigenvalue below 1, so its factor exists. It is in float64 if x64 is enabled. O(P³ + P²D)."""
+        """Return q(f) for this kernel, O(P³ + P²D); H ⪰ I always has a factor."""
         kernel, wide = value_of(kernel), jax.dtypes.canonicalize_dtype(jnp.float64)
         beta, L = cast(self.beta, wide), self.L.astype(wide)
         K = beta.among(cast(kernel, wide), beta)
@@ -96,7 +97,7 @@ class Decoupled(AbstractApproximation):
 
 
 class DecoupledProcess(AbstractProcess):
-    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z."""
+    """The process q(f) at fixed kernel parameters, with E_x = C⁻¹Lᵀk_{β,x} and H = CCᵀ."""
 
     kernel: Any  # k, not frozen
     alpha: InducingFunctions  # α, of the mean
@@ -106,19 +107,19 @@ class DecoupledProcess(AbstractProcess):
     C: Float[Array, "P P"]  # lower, in the dtype of L
 
     def explained(self, X: Float[Array, "N D"]) -> Float[Array, "P N"]:
-        """E."""
+        """Return E."""
         across = self.beta.at(self.kernel, X).astype(self.L.dtype)
         return solve_triangular(self.C, matmul(across, self.L).T, lower=True)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N 1"], Float[Array, "N 1"]]:
-        """Variances are at most the prior's, and at least 4 eps of them."""
+        """Return moments; variances are at most the prior's, and at least 4 eps of them."""
         prior = self.kernel.diag(X)
         explained = jnp.sum(jnp.square(self.explained(X)), axis=0).astype(prior.dtype)
         least = ROUNDINGS * float(jnp.finfo(prior.dtype).eps) * jax.lax.stop_gradient(prior)
         return self.mean(X), jnp.maximum(prior - explained, least)[:, None]
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N 1"]:
-        """O(N M D)."""
+        """Return the mean in O(N M D)."""
         return self.alpha.combined(self.kernel, X, self.a)[:, None]
 
     def covariance_parts(
@@ -128,21 +129,21 @@ class DecoupledProcess(AbstractProcess):
         return K, self.explained(X).astype(K.dtype), jnp.zeros((1, 1, X.shape[0]), K.dtype)
 
     def divergence(self) -> Float[Array, ""]:
-        """½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹) (equation 9). O(M²D + P³)."""
+        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹), O(M²D + P³) (equation 9)."""
         return self.mean_divergence() + self.covariance_divergence()
 
     def mean_divergence(self) -> Float[Array, ""]:
-        """½ aᵀK_α a."""
+        """Return ½ aᵀK_α a."""
         columns = lambda some, a: self.alpha.product(self.kernel, self.a, some, a)
         return 0.5 * self.alpha.summed(columns, self.a)
 
     def covariance_divergence(self) -> Float[Array, ""]:
-        """½ log|H| − ½ (P − tr H⁻¹): the trace of (9) is that of (H − I)H⁻¹."""
+        """Return ½ log|H| − ½ (P − tr H⁻¹), since the trace in (9) equals tr (H − I)H⁻¹."""
         trace = self.C.shape[0] - jnp.sum(jnp.square(invert_lower(self.C)))
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
+        """Return k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
 
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
@@ -164,7 +165,7 @@ def _correction(
     weights: Float[Array, "P S"],
     X: Float[Array, "N D"],
 ) -> Float[Array, "N S"]:
-    """k_{X,α} a − k_{X,β} weights."""
+    """Return k_{X,α} a − k_{X,β} weights."""
     kernel, alpha, a, beta, weights = cast((kernel, alpha, a, beta, weights), X.dtype)
     return alpha.combined(kernel, X, a)[:, None] - matmul(beta.at(kernel, X), weights)
 
@@ -172,9 +173,9 @@ def _correction(
 def from_coupled(
     kernel: Any, points: Float[np.ndarray, "M D"], mean: Float[np.ndarray, " M"], covariance: Any
 ) -> Decoupled:
-    """The coupled q(f(z)) = N(m̃, S̃) of inducing points z as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹. In float64.
+    """Return the coupled q(f(z)) = N(m̃, S̃) as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹.
 
-    Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
+    It is computed in float64. Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
 
     Parameters
     ----------
@@ -195,14 +196,14 @@ def from_coupled(
 
 
 def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """(m̃, S̃) of the values at functions shared by mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
+    """Return m̃ = K a and S̃ = K − K(B⁻¹ + K)⁻¹K at the functions of a coupled process.
 
     Raises ValueError if the mean has functions of its own.
 
     Parameters
     ----------
     q, kernel : Decoupled, kernel
-        A coupled one, whose `covariance_functions` are None; k, which may be frozen.
+        A coupled process, with `covariance_functions` None; k, which may be frozen.
     """
     if q.covariance_functions is not None:
         raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")

@@ -1,4 +1,4 @@
-"""A mean from more points than the covariance has, in closed form: orthogonally decoupled inducing points for Gaussian noise."""
+"""Orthogonally decoupled inducing points: a mean with more points than the covariance."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,23 +16,23 @@ from stochgp.numerics.linalg import factorised
 from stochgp.numerics.precision import matmul
 from stochgp.variational.inducing import AbstractProcess, InducingProcess, centre_of, inducing_correction
 
-BLOCK = 2048  # rows whose k(x, G) is held at a time
+BLOCK = 2048  # rows of k(x, G) in memory at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
 
 
 class DecoupledMean(AbstractProcess):
-    """q(f) with the covariance of inducing points Z and a mean E f(x) = k(x, G)a from points G, those of Z and others.
+    """The process q(f) with the covariance of inducing points Z and a mean from points G ⊇ Z.
 
-    The mean is that of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
+    The mean is k(x, G)a: the mean of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
     Deisenroth 2018, arXiv 1809.08820). Its divergence from the prior has the term ½aᵀk(G, G)a; `NormalEquations` has the optimal a under Gaussian noise.
     """
 
-    base: InducingProcess  # of Z, with the covariance
+    base: InducingProcess  # the process of Z, with the covariance
     points: Float[Array, "P D"]  # G, in the units of the inputs
     weights: Float[Array, " P"]  # a
     noise: Float[
         Array, ""
-    ]  # σ² from left-out rows: the learned one includes the variance that Z does not explain
+    ]  # σ² from leave-one-out errors: the learned σ² includes the variance not explained by Z
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         kernel, centre = self.base.kernel, centre_of(self.points)
@@ -48,11 +48,11 @@ class DecoupledMean(AbstractProcess):
         return self.base.covariance_parts(X)
 
     def divergence(self) -> Float[Array, ""]:
-        """That of Z alone, as in the bound on the likelihood of all rows."""
+        """Return the divergence of Z alone, as in the bound on the likelihood of all rows."""
         return self.base.divergence()
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """That of Z with weights w, moved to this mean: k(X, G)a + k(X, Z)(w − L⁻ᵀm), k(X, Z)L⁻ᵀm the mean of Z."""
+        """Return k(X, G)a + k(X, Z)(w − L⁻ᵀm): the correction of Z, weights w, for this mean."""
         kernel, points, weights = self.base.correction(prior, n_samples, key=key).args
         own = matmul(self.base.inverse.T, self.base.gaussian_mean[0])
         more = jnp.repeat(self.weights[:, None], n_samples, axis=1)
@@ -62,28 +62,29 @@ class DecoupledMean(AbstractProcess):
     def left_out(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """As that of Z; `NormalEquations.without` returns the residuals of the mean from G."""
+        """Return the result of Z; `NormalEquations.without` has the residuals of this mean."""
         return self.base.left_out(X, y, precision)
 
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """A a = Σ_i ρ_i y_i k(G, x_i), A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), for any noise variance σ²; in float64, on the host.
+    """The equations A a = Σ_i ρ_i y_i k(G, x_i) of the mean, for any noise variance σ².
 
-    The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior. Made by `NormalEquations.of`.
+    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. a maximises −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. With G = all rows it gives the
+    mean of the exact posterior. Built by `NormalEquations.of`.
     """
 
     kernel: Any
     points: Float[np.ndarray, "P D"]  # G
-    among: Float[np.ndarray, "P P"]  # k(G, G) with 1e-8 of the mean of its diagonal on it
+    among: Float[np.ndarray, "P P"]  # k(G, G) plus 1e-8 of the mean of its diagonal
     gram: Float[np.ndarray, "P P"]  # Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it
     right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
-    factor: Any = None  # of A, and a: of `solved` ones
+    factor: Any = None  # of A; with a, set in solved equations
     weights: Any = None
 
     @classmethod
     def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Data]) -> "NormalEquations":
-        """One pass over the rows: O(N P²)."""
+        """Build the equations in one pass over the rows, O(N P²)."""
         P = len(points)
         gram, right = np.zeros((P, P)), np.zeros(P)
         (syrk,) = get_blas_funcs(("syrk",), (gram,))
@@ -98,14 +99,14 @@ class NormalEquations:
         return cls(kernel, points, among, gram, right)
 
     def solved(self, noise: float) -> "NormalEquations":
-        """With the factor of A and a for this σ²: O(P³)."""
+        """Return the equations with the factor of A and a for this σ², O(P³)."""
         factor = factorised(lambda: self.gram + noise * self.among)
         return replace(self, factor=factor, weights=factor.rest(factor.half(self.right[:, None]))[:, 0])
 
     def without(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
-        """y_i − the mean of solved equations at x_i of all other rows: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) per row."""
+        """Return leave-one-out residuals (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i))."""
         found = np.empty(len(y))
         for start in range(0, len(y), BLOCK):
             part = slice(start, start + BLOCK)

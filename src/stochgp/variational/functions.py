@@ -1,4 +1,4 @@
-"""Inducing functions ψ_j, the bases of decoupled processes, in arrays that grow without new shapes; and mirror ascent on the covariance of such a process."""
+"""Inducing functions of decoupled processes, in arrays of fixed shape; mirror ascent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +16,15 @@ from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
 
-TILE = 1024  # functions whose products exist at a time: of 256 to 4,096 the fastest on two cores
-COLUMNS = 16  # of a block of pairs of spread functions: each pair has its own width in every input
+TILE = 1024  # functions per tile of products: of 256 to 4,096 the fastest on two cores
+COLUMNS = 16  # columns per block of pairs of spread functions: each pair has its own width in every input
 
 
 class InducingFunctions(eqx.Module):
-    """At most M functions ψ_j, of which the first `used` are there; the others are missing until rows are added (`grown`).
+    """Up to M functions ψ_j, the first `used` present; `grown` adds rows as functions.
 
-    Plain ones, ψ_j = k(·, z_j), serve every kernel. With `log_scales` ln c they are those of the generalised SE-ARD kernel, for the RBF kernel
-    only (Cheng and Boots 2016; SVDGP's paper, 4): with widths ℓ_d c_d, c = 1 for data,
+    Plain functions ψ_j = k(·, z_j) work for every kernel. With `log_scales` ln c they are functions of the generalised SE-ARD kernel, for the RBF kernel
+    only (Cheng and Boots 2016; SVDGP's paper, 4). With widths ℓ_d c_d, c = 1 for data,
 
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
 
@@ -42,11 +42,11 @@ class InducingFunctions(eqx.Module):
 
     @property
     def mask(self) -> Array:
-        """Which of the M are there."""
+        """A mask of the functions that are present."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.used
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """ψ_j(x_i) for all rows and functions, missing ones included."""
+        """Return ψ_j(x_i) for all rows and functions, including missing ones."""
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
@@ -60,7 +60,7 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, X.dtype) * jnp.exp(height[None, :] - s)
 
     def among(self, kernel: Any, columns: "InducingFunctions") -> Float[Array, "M P"]:
-        """⟨ψ_i, ψ_j⟩ of these functions and others of their kind."""
+        """Return ⟨ψ_i, ψ_j⟩ between these and other functions."""
         kernel = value_of(kernel)
         if self.log_scales is None or columns.log_scales is None:
             return kernel.matrix(self.points, columns.points)
@@ -71,17 +71,17 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
 
     def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
-        """Σ_j a_j ψ_j(x_i): O(N M D), memory for N rows and a tile of functions, in derivatives too."""
+        """Return Σ_j a_j ψ_j(x_i) in O(N M D), with memory for N rows and a tile of functions."""
         return self.summed(lambda some, a: matmul(some.at(kernel, X), a), a)
 
     def product(
         self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        """Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, a tile of these functions and all of the others at a time."""
+        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, a tile of these and all other functions at a time."""
         return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
 
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
-        """Σ over tiles of the functions of `part(some of them, their a)`, which is 0 where a is."""
+        """Sum `part(functions, a)` over tiles of the functions; it must be 0 if a is."""
         M = self.capacity
         if M <= TILE:
             return part(self, a)
@@ -101,25 +101,25 @@ class InducingFunctions(eqx.Module):
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
     def chosen(self, indices: Int[Array, " P"]) -> "InducingFunctions":
-        """Some of them."""
+        """Return the selected functions."""
         scales = None if self.log_scales is None else self.log_scales[indices]
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """With the rows as further functions of width 1, up to M. The shapes stay."""
+        """Return the functions with the rows as further ones of width 1, up to M, in fixed shapes."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
-        """The indices of the next n functions; M and more without room."""
+        """Return the indices of the next n functions; M and more if there is no room."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own."""
+    """Return room for `capacity` functions of `n_inputs` inputs; `spread`: with own widths."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -128,7 +128,7 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """All functions at the rows of X, at width 1.
+    """Return functions at all rows of X, with width 1.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def functions_at(
 
 
 def as_rbf(kernel: Any) -> RBF:
-    """The kernel, if it is the RBF kernel. Raises ValueError for others."""
+    """Return the kernel if it is the RBF kernel. Raises ValueError for others."""
     kernel = value_of(kernel)
     if not isinstance(kernel, RBF):
         raise ValueError(
@@ -150,7 +150,7 @@ def as_rbf(kernel: Any) -> RBF:
 
 
 def _spread_pairs(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Float[Array, "M P"]:
-    """Π_d √(2cc'/(c² + c'²)) exp(−Σ_d (v_d − v'_d)²/(c² + c'²)), a few columns at a time, also in derivatives."""
+    """Return Π_d √(2cc'/(c² + c'²)) exp(−Σ_d (v_d − v'_d)²/(c² + c'²)), by blocks of columns."""
     (v, c), P = rows, columns[0].shape[0]
     n_blocks = -(-P // COLUMNS)
     padded = lambda x: jnp.pad(x, ((0, n_blocks * COLUMNS - P), (0, 0)), constant_values=1)
@@ -175,11 +175,11 @@ def mirror_covariance(
     gamma: Any,
     jitter: float,
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
-    """One step of mirror ascent: B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ with p_i = K⁻¹k(β, x_i). Returns (K, the columns p_i, the new root L).
+    """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i).
 
-    I + Ψ B Ψᵀ, the inverse covariance of q in the space of functions, moves towards the part of I + Σ w_i φ_i φ_iᵀ in the span of the functions. The root,
-    by QR of [√(1−γ) L, √(γ w_i) p_i], keeps B positive semi-definite. `jitter`, relative to k(x, x), is on the diagonal of K when it is inverted. In
-    float64 if x64 is enabled; rows of missing functions are 0. O(P³ + B P²).
+    Returns K, the columns p_i and the new root L. I + Ψ B Ψᵀ, the inverse covariance of q in the space of functions, moves towards the part of
+    I + Σ w_i φ_i φ_iᵀ in the span of the functions. The root, by QR of [√(1−γ) L, √(γ w_i) p_i], keeps B positive semi-definite. `jitter`, relative to k(x, x),
+    is added to the diagonal of K for its inverse. In float64 if x64 is enabled; rows of missing functions are 0. O(P³ + B P²).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
@@ -198,9 +198,9 @@ def carried(
     parts: Float[Array, "P C"],
     jitter: float,
 ) -> Float[Array, "P C"]:
-    """K⁻¹k(β, β') parts: sums of p_i = K⁻¹k(β', x_i) of the functions β' `before`, projected on the functions β that they became.
+    """Return K⁻¹k(β, β') parts, sums of p_i of functions β' `before` projected on moved β.
 
-    A mirror step projects rows in the same way, so q changes little when the functions move. `jitter` and dtype as of `mirror_covariance`.
+    A mirror step projects rows in the same way, so q changes little when the functions move. `jitter` and dtype as in `mirror_covariance`.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
@@ -209,17 +209,17 @@ def carried(
 
 
 def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
-    """K of the functions, 0 for missing ones."""
+    """Return K of the functions, 0 for missing ones."""
     mask = functions.mask
     return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
 
 
 def _factor(functions: InducingFunctions, K: Float[Array, "P P"], jitter: float) -> Float[Array, "P P"]:
-    """The Cholesky factor of K + jitter · diag(K), with 1 on the diagonal of missing functions."""
+    """Return the Cholesky factor of K + jitter · diag(K), with 1 for missing functions."""
     return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, jitter * jnp.diagonal(K), 1)))
 
 
 def check_mirror_rate(rate: Any) -> None:
-    """Raise ValueError for a number that is no weight."""
+    """Raise ValueError for a number that is not above 0 and at most 1."""
     if not callable(rate) and not 0 < rate <= 1:
         raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")

@@ -1,4 +1,4 @@
-"""Variational approximations q(f) of a GP posterior, their natural parameters, and inducing points: one set of points for mean and covariance, whitened."""
+"""Variational approximations q(f), natural parameters, and whitened inducing points."""
 
 import abc
 from collections.abc import Callable
@@ -28,57 +28,57 @@ from stochgp.numerics.seeds import words_of
 from stochgp.parameters import value_of
 
 ROUNDINGS = 4.0  # in eps k(x, x): the least unexplained part of a variance
-KMEANS_ROWS = 5_000  # of which clusters are made
+KMEANS_ROWS = 5_000  # rows used for clusters
 
 
 class AbstractProcess(eqx.Module):
-    """q(f) at one value of the kernel's parameters, for many rows: L latent functions, independent under q and of the same prior GP(0, k)."""
+    """The process q(f) at fixed kernel parameters: L independent f with the same GP prior."""
 
     @abc.abstractmethod
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """(Mean, variance) of each latent function at each row; variances above 0."""
+        """Return mean and variance of each latent function at each row; variances above 0."""
 
     @abc.abstractmethod
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
-        """Means alone."""
+        """Return the means alone."""
 
     @abc.abstractmethod
     def covariance_parts(
         self, X: Float[Array, "N D"]
     ) -> tuple[Float[Array, "N N"], Float[Array, "R N"], Float[Array, "L Q N"]]:
-        """(K, W, V) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l: the prior, its part explained by inducing variables, and their remaining variance."""
+        """Return K, W and V (prior, explained part, rest) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l."""
 
     @abc.abstractmethod
     def divergence(self) -> Float[Array, ""]:
-        """KL(q ‖ p), the sum over the latent functions; at least 0."""
+        """Return KL(q ‖ p), the sum over the latent functions; at least 0."""
 
     @abc.abstractmethod
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Any:
-        """The function X ↦ [N, S] that turns `prior`, S draws X ↦ [N, S] from GP(0, k), into draws of the first latent function."""
+        """Return the function that turns S draws `prior` from GP(0, k) into draws of the first f."""
 
 
 class AbstractApproximation(eqx.Module):
-    """The parameters of q(f). Every floating array trains that is not frozen, unless a learner moves it in another way."""
+    """The parameters of q(f). Floating arrays train unless frozen or moved by a learner."""
 
     @property
     @abc.abstractmethod
     def n_inducing(self) -> int:
-        """M, of the covariance."""
+        """The number M of inducing variables of the covariance."""
 
     @property
     @abc.abstractmethod
     def n_latent(self) -> int:
-        """L."""
+        """The number L of latent functions."""
 
     @abc.abstractmethod
     def process(self, kernel: Any) -> AbstractProcess:
-        """q(f) with this kernel. Pure: losses differentiate through it."""
+        """Return q(f) with this kernel. Pure: losses differentiate through it."""
 
 
 class Naturals(eqx.Module):
-    """Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), for each latent function. With the prior N(0, I), Λ ⪰ I.
+    """Natural parameters Λ = S⁻¹, h = S⁻¹m of q(v) = N(m, S), per latent function.
 
-    They are in float64 if x64 is enabled: the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
+    They are in float64 if x64 is enabled: with the prior N(0, I), the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
     """
 
     precision: Float[Array, "L M M"]  # Λ, without unit, as v is
@@ -86,7 +86,7 @@ class Naturals(eqx.Module):
 
     @classmethod
     def of_gaussian(cls, mean: Float[Any, "L M"], root: Float[Any, "L M M"]) -> "Naturals":
-        """Those of N(m, RRᵀ), computed on the host."""
+        """Return the natural parameters of N(m, RRᵀ), computed on the host."""
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         inverse = np.linalg.inv(np.tril(np.asarray(root, np.float64)))
         precision = np.swapaxes(inverse, 1, 2) @ inverse
@@ -94,16 +94,16 @@ class Naturals(eqx.Module):
         return cls(on_device(precision, wide), on_device(linear, wide))
 
     def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
-        """(1 − γ) of these and γ of the others: a natural-gradient step of size γ if the others are `optimum`."""
+        """Return (1 − γ) of these plus γ of `other`: a natural-gradient step if it is `optimum`."""
         gamma = jnp.asarray(step, self.linear.dtype)
         mix = lambda mine, theirs: (1 - gamma) * mine + gamma * theirs
         return Naturals(mix(self.precision, other.precision), mix(self.linear, other.linear))
 
     def gaussian(self) -> tuple[Float[Array, "L M"], Float[Array, "L M M"]]:
-        """(m, R), S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
+        """Return m and R, S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
 
         def root_of(precision: Array) -> Array:
-            L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: nothing to retry
+            L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: no retry is needed
             return invert_lower(L)[::-1, ::-1].T
 
         R = one_by_one(root_of, self.precision)
@@ -116,9 +116,9 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): the prior times the sites of rows, of precision β and linear parameter r, each `scale` c times.
+    """Return the prior times the sites: I + c Σ_i β_i w_i w_iᵀ and c Σ_i r_i w_i.
 
-    W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
+    β is the `precision`, r the `linear` parameter, c the `scale`; W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
@@ -127,10 +127,11 @@ def optimum(
 
 
 class InducingPoints(AbstractApproximation):
-    """q(f) = ∫ p(f | u) q(u) du with u = f(Z) + N(0, εI), u = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ).
+    """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
-    Titsias (2009); Hensman et al. (2013, 2015), whitened: the prior of v is N(0, I) for every kernel. ε is part of the model, so bounds stay bounds and
-    q(f) is the same in every precision. If L still does not exist, more is added (`safe_cholesky`). Build it with `of`.
+    u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel. ε is
+    part of the model, so bounds stay bounds and q(f) is the same in every precision. If L does not exist, jitter is added (`safe_cholesky`). Build it with
+    `of`.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ class InducingPoints(AbstractApproximation):
 
     @classmethod
     def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
-        """At the points Z [M, D], an array or a frozen one; q(u) is the prior. `jitter` None = 4 M eps of the points' dtype."""
+        """Return the prior at points Z [M, D], an array or frozen; `jitter` None = 4 M eps."""
         Z = value_of(points)
         if Z.ndim != 2 or Z.shape[0] == 0:
             shape = tuple(Z.shape)
@@ -170,7 +171,7 @@ class InducingPoints(AbstractApproximation):
         return self.mean.shape[0]
 
     def at(self, mean: Float[Any, "L M"], root: Float[Any, "L M M"]) -> "InducingPoints":
-        """The same points with q(v) = N(m, RRᵀ)."""
+        """Return the same points with q(v) = N(m, RRᵀ)."""
         if isinstance(mean, np.ndarray):
             mean, root = on_device(mean, self.mean.dtype), on_device(root, self.mean.dtype)
         return InducingPoints(
@@ -180,7 +181,7 @@ class InducingPoints(AbstractApproximation):
     def process(
         self, kernel: Any, factor: Callable[[Array], tuple[Any, Any]] = safe_inverse_factor
     ) -> "InducingProcess":
-        """`factor` gives (L⁻¹, what was added to the diagonal for it) of k(Z, Z) + εI."""
+        """Return q(f); `factor` gives L⁻¹ and the added jitter for k(Z, Z) + εI."""
         kernel, Z = value_of(kernel), value_of(self.points)
         columns = kernel.prepare(Z, centre_of(Z))
         Kzz = kernel.between(columns, columns)
@@ -193,16 +194,16 @@ class InducingPoints(AbstractApproximation):
 
 
 def unfactored(K: Array) -> tuple[Array, float]:
-    """In the place of L⁻¹, where `InducingPoints.process` is to have no factor."""
+    """Return K and 0.0: a replacement of L⁻¹ if `InducingPoints.process` needs no factor."""
     return K, 0.0
 
 
 class InducingProcess(AbstractProcess):
-    """q(f) of inducing points. With w(x) = L⁻¹k(Z, x):
+    """The process q(f) of inducing points, with w(x) = L⁻¹k(Z, x):
 
         mean(x) = w·m,    cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
-    k(x, x) − ‖w‖² is never below 4 eps k(x, x), so no variance is negative.
+    k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
     """
 
     kernel: Any  # k, not frozen
@@ -210,18 +211,18 @@ class InducingProcess(AbstractProcess):
     columns: Any  # Z as the kernel's `prepare` returns it, around its mean
     among: Float[
         Array, "M M"
-    ]  # k(Z, Z) + εI, without the jitter of `safe_cholesky`: derivatives of `whitened` go through it
+    ]  # k(Z, Z) + εI, without the jitter of `safe_cholesky`: `whitened` is differentiated through it
     inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
     jitter: Float[Array, ""]  # ε and the jitter of `safe_cholesky`: a variance
     gaussian_mean: Float[Array, "L M"]  # m of q(v)
     gaussian_root: Float[Array, "L M M"]  # R of q(v)
 
     def across(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """k(Z, X)."""
+        """Return k(Z, X)."""
         return self.kernel.between(self.columns, self._prepared(X))
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """W = L⁻¹k(Z, X)."""
+        """Return W = L⁻¹k(Z, X)."""
         return whiten(self.inverse, self.among, self.across(X))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
@@ -230,7 +231,7 @@ class InducingProcess(AbstractProcess):
     def moments_of(
         self, W: Float[Array, "M N"], prior: Float[Array, " N"]
     ) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """`moments` of rows whose w and k(x, x) are known."""
+        """Return `moments` of rows with known w and k(x, x)."""
         variance = _unexplained(W, prior)[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
         return matmul(W.T, self.gaussian_mean.T), variance
 
@@ -240,9 +241,10 @@ class InducingProcess(AbstractProcess):
     def left_out(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(Mean, variance) of the first f at each of these rows given all others, if q(u) is the optimum of rows with Gaussian noise, these among them. On the host.
+        """Return leave-one-out mean and variance of the first f at rows in the optimum.
 
-        For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the row the precision of v is less by βwwᵀ:
+        q(u) must be the optimum for rows with Gaussian noise. For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the
+        row the precision of v is smaller by βwwᵀ; on the host:
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
@@ -263,14 +265,14 @@ class InducingProcess(AbstractProcess):
         return self.kernel.between(rows, rows), W, self._open(W)
 
     def divergence(self) -> Float[Array, ""]:
-        """½ Σ_l (‖m‖² + ‖R‖² − M − 2 Σ_i log |R_ii|)."""
+        """Return ½ Σ_l (‖m‖² + ‖R‖² − M − 2 Σ_i log |R_ii|)."""
         R = self.gaussian_root
         diagonal = jnp.diagonal(R, axis1=1, axis2=2)
         squares = jnp.sum(self.gaussian_mean**2) + jnp.sum(R**2)
         return 0.5 * (squares - diagonal.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """k(x, Z) L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)), v_s ~ q(v), ξ_s ~ N(0, I) (Wilson et al. 2020, equation 13)."""
+        """Return k(x, Z) L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)) (Wilson et al. 2020, equation 13)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
@@ -283,12 +285,12 @@ class InducingProcess(AbstractProcess):
         return self.kernel.prepare(X, centre_of(self.points))
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
-        """Rᵀw of every latent function: the part of u that q leaves uncertain."""
+        """Return Rᵀw of every latent function, the uncertainty of u under q."""
         return transposed_times(self.gaussian_root, W)
 
 
 def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Array, " N"]:
-    """k(x, x) − ‖w‖² of each row, at least 4 eps k(x, x)."""
+    """Return k(x, x) − ‖w‖² of each row, at least 4 eps k(x, x)."""
     least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
     return jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
 
@@ -296,23 +298,23 @@ def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Arr
 def inducing_correction(
     kernel: Any, points: Float[Array, "M D"], weights: Float[Array, "M S"], X: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """k(X, Z) weights, in the dtype of the weights."""
+    """Return k(X, Z) weights, in the dtype of the weights."""
     wide = X.astype(weights.dtype)
     return matmul(value_of(kernel).matrix(wide, points.astype(wide.dtype)), weights).astype(X.dtype)
 
 
 def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
-    """The mean of the points, around which distances are computed. No derivative goes through it."""
+    """Return the constant mean of the points, the origin of distances."""
     return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """`n_points` inducing points: centres of clusters of the rows X; of fewer rows all, and some repeated.
+    """Return `n_points` inducing points, centres of clusters of X, or all rows, repeated.
 
     Parameters
     ----------
     X, n_points, key : array [N, D], int, PRNG key
-        The rows, of which up to 5,000 random ones (M if that is more) are divided into clusters; M; the key.
+        The rows, of which up to 5,000 random ones (or M if larger) are clustered; M; the key.
     """
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if n_points >= len(X):
