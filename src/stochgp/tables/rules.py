@@ -12,7 +12,7 @@ from stochgp.warning import warn
 
 from . import readings, times
 from .bounds import Bound, bound_of
-from .columns import Column, TableError, both, first_of, row_of_first
+from .columns import Column, TableError, both, row_of_first
 from .files import TooNarrowError
 from .levels import LevelStatistics, LevelTargets, statistics_of
 from .readings import Reading
@@ -299,4 +299,4 @@ def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bo
             f"column {rule.name!r} has the level {level} at data row {row_of_first(unseen)}, which was not in the training data ({count} such rows)"
         )
     stand_in = "no level" if rule.statistics is None else "a random one of the known levels"
-    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, {first_of(level, unseen)}"
+    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level}, at data row {row_of_first(unseen)}"
