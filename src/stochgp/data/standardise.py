@@ -77,7 +77,9 @@ class Standardiser:
                 Z[rows] = (X[rows].astype(np.float64) - self.mean) / self.scale
         if (bad := first_not_finite(Z)) is not None:
             refuse_not_finite(X, start)
-            raise ValueError(f"{X[bad]!s} at {_place(bad, start)} is too large for {Z.dtype} once standardised")
+            raise ValueError(
+                f"{X[bad]!s} at {_place(bad, start)} is too large for {Z.dtype} once standardised"
+            )
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

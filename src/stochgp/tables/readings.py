@@ -19,7 +19,7 @@ FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in 
 FIRST_DATE, LAST_DATE = 180001, 21991231235959  # whole numbers that may be dates
 LOOKED_AT = 200  # different texts that show how most columns are read
 # 1,200 is 1200 in these.
-POINT_MONEY = frozenset("$ US$ A$ C$ £ ¥ ₹ Rs Rs. USD GBP JPY CNY INR".split())
+POINT_MONEY = ("$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR")
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
 _WORDS = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
 _SPACES = "[ '\u2019\u00a0\u202f]"
