@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import LARGEST, TableError, read_any, read_column, row_of_first
@@ -193,16 +193,8 @@ def with_targets(
             yield block.filtered(~bad) if bad.any() else block
 
 
-def hash_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
-    """64 bits of each row: SplitMix64 (Steele, Lea and Flood 2014) over the bits of its numbers in float64, after the seed. −0 is 0."""
-    found = np.full(len(y), _mixed(np.array([seed], np.uint64))[0])
-    for column in (*X.T, y):
-        found = _mixed(found ^ _bits(column))
-    return found
-
-
 def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
-    """64 bits of the values that a row has in these columns: of numbers and times as in `hash_rows`, of text by its UTF-8 bytes."""
+    """64 bits of the values that a row has in these columns: SplitMix64 (Steele, Lea and Flood 2014) over the bits of numbers and times in float64, and 64 bits of the UTF-8 bytes of text. −0 is 0."""
     found = np.zeros(table.num_rows, np.uint64)
     for name in names:
         series = nw.from_native(table[name], series_only=True)

@@ -13,15 +13,10 @@ from stochgp.warning import warn
 from . import readings, times
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, row_of_first
-from .files import TooNarrowError
 from .levels import LevelStatistics, LevelTargets, statistics_of
 from .readings import Reading
 
 MAX_LEVELS = 50
-MOST_TEXTS = (
-    1_000  # different ones of all blocks that are kept: more than levels, and enough to see how they are read
-)
-OF_A_BLOCK = 64  # numbers that a median is taken of
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
 WHOLE_DATES = "whole numbers that are dates"
@@ -82,11 +77,10 @@ def rule_of(
     targets: LevelTargets | None = None,
     named: bool = True,
     day_first: bool | None = None,
-    gaps: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). In a `named` column, numbers such as 20141013 are dates if values are imputed.
 
-    `gaps` says if values are missing where the column holds `few_values`, which are neither bounded nor such dates. `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
@@ -99,14 +93,14 @@ def rule_of(
     if column.kind == "text":
         reading, column, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-    may_be_dates = named and gaps is None and imputes and (reading is None or readings.all_digits(given))
+    may_be_dates = named and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
         shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
         reading, note, column = readings.DIGITS, both(note, shown), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator = imputes and bool(column.missing.any() if gaps is None else gaps)
+    indicator = imputes and bool(column.missing.any())
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
@@ -117,13 +111,13 @@ def rule_of(
         parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
         rule = replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill)
         return rule, column
-    return (_rule_of_numbers(rule, present, gaps is None) if imputes else rule), column
+    return (_rule_of_numbers(rule, present) if imputes else rule), column
 
 
-def _rule_of_numbers(rule: ColumnRule, present: np.ndarray, bounded: bool) -> ColumnRule:
+def _rule_of_numbers(rule: ColumnRule, present: np.ndarray) -> ColumnRule:
     """With the median, and a bound for values far beyond all others."""
     rule = replace(rule, fill=float(np.median(present)))
-    bound = bound_of(present) if bounded and rule.kind == "number" else None
+    bound = bound_of(present) if rule.kind == "number" else None
     if bound is None:
         return rule
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
@@ -190,41 +184,6 @@ def texts_of(column: Column) -> Any:
     shown = lambda value: str(int(value)) if float(value).is_integer() else str(float(value))
     texts = [("false", "true")[int(v)] if column.kind == "boolean" else shown(v) for v in values]
     return pa.array(texts, pa.large_string()).take(pa.array(codes.ravel(), mask=column.missing))
-
-
-def few_values(column: Column) -> Column:
-    """A column of a block with few of its values, none of them missing, for which `rule_of` finds the rule of all.
-
-    These are its different texts; 64 evenly spaced numbers or times, and the ends of these and of their parts.
-    """
-    iso = times.times_of_texts(column.values) if column.kind == "text" else None
-    if iso is not None:
-        column = Column(column.name, "time", iso[0], column.missing, iso[1])
-    if column.kind == "text":
-        values = column.values.drop_null().unique()
-        if len(values) > MOST_TEXTS:
-            values = values.take(pa.array(np.linspace(0, len(values) - 1, MOST_TEXTS).astype(int)))
-    else:
-        values = column.values[~column.missing]
-        scales = [values, *(times.part_of(part, values, 0) for part in times.PARTS if column.kind == "time")]
-        ends = [end(scale) for scale in scales for end in (np.argmin, np.argmax) if len(values)]
-        spaced = np.arange(0, len(values), max(1, len(values) // OF_A_BLOCK))
-        values = values[np.union1d(spaced, ends).astype(int)]
-    return replace(column, values=values, missing=np.zeros(len(values), bool), caution="")
-
-
-def joined(a: Column, b: Column) -> Column:
-    """The few values of some blocks and of a further one. Raises TooNarrowError if text joins other values."""
-    if not (len(a.values) and len(b.values)):
-        return a if len(a.values) else b
-    kind = a.kind if a.kind == b.kind else "number"
-    if not ({a.kind, b.kind} <= {kind, "boolean"} and a.zoned == b.zoned):
-        raise TooNarrowError(a.name)
-    missing = np.append(a.missing, b.missing)
-    if kind != "text":
-        return Column(a.name, kind, np.append(a.values, b.values), missing, a.zoned)
-    chunks = [chunk for part in (a.values, b.values) for chunk in getattr(part, "chunks", [part])]
-    return few_values(Column(a.name, kind, pa.chunked_array(chunks), missing))
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
