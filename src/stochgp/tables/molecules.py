@@ -19,7 +19,7 @@ from jaxtyping import Float32
 from stochgp.names import did_you_mean
 from stochgp.numerics.arrays import n_words, packed_bits, unpacked_bits
 
-from .columns import TableError, is_array, read_column, table_columns
+from .columns import TableError, is_array, read_column, row_of_first, table_columns
 
 MOST_ELEMENTS = 1 << 17  # of a row
 CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
@@ -51,9 +51,7 @@ class Fingerprints:
 
         Raises ValueError, naming row and column, for other numbers, and if a row would have more than 131,072 bits.
         """
-        X = checked_counts(X)
-        if holds_fractions(X):
-            _refuse_counts(X, lambda v: v != np.floor(v), "packed fingerprints hold whole numbers")
+        X = checked_counts(X, whole=True)
         if levels is None:
             largest = X.max(axis=0)
             largest = largest.todense() if scipy.sparse.issparse(largest) else largest
@@ -196,9 +194,10 @@ class FingerprintEncoder:
         return ()
 
 
-def checked_counts(X: Any) -> Any:
-    """A CSR matrix, or an array of two axes, of finite numbers of at least 0. Raises ValueError, naming row and column, for others."""
-    if scipy.sparse.issparse(X):
+def checked_counts(X: Any, whole: bool = False) -> Any:
+    """A CSR matrix, or an array of two axes, of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
+    is_sparse = scipy.sparse.issparse(X)
+    if is_sparse:
         X = scipy.sparse.csr_array(X)
         X.sum_duplicates()
     else:
@@ -207,9 +206,16 @@ def checked_counts(X: Any) -> Any:
             raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
-    values = X.data if scipy.sparse.issparse(X) else X
-    if values.size and not (np.isfinite(values).all() and values.min() >= 0):
-        _refuse_counts(X, lambda v: ~(np.isfinite(v) & (v >= 0)), "a fingerprint holds numbers of at least 0")
+    values = X.data if is_sparse else X
+    bad, what = ~(np.isfinite(values) & (values >= 0)), "a fingerprint holds numbers of at least 0"
+    if whole and not bad.any():
+        bad, what = values != np.floor(values), "packed fingerprints hold whole numbers"
+    if bad.any():
+        first = int(np.argmax(bad))
+        row = np.searchsorted(X.indptr, first, side="right") - 1 if is_sparse else first // X.shape[1]
+        column = X.indices[first] if is_sparse else first % X.shape[1]
+        place = f"row {row + 1}, column {column + 1} holds {values.flat[first]}"
+        raise ValueError(f"{what}, but {place} (both count from 1)")
     return X
 
 
@@ -217,17 +223,6 @@ def holds_fractions(X: Any) -> bool:
     """Whether a number of the checked rows is not whole."""
     values = X.data if scipy.sparse.issparse(X) else X
     return values.dtype.kind == "f" and bool((values != np.floor(values)).any())
-
-
-def _refuse_counts(X: Any, bad: Any, what: str) -> None:
-    if scipy.sparse.issparse(X):
-        first = int(np.argmax(bad(X.data)))
-        row = int(np.searchsorted(X.indptr, first, side="right")) - 1
-        column, value = int(X.indices[first]), X.data[first]
-    else:
-        row, column = (int(i) for i in np.argwhere(bad(X))[0])
-        value = X[row, column]
-    raise ValueError(f"{what}, but row {row + 1}, column {column + 1} holds {value} (both count from 1)")
 
 
 def _chunks(n_rows: int, n_elements: int) -> list[slice]:
@@ -246,26 +241,26 @@ def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
     """`fingerprints_of` the column of a table. Raises TableError without such a column of texts, and for an unreadable molecule unless it is skipped."""
-    column, rows = morgan.column, "(rows count from 1, header excluded)"
+    name = morgan.column
     if is_array(table):
-        raise TableError(f"molecules are a column of a data frame, {column!r}, but got an array")
+        raise TableError(f"molecules are a column of a data frame, {name!r}, but got an array")
     columns = table_columns(table)
-    if column not in columns:
-        raise TableError(f"the table lacks the column {column!r}; {did_you_mean(column, columns)}")
-    found = read_column(column, columns[column], allow_missing=True)
-    if found.kind != "text" and not found.missing.all():
-        raise TableError(f"column {column!r} holds a {found.kind}, not SMILES")
-    smiles = found.values.to_pylist() if found.kind == "text" else [None] * len(found.missing)
+    if name not in columns:
+        raise TableError(f"the table lacks the column {name!r}; {did_you_mean(name, columns)}")
+    column = read_column(name, columns[name], allow_missing=True)
+    if column.kind != "text" and not column.missing.all():
+        raise TableError(f"column {name!r} holds a {column.kind}, not SMILES")
+    smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
     counts, bad = fingerprints_of(smiles, morgan)
-    if skips or not bad.any():
-        return counts, bad
-    row = int(np.argmax(bad))
-    text = smiles[row]
-    shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
-    raise TableError(
-        f"column {column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
-        f'{rows}; missing="skip" (--set missing=skip) leaves them out'
-    )
+    if bad.any() and not skips:
+        text = smiles[int(np.argmax(bad))]
+        shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
+        place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
+        raise TableError(
+            f"column {name!r} has {int(bad.sum())} molecule(s) that cannot be read, {place}; "
+            'missing="skip" (--set missing=skip) leaves them out'
+        )
+    return counts, bad
 
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:

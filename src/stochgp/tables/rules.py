@@ -40,9 +40,7 @@ class ColumnRule:
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
     levels: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
-    parts: tuple[
-        str, ...
-    ] = ()  # of times: "days" since `start`, "yearday", "weekday", "hour", those that vary
+    parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary
     start: int = 0  # the first time at fit, in microseconds since 1970
     zoned: bool = False  # whether times had a time zone, and are UTC
     fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
@@ -85,19 +83,18 @@ def rule_of(
     without `targets`, and, if nothing is imputed, for a column without values.
     """
     name, note, reading, given = column.name, column.note, None, column
-    rule = ColumnRule(name, "number")
-    if column.missing.all() and not imputes:
-        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.missing.all():
-        return dropped(rule, "it holds no values"), column
+        if imputes:
+            return dropped(ColumnRule(name, "number"), "it holds no values"), column
+        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.kind == "text":
         reading, column, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
     may_be_dates = named and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
-        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
-        reading, note, column = readings.DIGITS, both(note, shown), found
+        shown = f"{column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
+        reading, note, column = readings.DIGITS, both(note, f"whole numbers that are dates: {shown}"), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
@@ -109,23 +106,16 @@ def rule_of(
     present = column.values[~column.missing]
     if column.kind == "time":
         parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
-        rule = replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill)
+        return replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill), column
+    if not imputes:
         return rule, column
-    return (_rule_of_numbers(rule, present) if imputes else rule), column
-
-
-def _rule_of_numbers(rule: ColumnRule, present: np.ndarray) -> ColumnRule:
-    """With the median, and a bound for values far beyond all others."""
-    rule = replace(rule, fill=float(np.median(present)))
-    bound = bound_of(present) if rule.kind == "number" else None
-    if bound is None:
-        return rule
-    most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
-    said = (
-        f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
-        f"{bound.center + reach:.6g} are moved nearer, by a logarithm"
-    )
-    return replace(rule, bound=bound, note=both(rule.note, said))
+    bound, fill = bound_of(present) if rule.kind == "number" else None, float(np.median(present))
+    if bound is not None:
+        most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
+        limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
+        said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
+        note = both(note, said)
+    return replace(rule, fill=fill, bound=bound, note=note), column
 
 
 def _rule_of_levels(
@@ -152,27 +142,34 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], st
     Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know.
     """
     if rule.kind == "dropped":
-        return _moved(rule, column)
+        if rule.fill is None or column.kind not in ("number", "boolean"):
+            return ""
+        other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
+        place = column.first(other)
+        said = f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {place}: nothing is known of what they do"
+        return said if other.any() else ""
     column, said = _as_at_fit(rule, column, strict)
+    missing = column.missing
     if rule.indicator:
-        out[:, -1] = column.missing
-    is_usual = rule.indicator and not (len(out) >= readings.FEWEST and column.missing.all())
-    if column.missing.any() and not said and not is_usual:
-        stand_in = "the median" if rule.kind != "text" else "no level"
-        had = "values" if rule.indicator else "none"
-        said = f"{column.missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(column.missing)}"
+        out[:, -1] = missing
+    is_usual = rule.indicator and not (len(out) >= readings.FEWEST and missing.all())
+    if missing.any() and not said and not is_usual:
+        stand_in, had = (
+            "the median" if rule.kind != "text" else "no level",
+            "values" if rule.indicator else "none",
+        )
+        said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(missing)}"
     if rule.kind == "text":
         return both(said, _encode_levels(rule, column, out, strict))
     if rule.kind == "time":
-        micros = np.where(column.missing, rule.fill or 0, column.values)
+        micros = np.where(missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
             out[:, j] = times.part_of(part, micros, rule.start)
         return said
-    out[:, 0] = column.values
-    if rule.bound is not None:
-        out[:, 0] = rule.bound(np.where(column.missing, np.nan, column.values))
+    values = np.where(missing, np.nan, column.values)
+    out[:, 0] = values if rule.bound is None else rule.bound(values)
     if rule.fill is not None:
-        out[column.missing, 0] = rule.fill
+        out[missing, 0] = rule.fill
     return said
 
 
@@ -212,16 +209,6 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
     if any(are_times) and not (all(are_times) and column.zoned == rule.zoned):
         raise _changed(rule, column)
     return column, said
-
-
-def _moved(rule: ColumnRule, column: Column) -> str:
-    """A note on other values in a column that had only one."""
-    if rule.fill is None or column.kind not in ("number", "boolean"):
-        return ""
-    other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
-    if not other.any():
-        return ""
-    return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: nothing is known of what they do"
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
