@@ -107,11 +107,7 @@ class Blocks:
 
     def names(self) -> list[str]:
         """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
-        first = self.files()[0]
-        table = next(tables_of(first), None)
-        if table is None:
-            raise ValueError(f"{first}: the file holds no rows")
-        return table.column_names
+        return next(tables_of(self.files()[0])).column_names
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
