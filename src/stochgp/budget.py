@@ -119,7 +119,8 @@ def available() -> int:
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
     free = int(psutil.virtual_memory().available)
     with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
-        limit, used = (int((_CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        limit = int((_CONTROL_GROUP / "memory.max").read_text())
+        used = int((_CONTROL_GROUP / "memory.current").read_text())
         cached = re.search(
             r"^inactive_file (\d+)$", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE
         )

@@ -61,7 +61,11 @@ class Neighbours:
         self._compares = kernel is not None and not self.kernel.has_places
         if self._compares:
             self.X = np.ascontiguousarray(X, np.float64)
-        self.searches = [] if self._compares else [_search_of(places) for places in self._places(X)]
+        self.searches = list[Any]()
+        for places in [] if self._compares else self._places(X):
+            self.searches.append(
+                _tree(places) if directions(places) <= MAX_DIRECTIONS else _AllDistances(places)
+            )
 
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of the k rows nearest to each point, nearest first.
@@ -84,7 +88,7 @@ class Neighbours:
                 deadline.require(pace.expected * -(-(len(block) - first) // step))
                 part = order[first : first + step]
                 with pace.piece():
-                    found[start + part] = self._search(block[part], [own[part] for own in places], k)
+                    found[start + part] = self._search(block, places, part, k)
         return found
 
     def others(
@@ -149,17 +153,20 @@ class Neighbours:
                     for whole, own in zip(found, places, strict=True):
                         whole[start : start + len(part)] = np.asarray(own)[: len(part)]
             found = found or [np.ascontiguousarray(X, np.float64)]
-        if not self._compares and not all(np.isfinite(own).all() for own in found):
-            raise ValueError("all values must be finite, but there are NaN or infinite ones")
+        for own in [] if self._compares else found:
+            if not np.isfinite(own).all():
+                raise ValueError("all values must be finite, but there are NaN or infinite ones")
         return found
 
-    def _search(self, points: np.ndarray, places: list[np.ndarray], k: int) -> Int[np.ndarray, "P k"]:
+    def _search(
+        self, points: np.ndarray, places: list[np.ndarray], part: Int[np.ndarray, " p"], k: int
+    ) -> Int[np.ndarray, "p k"]:
         if self._compares:
-            return self._of_all_pairs(places[0], k)
-        n = k if len(places) == 1 else min(CANDIDATES * k, self.size)
-        both = zip(self.searches, places, strict=True)
-        near = [search.query(own, n, eps=self.slack, workers=-1)[1].reshape(-1, n) for search, own in both]
-        return near[0] if len(near) == 1 else self._best(points, np.concatenate(near, axis=1), k)
+            return self._of_all_pairs(places[0][part], k)
+        n, near = k if len(places) == 1 else min(CANDIDATES * k, self.size), []
+        for search, own in zip(self.searches, places, strict=True):
+            near.append(search.query(own[part], n, eps=self.slack, workers=-1)[1].reshape(-1, n))
+        return near[0] if len(near) == 1 else self._best(points[part], np.concatenate(near, axis=1), k)
 
     def _best(
         self, points: Float[np.ndarray, "P D"], candidates: Int[np.ndarray, "P C"], k: int
@@ -170,7 +177,8 @@ class Neighbours:
         repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
         size = max(1, PAIRS // candidates.shape[1])
         with jax.enable_x64(True):
-            for part in (slice(start, start + size) for start in range(0, len(points), size)):
+            for start in range(0, len(points), size):
+                part = slice(start, start + size)
                 near = np.asarray(self.X[candidates[part]], np.float64)
                 values = _of_candidates(self.kernel, np.asarray(points[part], np.float64), near)
                 order = np.argsort(np.where(repeated[part], 1.0, -np.asarray(values)), axis=1, kind="stable")
@@ -233,15 +241,15 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
         width = min(COLUMNS, n_rows)
         blocks = 5 * 8 * POINTS * (width + k) + 24 * width * (n_inputs + 2)
         return 8 * n_rows * n_inputs + 4 * n_points * k + blocks
-    widths = [n_inputs]
-    if kernel is not None:
-        like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
-        widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or widths
-    n = n_rows + min(n_points, BLOCK_ROWS)
-    places = sum(n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32) for width in widths)
-    total = places + n_points * (4 * k + 16) + 3 * min(CHUNK_BYTES, 16 * k * n_points)
-    several = 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
-    return total if len(widths) == 1 else total + several
+    X = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
+    places = () if kernel is None else jax.eval_shape(value_of(kernel).places, X)
+    n, total = n_rows + min(n_points, BLOCK_ROWS), n_points * (4 * k + 16)
+    for own in places or (X,):
+        width = own.shape[1]
+        total += n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32)
+    total += 3 * min(CHUNK_BYTES, 16 * k * n_points)
+    several = 20 * n_points * len(places) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
+    return total if len(places) < 2 else total + several
 
 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
@@ -272,10 +280,6 @@ class _AllDistances:
         return self.search.kneighbors(points - self.centre, k)
 
 
-def _search_of(rows: Float[np.ndarray, "N D"]) -> Any:
-    return _tree(rows) if directions(rows) <= MAX_DIRECTIONS else _AllDistances(rows)
-
-
 def _tree(rows: np.ndarray) -> Any:
     from scipy.spatial import KDTree  # half a second to load, for this alone
 
@@ -286,8 +290,8 @@ def _tree(rows: np.ndarray) -> Any:
 def _first(near: Int32[np.ndarray, "P w"], out: np.ndarray, k: int) -> Int32[np.ndarray, "P _"]:
     """The first k of each line that are not `out`; −1 fills up."""
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
-    near, out = (np.take_along_axis(values, order, axis=1) for values in (near, out))
-    return np.where(out, np.int32(NONE), near)
+    first = np.take_along_axis(near, order, axis=1)
+    return np.where(np.take_along_axis(out, order, axis=1), np.int32(NONE), first)
 
 
 @eqx.filter_jit

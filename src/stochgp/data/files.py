@@ -1,6 +1,7 @@
 """Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
 
 import os
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -203,26 +204,30 @@ def read_files(
     `feature_names_in_`. Raises ValueError or TypeError, with file and row, for values that cannot be used, and if a family
     that `keeps_all` rows has no memory for them.
     """
-    _check(estimator, target, others)
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
+    if not isinstance(target, str):
+        raise TypeError(
+            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for rows in memory: X names files")
     blocks, budget = X if isinstance(X, Blocks) else Blocks.of(X), context.budget
     found = open_files(
         blocks, target, missing=estimator.missing, seed=context.sample_seed,
         sample=lambda n_inputs: _sample_size(n_inputs, budget, keeps_all), rule=rule,
     )  # fmt: skip
-    sample: Any = found.sample
+    sample, n_inputs, mean = typing.cast(Data, found.sample), len(found.encoder.output_names), None
     if rule.scaled:
-        said = checked_targets(sample.y, None, estimator.target_outliers, leaves_out=False)[1]
-        if said:
+        mean = getattr(estimator, "mean", None)
+        mean = None if mean is None else float(rule.learned(np.array([mean], np.float64))[0])
+        if said := checked_targets(sample.y, None, estimator.target_outliers, leaves_out=False)[1]:
             warn(f"of {len(sample)} rows of the files: {said}", UserWarning, stacklevel=2)
-    n_inputs = len(found.encoder.output_names)
     if keeps_all and found.size > len(sample):
         need, what = 2 * found.size * _row_bytes(n_inputs), f"{found.size} rows of {n_inputs} inputs"
         budget.refuse(need, f"a model that keeps {what}")
     names = [rule.name for rule in found.encoder.columns]
     name_inputs(estimator, len(names), names)
-    mean = getattr(estimator, "mean", None) if rule.scaled else None
-    if mean is not None:
-        mean = float(rule.learned(np.array([mean], np.float64))[0])
     data = _training_data(found, estimator, mean, context)
     if found.n_dropped:
         why = "of the files are not learned from: they have no target"
@@ -239,17 +244,15 @@ def _training_data(
 
     Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
     """
-    rows: Any = found.sample
-    standardize = bool(estimator.standardize)
+    rows, standardize = typing.cast(Data, found.sample), bool(estimator.standardize)
     if rows.group is None:
         group = groups_in_time(
             rows.X, rows.y, found.encoder, estimator.new_rows, context.record, in_order=False
         )
     else:
-        names, group = np.unique(rows.group, return_inverse=True)
-        if len(names) < 2:
+        group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
+        if group.max() == 0:
             raise ValueError("split_by puts all rows into one group; at least two are needed")
-        group = group.astype(np.int32)
     rows = replace(rows, group=group)
     is_whole, unscaled = found.size == len(rows), not found.rule.scaled
     data = TrainingData.of(
@@ -260,7 +263,7 @@ def _training_data(
         return data
     inputs, targets = data.inputs, data.targets
     if standardize:
-        inputs, of_y = (summary.standardiser() for summary in (found.of_inputs, found.of_targets))
+        inputs, of_y = found.of_inputs.standardiser(), found.of_targets.standardiser()
         center = of_y.mean[0] if mean is None else np.float64(mean)
         targets = targets if unscaled else Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
     everything = replace(found, sample=None, scales=(inputs, targets), dtype=estimator.dtype)
@@ -276,15 +279,3 @@ def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
 def _row_bytes(n_inputs: int) -> int:
     """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
     return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)
-
-
-def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
-    """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
-    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
-    if not isinstance(target, str):
-        raise TypeError(
-            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
-        )
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"{name} is for rows in memory: X names files")

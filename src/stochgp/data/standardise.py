@@ -205,4 +205,5 @@ def _place(index: tuple[int, ...], start: int) -> str:
 
 def _chunks(shape: tuple[int, ...]) -> list[slice]:
     step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
-    return [slice(start, start + step) for start in range(0, shape[0], step)]
+    starts = range(0, shape[0], step)
+    return list(map(slice, starts, range(step, step + shape[0], step)))

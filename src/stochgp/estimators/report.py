@@ -61,18 +61,11 @@ def record_mesh(learner: AbstractLearner, n_rows: int, context: FitContext) -> N
     mesh = context.mesh
     if mesh is None:
         return
-    batch_size = min(learner.batch_size or n_rows, n_rows)
-    is_spread, why = spreads_batches(learner, batch_size, mesh), "they share passes over the rows"
-    if is_spread:
-        why += f", and batches of at least {MIN_SHARED_BATCH} rows"
-    elif mesh.size == 1:
-        why = "one device"
-    entry = {
-        "count": mesh.size,
-        "processes": n_processes(mesh),
-        "batches": "spread" if is_spread else "whole",
-    }
-    context.record("devices", entry, why)
+    is_spread = spreads_batches(learner, min(learner.batch_size or n_rows, n_rows), mesh)
+    why = "one device" if mesh.size == 1 else "they share passes over the rows"
+    why += f", and batches of at least {MIN_SHARED_BATCH} rows" if is_spread else ""
+    batches = "spread" if is_spread else "whole"
+    context.record("devices", {"count": mesh.size, "processes": n_processes(mesh), "batches": batches}, why)
 
 
 def learning_text(entry: dict[str, float]) -> str:
@@ -92,23 +85,24 @@ def learning_text(entry: dict[str, float]) -> str:
 
 def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:
     """What a user may not expect of a fit, a line each."""
-    columns = plan.get("columns", {"choice": {}})["choice"]
-    found = [f"column {name!r}: {note}" for name, note in columns.items()]
-    if "unused_rows" in plan:
-        found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
-    found += [plan["target_outliers"]["why"]] if "target_outliers" in plan else []
-    found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
-    if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
-        found.append(plan["learning_rows"]["why"])
-    if useless := worse_than_a_constant(plan, report):
-        found.append(useless)
-    if "noise_floor" in plan:
-        found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
-    if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
-        found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
-    if "prediction" in plan and plan["prediction"]["choice"] == "local":
-        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
-    return found
+    choices = {name: entry["choice"] for name, entry in plan.items()}
+    found = [f"column {name!r}: {note}" for name, note in choices.get("columns", {}).items()]
+    worse = worse_than_a_constant(plan, report)
+    said = {
+        "unused_rows": "{choice} rows {why}",
+        "target_outliers": "{why}",
+        "target_unit": "the targets are {choice}",
+        "learning_rows": "{why}" if choices.get("learning_rows", n_rows) < n_rows else "",
+        "learner": worse.replace("{", "{{").replace("}", "}}"),
+        "noise_floor": "the noise variance is not the learned one: {why}",
+        "new_rows": "new rows are taken to come after the training rows: {why}"
+        if choices.get("new_rows") == AFTER
+        else "",
+        "prediction": f"prediction is local ({{why}}): {LOCAL}"
+        if choices.get("prediction") == "local"
+        else "",
+    }
+    return found + [text.format(**plan[name]) for name, text in said.items() if text and name in plan]
 
 
 def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:

@@ -81,8 +81,10 @@ class TableEncoder:
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
         alike: dict[Any, str] = {}
         with rewording(lambda text: text + of_array):
-            others = [name for name in inputs if named and not inputs[name].dtype.is_numeric()]
-            read = {name: column_of(name, inputs[name], imputes) for name in others}
+            read: dict[str, Column] = {}
+            for name, raw in inputs.items() if named else ():
+                if not raw.dtype.is_numeric():
+                    read[name] = column_of(name, raw, imputes)
             day_first = day_first_of(read.values())
             for name, raw in inputs.items():
                 column = read.pop(name, None) or column_of(name, raw, imputes)
