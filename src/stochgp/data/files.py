@@ -18,11 +18,11 @@ from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import TableError, read_column, table_columns
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError
+from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
 
 from .blocks import Block, Blocks, hash_again, hash_keys, with_targets
-from .fingerprint_rows import name_inputs
 from .memory import Source, padded
 from .reading import note_columns
 from .rows import Data

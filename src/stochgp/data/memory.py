@@ -105,10 +105,11 @@ class MemorySource(Source):
     def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
         """The rows at `indices`, on the host, rounded to the dtype of the rows first."""
         numbers = indices if self.indices is None else self.indices[indices]
-        parts = [np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight)]
-        for i, scale in enumerate(self._scales):
-            parts[i] = parts[i] if scale is None else scale.transform(parts[i], self.dtype)
-        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in parts))
+        X, y, weight = (np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight))
+        inputs, targets = self._scales
+        X = X if inputs is None else inputs.transform(X, self.dtype)
+        y = y if targets is None else targets.transform(y, self.dtype)
+        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
         """The rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
@@ -132,8 +133,8 @@ class MemorySource(Source):
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
     """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
-    parts = (rows.X, rows.y, rows.weights)
-    return Data(*(on_device(filled_up(np.asarray(part, dtype), size, 0.0)) for part in parts))
+    fill = lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0))
+    return Data(fill(rows.X), fill(rows.y), fill(rows.weights))
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -15,14 +15,6 @@ from sklearn.utils.validation import validate_data
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
-from stochgp.data.fingerprint_rows import (
-    Inputs,
-    is_packed,
-    name_inputs,
-    read_fingerprints,
-    refuse_further_counts,
-    without_skipped,
-)
 from stochgp.data.rows import Data
 from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
@@ -31,7 +23,16 @@ from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
-from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
+from stochgp.tables.molecules import (
+    FingerprintEncoder,
+    Fingerprints,
+    Inputs,
+    is_packed,
+    name_inputs,
+    read_fingerprints,
+    refuse_further_counts,
+    without_skipped,
+)
 from stochgp.tables.targets import read_groups, read_targets, read_weights, refuse_no_targets
 from stochgp.warning import say, warn
 

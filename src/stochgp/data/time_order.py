@@ -125,9 +125,8 @@ def increasing(
     a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
     """
     (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
-    alone = [j for j in range(D) if _never_falls(X[:, j], tied)] if D > 1 else []
-    rises = [int((np.diff(X[:, j]) > 0).sum()) for j in alone]
-    for j, n in zip(alone, rises, strict=True):
+    alone = {j: (np.diff(X[:, j]) > 0).sum() for j in range(D) if D > 1 and _never_falls(X[:, j], tied)}
+    for j, n in alone.items():
         if n + 1 >= LEAST_SHARE * N:
             return [j], np.diff(X[:, j]) > 0
     is_whole = (np.floor(X) == X).all(axis=0)
@@ -138,7 +137,7 @@ def increasing(
         more = next((j for j in calendar if j not in columns and _never_falls(X[:, j], tied)), None)
     if 1 < len(columns) < D:
         return columns, ~tied
-    for j, n in zip(alone, rises, strict=True):
+    for j, n in alone.items():
         if sorted_too and n + 1 >= FEWEST_BLOCKS:
             return [j], np.diff(X[:, j]) > 0
     return [], np.zeros(N - 1, bool)

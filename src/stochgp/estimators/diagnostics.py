@@ -14,7 +14,6 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
-from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -24,6 +23,7 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
+from stochgp.tables.molecules import is_packed
 from stochgp.transforms import Log
 from stochgp.warning import warn
 

@@ -92,9 +92,9 @@ class TableEncoder:
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets))
-        if all(rule.kind == "dropped" for rule in kept):
+        if not any(rule.kind != "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
-        rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
+        rules = useful if any(rule.kind != "dropped" for rule in useful) else kept
         return cls(tuple(rules), named, missing)
 
     @property
@@ -105,14 +105,14 @@ class TableEncoder:
     @property
     def is_plain(self) -> bool:
         """Whether it is of an array of numbers that stay as they are, if they are finite."""
-        rules = [] if self.named else self.columns
-        return bool(rules) and all(rule.bound is None and not rule.indicator for rule in rules)
+        return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
     def notes(self) -> dict[str, str]:
         """What a user may not expect, by column."""
-        found = {rule.name: both(rule.note, rule.caution) for rule in self.columns}
-        return {name: text for name, text in found.items() if text}
+        return {
+            rule.name: both(rule.note, rule.caution) for rule in self.columns if rule.note or rule.caution
+        }
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).

@@ -13,7 +13,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # a
 TEXT = pa.string()
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
-NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -110,7 +108,14 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
             opened: list[Any] = []
 
             def write(columns: Mapping[str, np.ndarray]) -> None:
-                table = _to_table(path, columns)
+                if not columns:
+                    raise ValueError(f"{path}: no columns to write")
+                try:
+                    table = pa.table({str(name): pa.array(np.asarray(x)) for name, x in columns.items()})
+                except pa.ArrowException as error:
+                    raise ValueError(
+                        f"{path}: these columns cannot be written ({_one_line(error)})"
+                    ) from error
                 if not opened:
                     sink = stack.enter_context(partial.open("wb"))
                     opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
@@ -175,17 +180,8 @@ def _named(path: Path, table: pa.Table) -> pa.Table:
     return table.rename_columns(found)
 
 
-def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
-    if not columns:
-        raise ValueError(f"{path}: no columns to write")
-    try:
-        return pa.table({str(name): pa.array(np.asarray(values)) for name, values in columns.items()})
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: these columns cannot be written ({_one_line(error)})") from error
-
-
 def tables_of(
-    file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] = NO_TYPES
+    file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a .csv, .tsv (both also with .gz), .parquet or .feather file in tables of at most 65,536 rows.
 
@@ -195,7 +191,7 @@ def tables_of(
     suffix = file_suffix(file, SUFFIXES)
     with _naming_damage(file):
         if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
-            tables = _of_csv(file, types)
+            tables = _of_csv(file, types or {})
         else:
             tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
         for table in tables:

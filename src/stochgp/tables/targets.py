@@ -36,16 +36,9 @@ MIN_RANGE = 1e-150  # of targets, whose square is not 0
 
 @dataclass(frozen=True, eq=False)
 class FileTargets:
-    """How a target's column of files becomes numbers. Errors of a block name its data row.
+    """How a target's column of files becomes numbers: as they are, counts, or the number of each label among all `levels`, sorted.
 
-    Parameters
-    ----------
-    kind : "real", "count" or "class"
-        Numbers as they are; whole numbers of at least 0; the number of each label among `levels`.
-    transform : AbstractTransform or None
-        T of the numbers that a model learns, without parameters to learn. None = the numbers themselves.
-    levels : array [C] or None
-        All labels of the files, sorted; None = no rows read yet.
+    A model learns `transform` of the numbers, if there is one, without parameters to learn. Errors of a block name its data row.
     """
 
     kind: Literal["real", "count", "class"] = "real"

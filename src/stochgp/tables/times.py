@@ -140,17 +140,15 @@ def _date_of(text: str, day_first: bool) -> tuple[int, bool, bool, int, int]:
         month = int(part.get("m") or 3 * int(part.get("q", 0)) - 2)
         if "mon" in part:
             month = 1 + _MONTHS.index(part["mon"][:3].lower()) if part["mon"][:3].lower() in _MONTHS else 0
+    year = int(part["y"])
+    if len(part["y"]) == 2:
+        year += 2000 if year < _CENTURY else 1900
     try:
-        moment = datetime.datetime(_year_of(part["y"]), month, day) + _clock(part)
+        moment = datetime.datetime(year, month, day) + _clock(part)
         micros = (moment - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError):
         return 0, False, False, first, second
     return micros, True, bool(part.get("z")), first, second
-
-
-def _year_of(digits: str) -> int:
-    year = int(digits)
-    return year if len(digits) > 2 else year + (2000 if year < _CENTURY else 1900)
 
 
 def _clock(part: dict[str, str]) -> datetime.timedelta:
