@@ -7,7 +7,6 @@ without as it stands; the two never mix in a column.
 
 import contextlib
 import datetime
-import re
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
 _EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
 _CENTURY = 69  # two digits below it are of 20yy, as in POSIX
-_EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES = "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"
+_MONTHS = {name: number for number, name in enumerate(_NAMES, start=1)}
 _WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? +)?"
 _GAP = r"[T ,:]\s*"
 _CLOCK = (
@@ -41,7 +40,7 @@ _DAY = r"(?P<d>\d{1,2})(?:st|nd|rd|th)?"
 _MONTH = r"(?P<m>\d{1,2})"
 _NAME = r"(?P<mon>[A-Za-z]{3,9})"
 _FORMS = [
-    re.compile(_WEEKDAY + form, re.ASCII)
+    f"^{_WEEKDAY}{form}$"
     for form in (
         rf"(?P<y>\d{{4}})[-/.:]{_MONTH}[-/.:](?P<d>\d{{1,2}}){_CLOCK}",
         rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.]{_ANY_YEAR}{_CLOCK}",  # day and month in either order
@@ -85,9 +84,11 @@ def times_of_objects(
 def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:
     """As `times_of_arrow`, of Arrow texts that are missing or of ISO 8601; None if a text is neither."""
     trimmed = trim(texts)
+    first = trimmed.drop_null().slice(0, 1)  # which shows at once that most texts are no times
     for zone in (None, "UTC"):
         for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
             with contextlib.suppress(pa.ArrowInvalid):
+                times_of_arrow(first.cast(pa.timestamp(unit, zone)))
                 return times_of_arrow(trimmed.cast(pa.timestamp(unit, zone)))
     return None
 
@@ -124,44 +125,65 @@ def trim(texts: Any) -> Any:
 
 def dates_of(texts: Any, day_first: bool) -> np.ndarray:
     """`_DATES` of an Arrow array of texts in which none is missing. `day_first` decides what 1/2/2017 is."""
-    return np.array([_date_of(text.strip(), day_first) for text in texts.to_pylist()], _DATES)
+    texts, found, rest = trim(texts), np.zeros(len(texts), _DATES), np.arange(len(texts))
+    for form in _FORMS if len(texts) else ():
+        match = pc.call_function("extract_regex", [texts.take(pa.array(rest))], pc.ExtractRegexOptions(form))
+        matches = match.is_valid().to_numpy(zero_copy_only=False)
+        if matches.any():
+            found[rest[matches]] = _read(match.drop_null(), day_first)
+        rest = rest[~matches]
+    return found
 
 
-def _date_of(text: str, day_first: bool) -> tuple[int, bool, bool, int, int]:
-    """A text's entry of `_DATES`."""
-    match = next(filter(None, (form.fullmatch(text) for form in _FORMS)), None)
-    if match is None:
-        return 0, False, False, 0, 0
-    part = match.groupdict("")
-    first, second = (int(part.get(name, 0)) for name in "ab")
-    month, day = (second, first) if day_first else (first, second)
-    if not first:
-        day = int(part.get("d") or 1)  # 201410 is the first of October
-        month = int(part.get("m") or 3 * int(part.get("q", 0)) - 2)
-        if "mon" in part:
-            month = 1 + _MONTHS.index(part["mon"][:3].lower()) if part["mon"][:3].lower() in _MONTHS else 0
-    year = int(part["y"])
-    if len(part["y"]) == 2:
-        year += 2000 if year < _CENTURY else 1900
-    try:
-        moment = datetime.datetime(year, month, day) + _clock(part)
-        micros = (moment - _EPOCH) // _MICROSECOND
-    except (ValueError, OverflowError):
-        return 0, False, False, first, second
-    return micros, True, bool(part.get("z")), first, second
+def _read(match: Any, day_first: bool) -> np.ndarray:
+    """`_DATES` of the named parts of texts that match a form."""
+    parts = dict(zip([field.name for field in match.type], match.flatten(), strict=True))
+    found = np.zeros(len(match), _DATES)
+
+    def part(name: str, default: int = 0) -> Int64[np.ndarray, " N"]:
+        if name not in parts:
+            return np.full(len(match), default)
+        empty, value = pc.call_function("equal", [parts[name], ""]), pa.scalar(str(default), parts[name].type)
+        given = pc.call_function("if_else", [empty, value, parts[name]])
+        return given.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+    year, day, month = part("y"), part("d", 1), part("m") + 3 * part("q")  # 201410 is the first of October
+    short = pc.call_function("utf8_length", [parts["y"]]).to_numpy(zero_copy_only=False) == 2
+    year = np.where(short, year + np.where(year < _CENTURY, 2000, 1900), year)
+    if "a" in parts:
+        found["first"], found["second"] = part("a"), part("b")
+        day, month = (found["first"], found["second"]) if day_first else (found["second"], found["first"])
+    elif "mon" in parts:
+        month = np.array([_MONTHS.get(name[:3].lower(), 0) for name in parts["mon"].to_pylist()])
+    elif "q" in parts:
+        month = month - 2
+    hour, minute, second, zone = part("H"), part("M"), part("S"), np.zeros(len(match), np.int64)
+    is_date = (hour < 24) & (minute < 60) & (second < 61) & (month >= 1) & (month <= 12) & (day >= 1)
+    micros = HOUR // 60 * minute + HOUR // 3600 * second
+    if "H" in parts:
+        half, zone = (pc.call_function("utf8_lower", [parts[name]]) for name in ("ap", "z"))
+        half, zone = half.to_numpy(zero_copy_only=False), zone.to_numpy(zero_copy_only=False)
+        noon = 12 * np.array([text[:1] == "p" for text in half])
+        is_date &= (half == "") | ((hour >= 1) & (hour <= 12))
+        hour = np.where(half == "", hour, hour % 12 + noon)
+        micros += [int((text[1:] + "000000")[:6]) for text in parts["f"].to_pylist()]
+        ahead = {text: _ahead(text) for text in set(zone)}
+        micros -= [ahead[text] for text in zone]
+    months = (year - 1970) * 12 + np.where(is_date, month, 1) - 1
+    start, after = (
+        (months + i).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for i in (0, 1)
+    )
+    is_date &= day <= after - start
+    found["is_date"], found["zoned"] = is_date, is_date & (zone != ("" if "H" in parts else 0))
+    found["micros"] = np.where(is_date, (start + day - 1) * DAY + hour * HOUR + micros, 0)
+    return found
 
 
-def _clock(part: dict[str, str]) -> datetime.timedelta:
-    """The time since midnight, in UTC if there is a zone. Raises ValueError for times of no clock."""
-    hour, half = int(part.get("H") or 0), part.get("ap", "")[:1].lower()
-    if half and not 1 <= hour <= 12:
-        raise ValueError
-    hour = hour % 12 + 12 * (half == "p") if half else hour
-    fraction = int((part.get("f", "")[1:] + "000000")[:6])
-    clock = datetime.time(hour, int(part.get("M") or 0), int(part.get("S") or 0), fraction)
-    zone = part.get("z", "").replace(":", "")
-    ahead = 60 * int(zone[:3]) + int(zone[0] + (zone[3:] or "0")) if zone[:1] in ("+", "-") else 0
-    return datetime.datetime.combine(_EPOCH, clock) - _EPOCH - datetime.timedelta(minutes=ahead)
+def _ahead(zone: str) -> int:
+    """Microseconds by which a zone is ahead of UTC."""
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60) if zone[:1] in ("+", "-") else 0
+    return -size if zone[:1] == "-" else size
 
 
 def order_of(
