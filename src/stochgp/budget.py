@@ -157,10 +157,7 @@ def peak_resident() -> int:
     status = Path("/proc/self/status")
     if status.exists():  # unlike getrusage it does not count the process that started this one
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
-        return resident() if found is None else max(int(found[1]) * 1024, resident())
-    windows = getattr(psutil.Process().memory_info(), "peak_wset", None)
-    if windows is not None:
-        return int(windows)
+        return max(int(found[1]) * 1024 if found else 0, resident())
     import resource  # missing on Windows
 
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

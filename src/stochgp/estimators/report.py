@@ -38,16 +38,18 @@ def record_learning(
     if seen < data.n_rows:
         why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
         context.record("learning_rows", seen, why)
-    last = found.history[-1] if found.history else {}
-    plain = (bool, int, float, str, type(None))
-    settings = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
-    rates = [entry["rate"] for entry in found.history if "rate" in entry]
+    settings, rate = {}, None
+    for field in dataclasses.fields(learner):
+        if isinstance(value := getattr(learner, field.name), bool | int | float | str | None):
+            settings[field.name] = value
+    for entry in reversed(found.history):
+        rate = entry.get("rate", rate)
     context.report |= {
-        "learner": {name: value for name, value in settings.items() if isinstance(value, plain)},
-        "gradients": learner.exactness(last),
+        "learner": settings,
+        "gradients": learner.exactness(found.history[-1] if found.history else {}),
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
-        "learning_rate": rates[0] if rates else None,
+        "learning_rate": rate,
         "held_out_rows": found.held_out_rows,
         "result": found.result.name,
     }
@@ -75,12 +77,11 @@ def learning_text(entry: dict[str, float]) -> str:
         return (
             f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row, {seconds}"
         )
-    numbers = [
-        f"{words} {entry[name]:.4f}"
-        for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD"))
-        if name in entry and math.isfinite(entry[name])
-    ]
-    return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
+    text = f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}"
+    for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD")):
+        if math.isfinite(entry.get(name, math.nan)):
+            text += f", {words} {entry[name]:.4f}"
+    return f"{text}, {seconds}"
 
 
 def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -92,15 +94,16 @@ class TableEncoder:
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets))
-        if not any(rule.kind != "dropped" for rule in kept):
+        kind_of = attrgetter("kind")
+        if set(map(kind_of, kept)) == {"dropped"}:
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
-        rules = useful if any(rule.kind != "dropped" for rule in useful) else kept
+        rules = kept if set(map(kind_of, useful)) == {"dropped"} else useful
         return cls(tuple(rules), named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the D columns of the matrix."""
-        return tuple(name for rule in self.columns for name in rule.output_names)
+        return tuple(chain.from_iterable(map(attrgetter("output_names"), self.columns)))
 
     @property
     def is_plain(self) -> bool:

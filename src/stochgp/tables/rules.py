@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Float64
 
 from stochgp.warning import warn
@@ -13,13 +12,12 @@ from stochgp.warning import warn
 from . import readings, times
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, row_of_first
-from .levels import LevelStatistics, LevelTargets, statistics_of
+from .levels import LevelStatistics, LevelTargets, codes_of, statistics_of
 from .readings import Reading
 
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
-WHOLE_DATES = "whole numbers that are dates"
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -185,14 +183,12 @@ def texts_of(column: Column) -> Any:
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
     """(The column of the rule's kind, a note on cells that are not)."""
-    said = both("" if column.note in rule.note else column.note, column.caution)
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
         return column, ""
     if column.missing.all():
-        nothing: Any = 0 if rule.kind == "time" else np.nan
-        values = np.full(len(column.missing), nothing)
+        values = np.full(len(column.missing), 0 if rule.kind == "time" else np.nan)
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
     if column.kind == "number" and rule.reading is not None and rule.reading.digits:
         column = readings.with_digits(column)
@@ -201,23 +197,22 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         read, bad = readings.as_read(rule.reading or Reading(kind, zoned=rule.zoned), column)
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
-        is_new = rule.reading is None and kind == "number" and not bad.all()
-        first = int(np.argmin(read.missing))
+        first, is_new = int(np.argmin(read.missing)), rule.reading is None and kind == "number"
         texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
-        return read, both(texts if is_new else "", read.caution)
-    are_times = column.kind == "time", rule.kind == "time"
-    if any(are_times) and not (all(are_times) and column.zoned == rule.zoned):
+        return read, both(texts if is_new and not bad.all() else "", read.caution)
+    if "time" in (column.kind, rule.kind) and (column.kind, column.zoned) != (rule.kind, rule.zoned):
         raise _changed(rule, column)
-    return column, said
+    return column, both("" if column.note in rule.note else column.note, column.caution)
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
     """The error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
-    value = column.values[row]
-    shown = repr(value.as_py()) if column.kind == "text" else str(value)
+    value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
-    holds, zone = _HELD[column.kind], {True: " with a time zone", False: " without a time zone"}
+    holds, shown = _HELD[column.kind], str(value)
+    if column.kind == "text":
+        shown = repr(value.as_py())
     if column.kind == "time":
         shown = str(value.astype("datetime64[us]"))
         holds += zone[column.zoned] if rule.kind == "time" else ""
@@ -228,21 +223,23 @@ def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableE
 
 
 def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
-    texts = texts_of(column)
-    if rule.statistics is not None:
-        values, unseen = rule.statistics.encoded(texts)
-        out[:, : values.shape[1]] = values
+    texts, statistics = texts_of(column), rule.statistics
+    levels = rule.levels if statistics is None else statistics.levels
+    codes = codes_of(texts, levels)
+    if statistics is None:
+        known = np.flatnonzero(codes < len(levels))
+        out[known, codes[known]] = 1.0
     else:
-        for j, level in enumerate(rule.levels):
-            equal = pc.fill_null(pc.call_function("equal", [texts, level]), False)
-            out[:, j] = equal.to_numpy(zero_copy_only=False)
-        unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
+        out[:, : len(statistics.names)] = np.array(statistics.rows)[codes]
+    unseen = (codes == len(levels)) & ~column.missing
     if not unseen.any():
         return ""
-    count, level = int(unseen.sum()), repr(texts[int(np.argmax(unseen))].as_py())
+    level, row = texts[int(np.argmax(unseen))].as_py(), row_of_first(unseen)
+    count, stand_in = (
+        int(unseen.sum()),
+        "no level" if statistics is None else "a random one of the known levels",
+    )
     if strict:
-        raise TableError(
-            f"column {rule.name!r} has the level {level} at data row {row_of_first(unseen)}, which was not in the training data ({count} such rows)"
-        )
-    stand_in = "no level" if rule.statistics is None else "a random one of the known levels"
-    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level}, at data row {row_of_first(unseen)}"
+        why = f"which was not in the training data ({count} such rows)"
+        raise TableError(f"column {rule.name!r} has the level {level!r} at data row {row}, {why}")
+    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level!r}, at data row {row}"

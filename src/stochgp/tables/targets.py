@@ -124,7 +124,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     if column.kind == "text":
         reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
         if reading is None or reading.kind != "number":
-            bad = _no_number(column) if reading is None else ~column.missing
+            bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
             shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
             raise TableError(f"column {column.name!r} holds text ({shown}); the target must be numbers")
         logger.info("the target is read as numbers: %s", said or "all texts are")
@@ -134,12 +134,6 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     if column.note in (OF_DAY, DURATIONS):
         warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
     return column.values
-
-
-def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
-    """Which texts are no numbers, if most are; all otherwise."""
-    bad = as_read(Reading("number"), column)[1]
-    return bad if 2 * bad.sum() < len(bad) else ~column.missing
 
 
 def holds_classes(table: Any, name: str) -> bool:
@@ -154,10 +148,11 @@ def holds_classes(table: Any, name: str) -> bool:
     reading = reading_of(column, strict=True)[0]
     if reading is not None and reading.kind == "number":
         return False
-    stray, n_levels, fault = _no_number(column), len(column.values.drop_null().unique()), ""
+    stray = as_read(Reading("number"), column)[1]
+    n_levels, fault = len(column.values.drop_null().unique()), ""
     if reading is not None and reading.kind != "boolean":
         fault = "dates or times as text"
-    elif 0 < stray.sum() < (~column.missing).sum():
+    elif 0 < 2 * stray.sum() < len(stray):
         shown = f"{column.values[int(np.argmax(stray))].as_py()!r} at data row {row_of_first(stray)}"
         fault = f"text (most are numbers, but {shown} is not)"
     elif n_levels > MAX_LEVELS:
