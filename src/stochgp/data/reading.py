@@ -25,8 +25,8 @@ from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import (
     FingerprintEncoder,
-    Fingerprints,
     Inputs,
+    counts_of,
     is_packed,
     name_inputs,
     read_fingerprints,
@@ -166,10 +166,7 @@ def read_rows(
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
-        is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
-        if encoder.morgan is None and is_table:
-            X = TableEncoder.fit(X).transform(X)
-        return encoder.transform(X)
+        return encoder.transform(counts_of(X) if encoder.morgan is None else X)
     X = unmasked(X)
     if encoder is None or not encoder.named:
         X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)

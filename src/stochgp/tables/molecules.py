@@ -94,12 +94,10 @@ class Fingerprints:
                 "these fingerprints were packed for other rows, and hold some of their counts only as a sum"
             )
         columns, _ = _elements(np.array(self.levels))
-        parts = []
-        for rows in _chunks(len(self), len(columns)):
-            bits = unpacked_bits(self.words[rows, :-1], len(columns))
-            row, element = np.nonzero(bits)
-            entries = np.ones(len(row), np.uint16), (row, columns[element])
-            parts.append(scipy.sparse.coo_array(entries, (len(bits), len(self.levels))).tocsr())
+        E = len(columns)
+        sums = scipy.sparse.csr_array((np.ones(E, np.uint16), (np.arange(E), columns)), (E, len(self.levels)))
+        bits = (unpacked_bits(self.words[rows, :-1], E) for rows in _chunks(len(self), E))
+        parts = [scipy.sparse.csr_array(part, dtype=np.uint16) @ sums for part in bits]
         return scipy.sparse.vstack(parts, format="csr")
 
 
@@ -342,16 +340,20 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
         found = FingerprintEncoder.fit(X, morgan, estimator.missing == "skip")
         name_inputs(estimator, 1, [morgan.column])
         return found
-    if not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X):
-        X = TableEncoder.fit(X).transform(X)
+    X = counts_of(X)
     X = X if isinstance(X, Fingerprints) else checked_counts(X)
-    n_rows, n_inputs = X.shape
-    name_inputs(estimator, n_inputs)
+    name_inputs(estimator, X.shape[1])
     if not isinstance(X, Fingerprints | scipy.sparse.sparray) and holds_fractions(X):
         return None, np.asarray(X, np.float64)
     encoder, words = FingerprintEncoder.fit(X)
-    budget.require(4 * n_rows * words.shape[1], f"{n_rows} packed fingerprints")
+    budget.require(4 * len(words) * words.shape[1], f"{len(words)} packed fingerprints")
     return encoder, words
+
+
+def counts_of(X: Any) -> Any:
+    """The numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
+    is_table = not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X)
+    return TableEncoder.fit(X).transform(X) if is_table else X
 
 
 def is_packed(encoder: Any) -> bool:
@@ -373,8 +375,8 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
     """Which rows of a molecule encoder were read; warns of the others."""
     there = ~np.isnan(rows[:, 0])
     if not there.all():
-        which = ", ".join(str(row + 1) for row in np.flatnonzero(~there)[:MOST_NAMED])
-        more = f" and {int((~there).sum()) - MOST_NAMED} more" if (~there).sum() > MOST_NAMED else ""
-        text = f"{int((~there).sum())} molecule(s) cannot be read and are left out: data rows {which}{more} (from 1)"
-        warn(text, UserWarning, stacklevel=6)
+        which = np.flatnonzero(~there) + 1
+        more = f" and {len(which) - MOST_NAMED} more" if len(which) > MOST_NAMED else ""
+        places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (from 1)"
+        warn(f"{len(which)} molecule(s) cannot be read and are left out: {places}", UserWarning, stacklevel=6)
     return there
