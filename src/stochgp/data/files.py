@@ -82,7 +82,8 @@ class FileSource(Source):
         files = self.files
         y, weight = self.rule.numbers(table, self.target), _weights(table, files.weight)
         key = hash_keys(table, files.split_by) if files.split_by else None
-        rows = Data(self.encoder.transform(table), y, weight, key).counted()
+        X = self.encoder.encoded(table, new_levels=True)[0]  # a sample may lack some
+        rows = Data(X, y, weight, key).counted()
         return replace(rows, y=self.rule.learned(rows.y))
 
     def local_blocks(self, size: int) -> Iterator[Data]:

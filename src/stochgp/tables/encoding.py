@@ -128,8 +128,8 @@ class TableEncoder:
             logger.info(note)
         return X
 
-    def encoded(self, table: Any) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone)."""
+    def encoded(self, table: Any, new_levels: bool = False) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
+        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone). With `new_levels` these are taken in any case."""
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
         X, notes, start = np.zeros((n_rows, len(self.output_names))), [], 0
@@ -138,7 +138,7 @@ class TableEncoder:
                 stop = start + len(rule.output_names)
                 if rule.name in inputs:
                     column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
-                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse")
+                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse", new_levels)
                     kind = str if rule.kind == "text" and not column.missing.all() else Caution
                     notes += [kind(f"column {rule.name!r}: {said}")] if said else []
                 start = stop

@@ -134,10 +134,12 @@ def _rule_of_levels(
     return replace(rule, statistics=found, note=both(rule.note, said))
 
 
-def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
+def encode(
+    rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_levels: bool
+) -> str:
     """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note on its values.
 
-    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know.
+    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know, except `new_levels`.
     """
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
@@ -158,7 +160,7 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], st
         )
         said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(missing)}"
     if rule.kind == "text":
-        return both(said, _encode_levels(rule, column, out, strict))
+        return both(said, _encode_levels(rule, column, out, strict and not new_levels))
     if rule.kind == "time":
         micros = np.where(missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
