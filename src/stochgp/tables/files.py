@@ -209,9 +209,10 @@ def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Tabl
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
         names = parquet.schema_arrow.names  # as in the file: blanks around names do not count
-        wanted = [name for name in names if columns is None or name.strip() in columns]
-        yield parquet.schema_arrow.empty_table().select([names.index(name) for name in wanted])
-        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=None if columns is None else wanted):
+        wanted = [i for i, name in enumerate(names) if columns is None or name.strip() in columns]
+        yield parquet.schema_arrow.empty_table().select(wanted)
+        named = None if columns is None else [names[i] for i in wanted]
+        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=named):
             yield pa.Table.from_batches([batch])
 
 
