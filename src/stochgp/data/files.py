@@ -126,8 +126,8 @@ def open_files(
         raise TableError(f"{blocks.path}: {error}") from error
     rows = FileSource(blocks, encoder, target, rule, n_dropped)
     order = np.argsort(hashes, kind="stable")[: sample(len(encoder.output_names))]
-    rows = replace(rows, sample=rows.numbers(table.take(pa.array(order))))
-    parts = (part for part, _ in rows.read()) if len(order) < size else (rows.sample,)
+    few = rows.numbers(table.take(pa.array(order)))
+    parts = (part for part, _ in rows.read()) if len(order) < size else (few,)
     X, y, size = NO_ROWS, NO_ROWS, 0
     for part in parts:
         X = X.merged(Summary.of(part.X, part.weight))
@@ -135,7 +135,7 @@ def open_files(
         size += len(part)
     if not size:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return replace(rows, size=size, of_inputs=X, of_targets=y)
+    return replace(rows, size=size, of_inputs=X, of_targets=y, sample=few)
 
 
 def _sampled(

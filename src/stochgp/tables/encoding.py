@@ -15,6 +15,7 @@ from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
 from .columns import (
+    LARGEST,
     Caution,
     Column,
     TableError,
@@ -214,8 +215,9 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     is_one = len(rule.levels) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
         return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
-    values = () if is_text else np.where(column.missing, 0, column.values)
-    content = tuple(column.values.to_pylist()) if is_text else (values.tobytes(), column.missing.tobytes())
+    content: Any = tuple(column.values.to_pylist()) if is_text else column.missing.tobytes()
+    if not is_text:
+        content = (np.where(column.missing, 0, column.values).tobytes(), content)
     first = alike.setdefault((column.kind, hash(content)), rule.name)
     return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
@@ -236,12 +238,12 @@ def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None
     return replace(rule, caution=both(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
-def rows_without_values(table: Any) -> np.ndarray:
+def rows_without_values(table: Any) -> Any:
     """Which rows of a table, or array of numbers, of two or more columns have no value in any."""
     if is_array(table):
         array = np.asarray(table)
         has_gaps = array.ndim == 2 and array.dtype.kind == "f" and array.shape[1] > 1
-        return np.isnan(array).all(axis=1) if has_gaps else np.zeros(len(array), bool)
+        return np.all(~(np.abs(array) <= LARGEST), axis=1) if has_gaps else np.zeros(len(array), bool)
     columns = table_columns(table)
     empty = np.full(len(next(iter(columns.values()))), len(columns) > 1)
     for name, raw in columns.items():
@@ -257,8 +259,9 @@ def known_instead(
 
     A new level is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
     """
-    new, found = np.zeros(len(X), bool), []
-    for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
+    new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
+    encoded: Any = getattr(encoder, "with_statistics", ())
+    for number, (rule, place) in enumerate(encoded):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():
