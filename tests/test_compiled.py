@@ -28,7 +28,9 @@ def fresh(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "user"))
     monkeypatch.setitem(compiled._STATE, "warned", False)
     _set([None, 1.0])
+    compiled.compiled_folder.cache_clear()
     yield compiled.compiled_folder()
+    compiled.compiled_folder.cache_clear()
     _set(before)
 
 

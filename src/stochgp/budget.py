@@ -119,7 +119,8 @@ def available() -> int:
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
     free = int(psutil.virtual_memory().available)
     with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
-        limit, used = (int((_CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        limit = int((_CONTROL_GROUP / "memory.max").read_text())
+        used = int((_CONTROL_GROUP / "memory.current").read_text())
         cached = re.search(
             r"^inactive_file (\d+)$", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE
         )
@@ -156,10 +157,7 @@ def peak_resident() -> int:
     status = Path("/proc/self/status")
     if status.exists():  # unlike getrusage it does not count the process that started this one
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
-        return resident() if found is None else max(int(found[1]) * 1024, resident())
-    windows = getattr(psutil.Process().memory_info(), "peak_wset", None)
-    if windows is not None:
-        return int(windows)
+        return max(int(found[1]) * 1024 if found else 0, resident())
     import resource  # missing on Windows
 
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

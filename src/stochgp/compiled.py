@@ -87,12 +87,17 @@ def kept_on_disk() -> Iterator[None]:
                 reset_cache()  # else JAX would go on with the folder, whatever its settings say
 
 
+@functools.cache
 def compiled_folder() -> Path:
     """A folder for each set of instructions: machines of other processors may share the user's files."""
     import platformdirs  # not needed if the user names the folder
 
-    instructions = hashlib.sha256(_instructions().encode()).hexdigest()[:8]
-    return Path(platformdirs.user_cache_dir("stochgp")) / "compiled" / f"{platform.machine()}-{instructions}"
+    instructions = platform.processor()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        instructions = next(line for line in lines if line.startswith(("flags", "Features")))
+    kind = f"{platform.machine()}-{hashlib.sha256(instructions.encode()).hexdigest()[:8]}"
+    return Path(platformdirs.user_cache_dir("stochgp")) / "compiled" / kind
 
 
 def _folder() -> Path | None:
@@ -125,16 +130,6 @@ def _make_room(folder: Path, largest: int = LARGEST) -> None:
                 break
             path.unlink(missing_ok=True)
             total -= facts.st_size
-
-
-@functools.cache
-def _instructions() -> str:
-    """The instruction set of this processor; cached, because the file is large on machines with many cores."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -1,6 +1,5 @@
 """Nearest rows, in Euclidean distance or by the correlation of a kernel: for learning, preconditioning and local prediction."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +14,7 @@ from stochgp.kernels import dense
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
-EXACT_ROWS, SLACK = 100_000, 0.5  # more rows are searched approximately, see `slack_of`
+EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, which are dense enough, a tree is searched with this slack
 NONE = -1  # stands for a neighbour if there are too few
 LEAF_ROWS = 32  # 16 and 64 were never much faster, between 13 thousand rows of 26 inputs and a million of 6
 MAX_DIRECTIONS = 8.0  # of a tree: at 11 of 100,000 rows it takes six times as long as all distances
@@ -47,7 +46,7 @@ class Neighbours:
     kernel : AbstractKernel or None
         Which decides what is near; None = Euclidean distance.
     slack : float or None
-        A tree may return rows at most (1 + slack) times as far as the nearest ones; None = `slack_of` the number of rows. At 0.5 it compares a quarter
+        A tree may return rows at most (1 + slack) times as far as the nearest ones; None = 0, and 0.5 with more than 100,000 rows. At 0.5 it compares a quarter
         of the rows, and finds 96 to 99 % of the nearest 49.
     """
 
@@ -55,14 +54,18 @@ class Neighbours:
         if X.ndim != 2 or not 1 <= X.shape[0] <= np.iinfo(np.int32).max:
             raise ValueError(f"expected rows of shape [N, D] with N from 1 to 2³¹ − 1, but got {X.shape}")
         self.X, self.size, self.kernel = X, len(X), kernel
-        self.slack = slack_of(len(X)) if slack is None else slack
+        self.slack = (SLACK if len(X) > EXACT_ROWS else 0.0) if slack is None else slack
         if kernel is not None:
             with jax.enable_x64(True):
                 self.kernel = cast(value_of(kernel), jnp.float64)
         self._compares = kernel is not None and not self.kernel.has_places
         if self._compares:
             self.X = np.ascontiguousarray(X, np.float64)
-        self.searches = [] if self._compares else [_search_of(places) for places in self._places(X)]
+        self.searches = list[Any]()
+        for places in [] if self._compares else self._places(X):
+            self.searches.append(
+                _tree(places) if directions(places) <= MAX_DIRECTIONS else _AllDistances(places)
+            )
 
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of the k rows nearest to each point, nearest first.
@@ -75,13 +78,17 @@ class Neighbours:
             raise ValueError(f"expected points of shape [P, {self.X.shape[1]}], but got {points.shape}")
         found = np.empty((len(points), k), np.int32)
         step = POINTS if self._compares else max(1, CHUNK_BYTES // (16 * k))
+        step = step if deadline.left() == np.inf else min(step, TIMED_ROWS)
         for start in range(0, len(points), BLOCK_ROWS):
             block = points[start : start + BLOCK_ROWS]
-            places = self._places(block)
+            places, pace = self._places(block), Pace()
             # A search in the region of the last one finds the tree in the cache.
             order = np.arange(len(block)) if self._compares else _tree(places[0]).indices
-            for part in _in_time(order, step):
-                found[start + part] = self._search(block[part], [own[part] for own in places], k)
+            for first in range(0, len(block), step):
+                deadline.require(pace.expected * -(-(len(block) - first) // step))
+                part = order[first : first + step]
+                with pace.piece():
+                    found[start + part] = self._search(block, places, part, k)
         return found
 
     def others(
@@ -96,12 +103,19 @@ class Neighbours:
                 own = near == rows[part][:, None] if group is None else group[near] == group[rows[part], None]
                 found[part, : min(k, width)] = _first(near, own, k)
             todo = todo[(found[todo] == NONE).any(axis=1)]
-            if width == self.size:
-                break
-            if width >= MAX_WIDTH and group is not None:
-                found[todo] = self._of_other_groups(rows[todo], k, group)
+            if width == self.size or (width >= MAX_WIDTH and group is not None):
                 break
             width = min(2 * width, self.size)
+        if (
+            width < self.size and group is not None
+        ):  # rows of large groups, which are few: of all rows of others
+            for one in np.unique(group[rows[todo]]):
+                here, others = todo[group[rows[todo]] == one], np.flatnonzero(group != one)
+                found[here] = NONE
+                if len(others):
+                    search = Neighbours(self.X[others], self.kernel, self.slack)
+                    near = search.query(self.X[rows[here]], min(k, len(others)))
+                    found[here, : near.shape[1]] = others[near]
         return found
 
     def around(self, centres: Int[np.ndarray, " P"], k: int) -> Int32[np.ndarray, "P k"]:
@@ -124,32 +138,35 @@ class Neighbours:
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
         """In float64, computed part by part and written where they stay; the inputs of a kernel that has none."""
-        found: list[np.ndarray] = []
-        if (terms := None if self.kernel is None else dense.terms_of(self.kernel)) is not None:
+        if self.kernel is None or self._compares:
+            found = [np.ascontiguousarray(X, np.float64)]
+        elif (terms := dense.terms_of(self.kernel)) is not None:
             found = [term.scaled(np.asarray(X, np.float64)) for term in terms]
-        has_program = self.kernel is not None and not self._compares and terms is None
-        parts = range(0, len(X), PLACED_ROWS) if has_program else []
-        with jax.enable_x64(True):
-            for start in parts:
-                part = np.asarray(X[start : start + PLACED_ROWS], np.float64)
-                full = min(PLACED_ROWS, 1 << (len(part) - 1).bit_length())  # nearby sizes share a program
-                places = _places_of(self.kernel, on_device(filled_up(part, full)))
-                found = found or [np.empty((len(X), p.shape[1])) for p in places]
-                for whole, own in zip(found, places, strict=True):
-                    whole[start : start + len(part)] = np.asarray(own)[: len(part)]
-        found = found or [np.ascontiguousarray(X, np.float64)]
-        starts = [] if self._compares else range(0, len(X), PLACED_ROWS)
-        if not all(np.isfinite(own[start : start + PLACED_ROWS]).all() for own in found for start in starts):
-            raise ValueError("all values must be finite, but there are NaN or infinite ones")
+        else:
+            found: list[np.ndarray] = []
+            with jax.enable_x64(True):
+                for start in range(0, len(X), PLACED_ROWS):
+                    part = np.asarray(X[start : start + PLACED_ROWS], np.float64)
+                    full = min(PLACED_ROWS, 1 << (len(part) - 1).bit_length())  # nearby sizes share a program
+                    places = _places_of(self.kernel, on_device(filled_up(part, full)))
+                    found = found or [np.empty((len(X), p.shape[1])) for p in places]
+                    for whole, own in zip(found, places, strict=True):
+                        whole[start : start + len(part)] = np.asarray(own)[: len(part)]
+            found = found or [np.ascontiguousarray(X, np.float64)]
+        for own in [] if self._compares else found:
+            if not np.isfinite(own).all():
+                raise ValueError("all values must be finite, but there are NaN or infinite ones")
         return found
 
-    def _search(self, points: np.ndarray, places: list[np.ndarray], k: int) -> Int[np.ndarray, "P k"]:
+    def _search(
+        self, points: np.ndarray, places: list[np.ndarray], part: Int[np.ndarray, " p"], k: int
+    ) -> Int[np.ndarray, "p k"]:
         if self._compares:
-            return self._of_all_pairs(places[0], k)
-        n = k if len(places) == 1 else min(CANDIDATES * k, self.size)
-        both = zip(self.searches, places, strict=True)
-        near = [search.query(own, n, eps=self.slack, workers=-1)[1].reshape(-1, n) for search, own in both]
-        return near[0] if len(near) == 1 else self._best(points, np.concatenate(near, axis=1), k)
+            return self._of_all_pairs(places[0][part], k)
+        n, near = k if len(places) == 1 else min(CANDIDATES * k, self.size), []
+        for search, own in zip(self.searches, places, strict=True):
+            near.append(search.query(own[part], n, eps=self.slack, workers=-1)[1].reshape(-1, n))
+        return near[0] if len(near) == 1 else self._best(points[part], np.concatenate(near, axis=1), k)
 
     def _best(
         self, points: Float[np.ndarray, "P D"], candidates: Int[np.ndarray, "P C"], k: int
@@ -160,7 +177,8 @@ class Neighbours:
         repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
         size = max(1, PAIRS // candidates.shape[1])
         with jax.enable_x64(True):
-            for part in (slice(start, start + size) for start in range(0, len(points), size)):
+            for start in range(0, len(points), size):
+                part = slice(start, start + size)
                 near = np.asarray(self.X[candidates[part]], np.float64)
                 values = _of_candidates(self.kernel, np.asarray(points[part], np.float64), near)
                 order = np.argsort(np.where(repeated[part], 1.0, -np.asarray(values)), axis=1, kind="stable")
@@ -184,19 +202,6 @@ class Neighbours:
                 best = np.concatenate([best, keys], axis=1)
                 best = best if best.shape[1] <= k else np.partition(best, k - 1, axis=1)[:, :k]
         return (np.sort(best, axis=1) & last).astype(np.int32)
-
-    def _of_other_groups(
-        self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"]
-    ) -> Int32[np.ndarray, "P k"]:
-        """`others` from searches of all rows of other groups: large groups are few."""
-        found = np.full((len(rows), k), NONE, np.int32)
-        for own in np.unique(group[rows]):
-            here, others = np.flatnonzero(group[rows] == own), np.flatnonzero(group != own)
-            if len(others):
-                search = Neighbours(self.X[others], self.kernel, self.slack)
-                near = search.query(self.X[rows[here]], min(k, len(others)))
-                found[here, : near.shape[1]] = others[near]
-        return found
 
 
 def earlier_rows(
@@ -230,26 +235,21 @@ def shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
     return float(np.sum(same) / n_rows) if n_rows else 1.0
 
 
-def slack_of(n_rows: int) -> float:
-    """0 up to 100,000 rows, 0.5 with more, which are dense enough."""
-    return SLACK if n_rows > EXACT_ROWS else 0.0
-
-
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
     """Memory of `Neighbours` and a query at their peak, beside X: places and trees of all terms, candidates, pairs. An upper estimate."""
     if kernel is not None and not value_of(kernel).has_places:
         width = min(COLUMNS, n_rows)
         blocks = 5 * 8 * POINTS * (width + k) + 24 * width * (n_inputs + 2)
         return 8 * n_rows * n_inputs + 4 * n_points * k + blocks
-    widths = [n_inputs]
-    if kernel is not None:
-        like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
-        widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or widths
-    n = n_rows + min(n_points, BLOCK_ROWS)
-    places = sum(n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32) for width in widths)
-    total = places + n_points * (4 * k + 16) + 3 * min(CHUNK_BYTES, 16 * k * n_points)
-    several = 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
-    return total if len(widths) == 1 else total + several
+    X = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
+    places = () if kernel is None else jax.eval_shape(value_of(kernel).places, X)
+    n, total = n_rows + min(n_points, BLOCK_ROWS), n_points * (4 * k + 16)
+    for own in places or (X,):
+        width = own.shape[1]
+        total += n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32)
+    total += 3 * min(CHUNK_BYTES, 16 * k * n_points)
+    several = 20 * n_points * len(places) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
+    return total if len(places) < 2 else total + several
 
 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
@@ -280,10 +280,6 @@ class _AllDistances:
         return self.search.kneighbors(points - self.centre, k)
 
 
-def _search_of(rows: Float[np.ndarray, "N D"]) -> Any:
-    return _tree(rows) if directions(rows) <= MAX_DIRECTIONS else _AllDistances(rows)
-
-
 def _tree(rows: np.ndarray) -> Any:
     from scipy.spatial import KDTree  # half a second to load, for this alone
 
@@ -291,21 +287,11 @@ def _tree(rows: np.ndarray) -> Any:
     return KDTree(rows, leafsize=LEAF_ROWS, balanced_tree=False)
 
 
-def _in_time(order: Int[np.ndarray, " P"], step: int) -> Iterator[Int[np.ndarray, " p"]]:
-    """Parts of the order, one after the other. Raises TimeIsUpError as soon as not all are expected to be done before the deadline."""
-    step = step if deadline.left() == np.inf else min(step, TIMED_ROWS)
-    pace, n_pieces = Pace(), -(-len(order) // step)
-    for i in range(n_pieces):
-        deadline.require(pace.expected * (n_pieces - i))
-        with pace.piece():
-            yield order[i * step : (i + 1) * step]
-
-
 def _first(near: Int32[np.ndarray, "P w"], out: np.ndarray, k: int) -> Int32[np.ndarray, "P _"]:
     """The first k of each line that are not `out`; −1 fills up."""
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
-    near, out = (np.take_along_axis(values, order, axis=1) for values in (near, out))
-    return np.where(out, np.int32(NONE), near)
+    first = np.take_along_axis(near, order, axis=1)
+    return np.where(np.take_along_axis(out, order, axis=1), np.int32(NONE), first)
 
 
 @eqx.filter_jit

@@ -32,7 +32,9 @@ def fresh(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "user"))
-    return compiled.compiled_folder()
+    compiled.compiled_folder.cache_clear()
+    yield compiled.compiled_folder()
+    compiled.compiled_folder.cache_clear()
 
 
 def kept(folder):

@@ -103,6 +103,22 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
         model.fit(data.Blocks.of(tmp_path / "one.parquet", split_by=("one",)), "y")
 
 
+@pytest.mark.parametrize("missing", ["auto", "refuse"])
+def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkeypatch, missing):
+    """Each of three rows has its own; they are not all among the 200 of 600 that give the rules."""
+    level = [*table["level"].to_pylist()[3:], "rare", "odd", "one"]
+    pa_parquet.write_table(table.set_column(2, "level", pa.array(level)), tmp_path / "rare.parquet")
+    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
+    model = MODELS["feature"]().set_params(missing=missing)
+    read, source = data_files.read_files(
+        model, tmp_path / "rare.parquet", "y", {}, FitContext(model), keeps_all=False
+    )
+    lacks = {"rare", "odd", "one"} - set(source.encoder.columns[2].levels)
+    assert lacks and len(read.rows) == 200
+    rows = np.concatenate([part.X for part, _ in source.read()])
+    assert len(rows) == N and (rows[:, 2:].sum(axis=1) == 0).sum() == len(lacks)
+
+
 @pytest.fixture(scope="module")
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""

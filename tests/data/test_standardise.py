@@ -102,10 +102,10 @@ def test_values_that_overflow_name_their_row_and_column():
     found = Standardiser.fit(ROWS)
     X = ROWS.copy()
     X[7, 1] = 1e37
-    with pytest.raises(ValueError, match="1e\\+37 at row 8, column 2 is too large for float32"):
+    with pytest.raises(ValueError, match="1e\\+37 at row 8, column 2, x1 is too large for float32"):
         found.transform(X, np.float32)
     X[3, 2] = np.nan
-    with pytest.raises(ValueError, match="nan at row 4, column 3 is not finite"):
+    with pytest.raises(ValueError, match="Input X contains NaN at row 4, column 3, x2"):
         found.transform(X, np.float32)
 
 

@@ -145,7 +145,10 @@ def test_unseen_level_is_named_with_its_row():
         ([None] * 4, "holds no values"),
         ([np.nan] * 4, "holds no values"),
         (pd.to_datetime(["2020-01-01", None, "2020-01-02", "2020-01-03"]), "data row 2: missing"),
-        ([1j, 2j, 3j, 4j], "neither numbers, dates nor text"),
+        (
+            [1j, 2j, 3j, 4j],
+            "holds a value of type complex (1j at data row 1); it must hold numbers, dates or text",
+        ),
         (
             pd.Series([1, 2, [3], [4]], dtype=object),
             "holds a value of type list ([3] at data row 3); it must hold numbers, dates or text",

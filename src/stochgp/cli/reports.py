@@ -112,7 +112,7 @@ def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
     """The report of a regressor's predictions; of fingerprints without the dependence on single inputs."""
     from types import SimpleNamespace
 
-    from stochgp.data.fingerprint_rows import is_packed
+    from stochgp.tables.molecules import is_packed
 
     fitted = estimator._fitted
     X = estimator._read(_inputs_of(estimator, inputs))  # noqa: SLF001  # rows as `predict` reads them

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Int, UInt64
 
 from stochgp.names import did_you_mean, quoted
-from stochgp.tables.columns import LARGEST, TableError, read_any, read_column, row_of_first
+from stochgp.tables.columns import LARGEST, TableError, read_any, read_column, row_of_first, whole
 from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
 
 _ROW = re.compile(r"data row (\d+)")
@@ -56,8 +56,7 @@ class Blocks:
     Parameters
     ----------
     path : Path
-        A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these
-        types and have the same columns.
+        A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these types and have the same columns.
     columns : tuple of str, optional
         The ones to read; None = all.
     part : (float, int, bool), optional
@@ -67,7 +66,7 @@ class Blocks:
     weight : str, optional
         A column of weights, which is no input: a row of weight ρ counts as ρ rows.
     split_by : tuple of str
-        Columns whose values belong together, such as patients or months: rows that agree in them are on the same side of every division. They are inputs
+        Columns whose values belong together, such as patients: rows that agree in them are on the same side of every division. They are inputs
         unless `columns` leaves them out.
     """
 
@@ -80,18 +79,15 @@ class Blocks:
 
     @classmethod
     def of(
-        cls,
-        path: str | os.PathLike,
-        *,
-        weight: str | None = None,
-        split_by: Sequence[str] = (),
+        cls, path: str | os.PathLike, *, weight: str | None = None, split_by: Sequence[str] = ()
     ) -> "Blocks":
         """Raises ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
         blocks = cls(Path(path), weight=weight, split_by=tuple(split_by))
         blocks.files()
-        return blocks._checked(blocks.beside)
+        blocks.only(blocks.beside)
+        return blocks
 
     def files(self) -> tuple[Path, ...]:
         """The file, or those of the folder and of folders in it, sorted by their names."""
@@ -111,22 +107,15 @@ class Blocks:
 
     def names(self) -> list[str]:
         """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
-        first = self.files()[0]
-        table = next(tables_of(first), None)
-        if table is None:
-            raise ValueError(f"{first}: the file holds no rows")
-        return table.column_names
+        return next(tables_of(self.files()[0])).column_names
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
-        return replace(self._checked(columns), columns=columns)
-
-    def _checked(self, columns: tuple[str, ...]) -> "Blocks":
         names = self.names() if columns else []
         for name in columns:
             if name not in names:
                 raise ValueError(f"no column {name!r} in {self.path}; {did_you_mean(name, names)}")
-        return self
+        return replace(self, columns=columns)
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -153,20 +142,15 @@ class Blocks:
             first = 0
             for table in tables_of(file, wanted, self.types):
                 block = Block(table, file, first + np.arange(table.num_rows))
-                if self.part is not None:
+                if self.part is not None:  # by the values in `split_by`, or in all columns that are read
+                    fraction, seed, is_aside = self.part
                     with block.placing():
-                        block = block.filtered(self._in_part(table))
+                        names = self.split_by or sorted(table.column_names)
+                        hashes = hash_again(hash_keys(table, names, not self.split_by), seed)
+                    block = block.filtered(is_below(hashes, fraction) == is_aside)
                 if block.table.num_rows:
                     yield block
                 first += table.num_rows
-
-    def _in_part(self, table: pa.Table) -> Bool[np.ndarray, " N"]:
-        """Which rows belong to `part`: by their values in `split_by`, or in all columns that are read."""
-        assert self.part is not None
-        fraction, seed, is_aside = self.part
-        names = self.split_by or sorted(table.column_names)
-        hashes = hash_keys(table, names, allow_missing=not self.split_by)
-        return is_below(hash_again(hashes, seed), fraction) == is_aside
 
 
 def with_targets(
@@ -193,21 +177,21 @@ def with_targets(
             yield block.filtered(~bad) if bad.any() else block
 
 
-def hash_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
-    """64 bits of each row: SplitMix64 (Steele, Lea and Flood 2014) over the bits of its numbers in float64, after the seed. −0 is 0."""
-    found = np.full(len(y), _mixed(np.array([seed], np.uint64))[0])
-    for column in (*X.T, y):
-        found = _mixed(found ^ _bits(column))
-    return found
-
-
 def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
-    """64 bits of the values that a row has in these columns: of numbers and times as in `hash_rows`, of text by its UTF-8 bytes."""
+    """64 bits of the values that a row has in these columns: SplitMix64 (Steele, Lea and Flood 2014) over the bits of numbers and times in float64, −0 as 0, and over 64 bits of texts."""
     found = np.zeros(table.num_rows, np.uint64)
     for name in names:
         series = nw.from_native(table[name], series_only=True)
         column = read_any(name, series) if allow_missing else read_column(name, series)
-        bits = _bits_of_texts(column.values) if column.kind == "text" else _bits(column.values)
+        if column.kind == "text":
+            coded = whole(column.values).dictionary_encode()
+            digests = [
+                blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()
+            ]
+            of_texts = np.frombuffer(b"".join([*digests, bytes(8)]), "<u8")  # the last of no text
+            bits = of_texts.astype(np.uint64)[coded.indices.fill_null(len(digests)).to_numpy()]
+        else:
+            bits = (np.ascontiguousarray(column.values, np.float64) + 0.0).view(np.uint64)
         found = _mixed(found ^ bits)
     return found
 
@@ -215,18 +199,6 @@ def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False
 def hash_again(keys: UInt64[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
     """Further 64 bits of what has these."""
     return _mixed(_mixed(np.array([seed], np.uint64)) ^ keys)
-
-
-def _bits_of_texts(texts: Any) -> UInt64[np.ndarray, " N"]:
-    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    coded = whole.dictionary_encode()
-    digests = [blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()]
-    found = np.frombuffer(b"".join([*digests, bytes(8)]), "<u8").astype(np.uint64)  # the last of no text
-    return found[coded.indices.fill_null(len(digests)).to_numpy()]
-
-
-def _bits(values: np.ndarray) -> UInt64[np.ndarray, " N"]:
-    return (np.ascontiguousarray(values, np.float64) + 0.0).view(np.uint64)
 
 
 def is_below(hashes: UInt64[np.ndarray, " N"], fraction: float) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
 
 import os
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
+import pyarrow as pa
 from jax.sharding import Mesh
 from jaxtyping import Float
 
@@ -14,16 +15,14 @@ from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
-from stochgp.tables.columns import Column, TableError, read_column, table_columns
-from stochgp.tables.encoding import TableEncoder, column_of
+from stochgp.tables.columns import TableError, read_column, table_columns
+from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError
-from stochgp.tables.readings import day_first_of
-from stochgp.tables.rules import few_values, joined, rule_of
+from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
 
-from .blocks import Block, Blocks, hash_keys, hash_rows, with_targets
-from .fingerprint_rows import name_inputs
+from .blocks import Block, Blocks, hash_again, hash_keys, with_targets
 from .memory import Source, padded
 from .reading import note_columns
 from .rows import Data
@@ -72,17 +71,20 @@ class FileSource(Source):
 
         Raises TableError, with file and row, for values that cannot be used.
         """
-        files = self.files
-        for block in with_targets(files, self.target, self.encoder.missing):
+        for block in with_targets(self.files, self.target, self.encoder.missing):
             with block.placing():
-                X, weight = self.encoder.transform(block.table), None
-                y = self.rule.numbers(block.table, self.target)
-                if files.weight is not None:
-                    weight = _weights(block, files.weight)
-                key = hash_keys(block.table, files.split_by) if files.split_by else None
-            rows = Data(X, y, weight, key).counted()
+                rows = self.numbers(block.table)
             if len(rows):
-                yield replace(rows, y=self.rule.learned(rows.y)), block
+                yield rows, block
+
+    def numbers(self, table: pa.Table) -> Data:
+        """The rows of positive weight of a part of the files."""
+        files = self.files
+        y, weight = self.rule.numbers(table, self.target), _weights(table, files.weight)
+        key = hash_keys(table, files.split_by) if files.split_by else None
+        X = self.encoder.encoded(table, new_levels=True)[0]  # a sample may lack some
+        rows = Data(X, y, weight, key).counted()
+        return replace(rows, y=self.rule.learned(rows.y))
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
@@ -103,84 +105,83 @@ def open_files(
     sample: Callable[[int], int],
     rule: FileTargets = REAL,
 ) -> FileSource:
-    """The rows of files after two passes: the rules of the columns; summaries of the numbers, and a sample of the rows.
+    """The rows of files: the rules that `TableEncoder.fit` finds for a uniform sample of them, and summaries of the numbers of all.
 
     `sample` returns the size of a sample for a number of inputs. Memory is for a block and twice the sample. Raises TableError, with
     file and row, for values that cannot be used.
     """
-    rows = _with_rules(blocks, target, missing, rule)
-    most, seed = sample(len(rows.encoder.output_names)), seed + SAMPLE_SEED
-    parts: list[tuple[np.ndarray, Data]] = []  # hashes, rows
-    X, y, size, largest = NO_ROWS, NO_ROWS, 0, np.uint64(2**64 - 1)
-    for part, _ in rows.read():
-        X = X.merged(Summary.of(part.X, part.weight))
-        y = y.merged(Summary.of(part.y[:, None], part.weight))
-        size += len(part)
-        hashes = hash_rows(part.X, part.y, seed)
-        near = hashes <= largest
-        parts.append((hashes[near], part.take(near)))
-        if sum(len(part[0]) for part in parts) > 2 * most:
-            parts = [_smallest(parts, most)]
-            largest = parts[0][0][-1]
-    if not size:
-        raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return replace(rows, size=size, of_inputs=X, of_targets=y, sample=_smallest(parts, most)[1])
-
-
-def _smallest(parts: list[tuple[np.ndarray, Data]], most: int) -> tuple[np.ndarray, Data]:
-    """The rows of the smallest hashes, in their order: a uniform sample without replacement, in whatever order rows come."""
-    hashes, rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-    kept = np.argsort(hashes, kind="stable")[:most]
-    return hashes[kept], rows.take(kept)
-
-
-def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
-    column, what = read_column(name, table_columns(block.table)[name]), f"the column of weights {name!r}"
-    if column.kind != "number":
-        raise TableError(f"{what} holds no numbers")
-    return checked_weights(column.values, what, "data row")
-
-
-def _with_rules(blocks: Blocks, target: str, missing: str, rule: FileTargets) -> FileSource:
-    """The files, with columns as wide as their values need, and the rules that `TableEncoder.fit` finds for all blocks together.
-
-    A rule with `missing="auto"` fills in the median of at least 64 evenly spaced values of every block. No column of values is left out,
-    and none is bounded. Raises TableError as `TableEncoder.fit`, with file and row.
-    """
+    seed, most = seed + SAMPLE_SEED, sample(len(blocks.names()))
     while True:
         try:
-            columns, gaps, n_dropped, rule = _few_values(blocks, target, missing, rule)
+            hashes, table, size, n_dropped, rule = _sampled(blocks, target, missing, rule, seed, most)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
-                raise TableError(
-                    f"{blocks.path}: column {narrow.name!r} holds numbers or dates in some files and text in others"
-                ) from None
+                what = f"column {narrow.name!r} holds numbers or dates in some files and text in others"
+                raise TableError(f"{blocks.path}: {what}") from None
             blocks = replace(blocks, types={**blocks.types, narrow.name: narrow.wider})
     try:
-        day_first, imputes = day_first_of(columns), missing != "refuse"
-        found = [rule_of(c, imputes, day_first=day_first, gaps=c.name in gaps)[0] for c in columns]
-        return FileSource(blocks, TableEncoder(tuple(found), True, missing), target, rule, n_dropped)
+        encoder = TableEncoder.fit(table.select(blocks.inputs(table, target)), missing)
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
+    rows = FileSource(blocks, encoder, target, rule, n_dropped)
+    order = np.argsort(hashes, kind="stable")[: sample(len(encoder.output_names))]
+    few = rows.numbers(table.take(pa.array(order)))
+    parts = (part for part, _ in rows.read()) if len(order) < size else (few,)
+    X, y, size = NO_ROWS, NO_ROWS, 0
+    for part in parts:
+        X = X.merged(Summary.of(part.X, part.weight))
+        y = y.merged(Summary.of(part.y[:, None], part.weight))
+        size += len(part)
+    if not size:
+        raise TableError(f"{blocks.path}: there are no rows to learn from")
+    return replace(rows, size=size, of_inputs=X, of_targets=y, sample=few)
 
 
-def _few_values(
-    blocks: Blocks, target: str, missing: str, rule: FileTargets
-) -> tuple[list[Column], set[str], int, FileTargets]:
-    """(Few values of the input columns of all blocks, names of those with missing values, how many rows have no target, the rule with all labels)."""
-    found, gaps, dropped = dict[str, Column](), set[str](), list[int]()
+def _sampled(
+    blocks: Blocks, target: str, missing: str, rule: FileTargets, seed: int, most: int
+) -> tuple[np.ndarray, pa.Table, int, int, FileTargets]:
+    """(Hashes of sampled rows, their table in the order of the files, how many rows there are, and without a target; the rule with all labels).
+
+    The rows of the smallest hashes are a uniform sample without replacement, in whatever order rows come.
+    """
+    parts: list[tuple[np.ndarray, pa.Table]] = []
+    dropped, size, largest = list[int](), 0, np.uint64(2**64 - 1)
     for block in with_targets(blocks, target, missing, dropped):
         with block.placing():
-            rule, columns = rule.sees(block.table, target), table_columns(block.table)
-            for name in blocks.inputs(block.table, target):
-                column = column_of(name, columns[name], missing != "refuse")
-                gaps |= {name} if column.missing.any() else set()
-                few = few_values(column)
-                found[name] = joined(found[name], few) if name in found else few
-    if not found:
+            rule, inputs = rule.sees(block.table, target), blocks.inputs(block.table, target)
+            rule.numbers(block.table, target)
+            _weights(block.table, blocks.weight)
+            hashes = hash_again(hash_keys(block.table, sorted([*inputs, target]), missing != "refuse"), seed)
+        near = hashes <= largest
+        parts.append((hashes[near], block.table.filter(pa.array(near))))
+        size += block.table.num_rows
+        if sum(len(part[0]) for part in parts) > 2 * most:
+            parts = [_smallest(parts, most)]
+            largest = parts[0][0].max()
+    if not size or not inputs:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
-    return list(found.values()), gaps, sum(dropped), rule
+    return *_smallest(parts, most), size, sum(dropped), rule
+
+
+def _smallest(parts: list[tuple[np.ndarray, pa.Table]], most: int) -> tuple[np.ndarray, pa.Table]:
+    """Raises TooNarrowError for a column that holds text in some parts, and other values in others."""
+    hashes = np.concatenate([part for part, _ in parts])
+    kept = np.sort(np.argsort(hashes, kind="stable")[:most])
+    try:
+        table = pa.concat_tables([table for _, table in parts], promote_options="permissive")
+    except pa.ArrowTypeError as error:
+        raise TooNarrowError(str(error).partition("Field ")[2].partition(" has incompatible")[0]) from error
+    return hashes[kept], table.take(pa.array(kept))
+
+
+def _weights(table: pa.Table, name: str | None) -> Float[np.ndarray, " N"] | None:
+    if name is None:
+        return None
+    column, what = read_column(name, table_columns(table)[name]), f"the column of weights {name!r}"
+    if column.kind != "number":
+        raise TableError(f"{what} holds no numbers")
+    return checked_weights(column.values, what, "data row")
 
 
 def are_files(X: Any) -> bool:
@@ -204,26 +205,30 @@ def read_files(
     `feature_names_in_`. Raises ValueError or TypeError, with file and row, for values that cannot be used, and if a family
     that `keeps_all` rows has no memory for them.
     """
-    _check(estimator, target, others)
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
+    if not isinstance(target, str):
+        raise TypeError(
+            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for rows in memory: X names files")
     blocks, budget = X if isinstance(X, Blocks) else Blocks.of(X), context.budget
     found = open_files(
         blocks, target, missing=estimator.missing, seed=context.sample_seed,
         sample=lambda n_inputs: _sample_size(n_inputs, budget, keeps_all), rule=rule,
     )  # fmt: skip
-    sample: Any = found.sample
+    sample, n_inputs, mean = typing.cast(Data, found.sample), len(found.encoder.output_names), None
     if rule.scaled:
-        said = checked_targets(sample.y, None, estimator.target_outliers, leaves_out=False)[1]
-        if said:
+        mean = getattr(estimator, "mean", None)
+        mean = None if mean is None else float(rule.learned(np.array([mean], np.float64))[0])
+        if said := checked_targets(sample.y, None, estimator.target_outliers, leaves_out=False)[1]:
             warn(f"of {len(sample)} rows of the files: {said}", UserWarning, stacklevel=2)
-    n_inputs = len(found.encoder.output_names)
     if keeps_all and found.size > len(sample):
         need, what = 2 * found.size * _row_bytes(n_inputs), f"{found.size} rows of {n_inputs} inputs"
         budget.refuse(need, f"a model that keeps {what}")
     names = [rule.name for rule in found.encoder.columns]
     name_inputs(estimator, len(names), names)
-    mean = getattr(estimator, "mean", None) if rule.scaled else None
-    if mean is not None:
-        mean = float(rule.learned(np.array([mean], np.float64))[0])
     data = _training_data(found, estimator, mean, context)
     if found.n_dropped:
         why = "of the files are not learned from: they have no target"
@@ -240,17 +245,15 @@ def _training_data(
 
     Classes and counts are not standardised. Rows without `split_by` may be grouped in blocks of time.
     """
-    rows: Any = found.sample
-    standardize = bool(estimator.standardize)
+    rows, standardize = typing.cast(Data, found.sample), bool(estimator.standardize)
     if rows.group is None:
         group = groups_in_time(
             rows.X, rows.y, found.encoder, estimator.new_rows, context.record, in_order=False
         )
     else:
-        names, group = np.unique(rows.group, return_inverse=True)
-        if len(names) < 2:
+        group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
+        if group.max() == 0:
             raise ValueError("split_by puts all rows into one group; at least two are needed")
-        group = group.astype(np.int32)
     rows = replace(rows, group=group)
     is_whole, unscaled = found.size == len(rows), not found.rule.scaled
     data = TrainingData.of(
@@ -261,7 +264,7 @@ def _training_data(
         return data
     inputs, targets = data.inputs, data.targets
     if standardize:
-        inputs, of_y = (summary.standardiser() for summary in (found.of_inputs, found.of_targets))
+        inputs, of_y = found.of_inputs.standardiser(), found.of_targets.standardiser()
         center = of_y.mean[0] if mean is None else np.float64(mean)
         targets = targets if unscaled else Standardiser(np.asarray(center), np.asarray(of_y.scale[0]))
     everything = replace(found, sample=None, scales=(inputs, targets), dtype=estimator.dtype)
@@ -277,15 +280,3 @@ def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
 def _row_bytes(n_inputs: int) -> int:
     """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
     return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)
-
-
-def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
-    """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
-    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
-    if not isinstance(target, str):
-        raise TypeError(
-            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
-        )
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"{name} is for rows in memory: X names files")

@@ -36,31 +36,21 @@ class Source(abc.ABC):
         """All rows in order, in blocks of at most `size` rows on the device; rows of weight 0 fill blocks up."""
 
     def blocks(self, size: int) -> Iterator[Data]:
-        """As `local_blocks`; on a mesh each device has at most `size` rows of a block."""
+        """As `local_blocks`; on a mesh each device has at most `size` rows of a block, in equal parts filled up by rows of weight 0."""
         if self.mesh is None:
-            return self.local_blocks(size)
-        return (_on_mesh(rows, self.mesh) for rows in self.local_blocks(size * self.mesh.size))
+            yield from self.local_blocks(size)
+            return
+        for rows in self.local_blocks(size * self.mesh.size):
+            missing = -len(rows.y) % self.mesh.size
+            yield spread(_extended(rows, missing) if missing else rows, self.mesh)
 
 
 class MemorySource(Source):
-    """N rows in memory, in any order: on the device, or on the host and standardised as they are taken.
+    """N rows in memory, in any order: on the device, or on the host and standardised as they are taken, one stack of batches or block at a time.
 
-    From the host, the device holds one stack of batches, or one block, at any time.
-
-    Parameters
-    ----------
-    X, y, weight : arrays [N, D], [N] and [N] (None = 1), also memory-mapped
-        Inputs, targets and frequency weights. Raises ValueError for shapes that do not fit.
-    group : array [N] or None
-        The number of each row's group; None = every row is a group of its own.
-    inputs, targets : Standardiser or None
-        None takes the values as they are.
-    dtype : dtype
-        Of the rows for a learner.
-    on_device : bool
-        Whether all rows lie on the device.
-    mesh : Mesh or None
-        Shares passes over the rows.
+    X [N, D], y [N] and frequency weights [N] (None = 1) may be memory-mapped; `group` [N] has the number of each row's group (None = a group
+    each). Without `inputs` and `targets` values are taken as they are. `dtype` is that of the rows for a learner, and `mesh` shares passes
+    over the rows. Raises ValueError for shapes that do not fit.
     """
 
     def __init__(
@@ -92,7 +82,7 @@ class MemorySource(Source):
         self.indices: Any = None  # of `some` rows among those of this source
         self._rows = Data(X, y, self.weights())
         if on_device:
-            self._rows = padded(self._on_host(slice(None), dtype), padded_size(self.size), dtype)
+            self._rows = padded(self.on_host(slice(None), dtype), padded_size(self.size), dtype)
             self._scales = None, None
 
     @property
@@ -113,9 +103,14 @@ class MemorySource(Source):
         """ρ of every row."""
         return np.ones(self.size) if self.weight is None else self.weight
 
-    def on_host(self, indices: Int[np.ndarray, " n"], dtype: Any = np.float64) -> Data:
-        """The rows at `indices`, on the host."""
-        return self._on_host(indices if self.indices is None else self.indices[indices], dtype)
+    def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
+        """The rows at `indices`, on the host, rounded to the dtype of the rows first."""
+        numbers = indices if self.indices is None else self.indices[indices]
+        X, y, weight = (np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight))
+        inputs, targets = self._scales
+        X = X if inputs is None else inputs.transform(X, self.dtype)
+        y = y if targets is None else targets.transform(y, self.dtype)
+        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)))
 
     def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
         """Those of all rows, on the host, in the dtype of the source or in `dtype`."""
@@ -144,25 +139,11 @@ class MemorySource(Source):
             weight = on_device(filled_up(self.weights()[part].astype(self.dtype), size, 0.0))
             yield dataclasses.replace(self.take(filled_up(part, size)), weight=weight)
 
-    def _on_host(self, numbers: Any, dtype: Any) -> Data:
-        """Rounded to the dtype of the rows first."""
-        rows = self._rows
-        parts = [np.asarray(part)[numbers] for part in (rows.X, rows.y, rows.weight)]
-        for i, scale in enumerate(self._scales):
-            parts[i] = parts[i] if scale is None else scale.transform(parts[i], self.dtype)
-        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in parts))
-
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
     """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
-    parts = (rows.X, rows.y, rows.weights)
-    return Data(*(on_device(filled_up(np.asarray(part, dtype), size, 0.0)) for part in parts))
-
-
-def _on_mesh(rows: Data, mesh: Mesh) -> Data:
-    """In equal parts over a mesh, filled up by rows of weight 0."""
-    missing = -len(rows.y) % mesh.size
-    return spread(_extended(rows, missing) if missing else rows, mesh)
+    fill = lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0))
+    return Data(fill(rows.X), fill(rows.y), fill(rows.weights))
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -15,29 +15,25 @@ from sklearn.utils.validation import validate_data
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
-from stochgp.data.fingerprint_rows import (
+from stochgp.data.rows import Data
+from stochgp.data.standardise import first_not_finite, refuse_not_finite
+from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
+from stochgp.names import lookup
+from stochgp.tables.bounds import checked_targets
+from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
+from stochgp.tables.encoding import rows_without_values, some_rows
+from stochgp.tables.levels import LevelTargets
+from stochgp.tables.molecules import (
+    FingerprintEncoder,
     Inputs,
+    counts_of,
     is_packed,
     name_inputs,
     read_fingerprints,
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.data.rows import Data
-from stochgp.data.standardise import first_not_finite, refuse_not_finite
-from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
-from stochgp.names import lookup
-from stochgp.tables.bounds import checked_targets
-from stochgp.tables.columns import Caution, is_array, unmasked
-from stochgp.tables.encoding import rows_without_values, some_rows
-from stochgp.tables.levels import LevelTargets
-from stochgp.tables.molecules import FingerprintEncoder, Fingerprints
-from stochgp.tables.targets import (
-    read_groups,
-    read_targets,
-    read_weights,
-    refuse_no_targets,
-)
+from stochgp.tables.targets import read_groups, read_targets, read_weights, refuse_no_targets
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -71,7 +67,7 @@ def read_training_rows(
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
     refuse_no_targets(estimator, y)
-    encoder, targets = None, None
+    encoder = targets = None
     if packed:
         encoder, X = read_fingerprints(estimator, X, context.budget)
     X, groups = unmasked(X), unmasked(groups)
@@ -85,11 +81,13 @@ def read_training_rows(
         y = y[known]
     group, numbers = None if groups is None else read_groups(groups, len(y)), X
     if not packed:
-        targets = None if is_array(X) else _level_targets(estimator, y, weight, group)
+        if not is_array(X):  # folds are those of `random_state` where that is a number
+            seed, kind = estimator.random_state, getattr(estimator, "target", "real")
+            seed = int(seed) if isinstance(seed, int | np.integer) else 0
+            targets = LevelTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
         encoder, numbers = read_inputs_at_fit(estimator, X, context.budget, missing, targets)
     rows = Data(numbers, y, weight, group)
-    if missing == "skip":
-        rows = rows.take(without_skipped(rows.X))
+    rows = rows.take(without_skipped(rows.X)) if missing == "skip" else rows
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     note_columns(encoder, context)
@@ -132,22 +130,15 @@ def _known(
         raise ValueError(f"Input {what}: there is nothing to learn from")
     reasons = [(unknown, "without a target"), (empty & ~unknown, "without any input")]
     reasons += [(codes & (y == value), f"with {CODE.format(value)}") for value in np.unique(y[codes])]
-    why = " and ".join(
-        f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
+    said = (
+        f"{which.sum()} {what} (the first: data row {row_of_first(which)})"
         for which, what in reasons
         if which.any()
     )
-    n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {why}"
+    n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {' and '.join(said)}"
     warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=FIT)
     context.record("unused_rows", n_dropped, why)
     return kept & ~drop
-
-
-def _level_targets(estimator: Any, y: Any, weight: Any, group: Any) -> LevelTargets:
-    """The targets that encode columns of many levels. Folds are those of `random_state` where that is a number."""
-    kind, seed = getattr(estimator, "target", "real"), estimator.random_state
-    seed = int(seed) if isinstance(seed, int | np.integer) else 0
-    return LevelTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 
 
 def read_rows(
@@ -175,10 +166,7 @@ def read_rows(
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
-        is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
-        if encoder.morgan is None and is_table:
-            X = TableEncoder.fit(X).transform(X)
-        return encoder.transform(X)
+        return encoder.transform(counts_of(X) if encoder.morgan is None else X)
     X = unmasked(X)
     if encoder is None or not encoder.named:
         X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
@@ -229,16 +217,10 @@ def _encoded(
     encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: LevelTargets | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
-    if (
-        encoder.is_plain
-        and isinstance(X, np.ndarray)
-        and X.shape[1:] == (len(encoder.columns),)
-        and first_not_finite(X) is None
-    ):
+    is_plain = encoder.is_plain and isinstance(X, np.ndarray) and X.shape[1:] == (len(encoder.columns),)
+    if is_plain and first_not_finite(X) is None:
         return X, []
     n_columns = len(encoder.output_names)
     budget().require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
     numbers, notes = encoder.encoded(X)
-    if targets is not None:
-        return encoder.in_folds(numbers, X, targets), []
-    return numbers, notes
+    return (numbers, notes) if targets is None else (encoder.in_folds(numbers, X, targets), [])

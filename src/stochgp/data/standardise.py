@@ -16,6 +16,7 @@ from stochgp.tables.columns import LARGEST
 from stochgp.tables.targets import read_weights
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
+MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +75,11 @@ class Standardiser:
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _chunks(X.shape):
                 Z[rows] = (X[rows].astype(np.float64) - self.mean) / self.scale
-        bad = first_not_finite(Z)
-        if bad is not None:
-            (row, *column), value = bad, X[bad]
-            place = f"row {start + row + 1}" + "".join(f", column {j + 1}" for j in column)
-            why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
-            raise ValueError(f"{value!s} at {place} {why}")
+        if (bad := first_not_finite(Z)) is not None:
+            refuse_not_finite(X, start)
+            raise ValueError(
+                f"{X[bad]!s} at {_place(bad, start)} is too large for {Z.dtype} once standardised"
+            )
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -125,33 +125,19 @@ class Summary(NamedTuple):
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         n, delta = self.count + other.count, other.mean - self.mean
-        return Summary(
-            n,
-            np.minimum(self.low, other.low),
-            np.maximum(self.high, other.high),
-            self.mean + delta * (other.count / n),
-            self.squares + other.squares + delta**2 * (self.count * other.count / n),
-        )
+        squares = self.squares + other.squares + delta**2 * (self.count * other.count / n)
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Summary(n, low, high, self.mean + delta * (other.count / n), squares)
 
     def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
         """Mean and standard deviation; scale 1 of a column that does not vary, or only by the rounding of `dtype`."""
-        mean, deviation = (
-            np.where(self.low == self.high, self.low, self.mean),
-            np.sqrt(self.squares / self.count),
-        )
+        mean = np.where(self.low == self.high, self.low, self.mean)
+        deviation = np.sqrt(self.squares / self.count)
         rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(self.low), np.abs(self.high))
         return Standardiser(mean, np.where(deviation <= rounding, 1.0, deviation))
 
 
-NO_ROWS = Summary(0.0, *(np.zeros(0) for _ in range(4)))
-
-
-def _chunks(shape: tuple[int, ...]) -> list[slice]:
-    step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
-    return [slice(start, start + step) for start in range(0, shape[0], step)]
-
-
-MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
+NO_ROWS = Summary(0.0, *(np.zeros(0),) * 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +162,15 @@ class ModelRows:
         with jax.enable_x64(True), kept_on_disk():
             for start in range(0, len(X), step):
                 part = X[start : start + step]
-                Z = filled_up(self._standardised(part, self.dtype, start), n_block or 0, 0.0)
+                Z = filled_up(self.inputs.transform(part, self.dtype, start), n_block or 0, 0.0)
                 values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
-                if not results:
-                    results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
+                results = results or tuple(np.empty((len(X), *value.shape[1:])) for value in values)
                 for result, value in zip(results, values, strict=True):
-                    _refuse_overflow(value, part, start)
+                    if (bad := first_not_finite(value)) is not None:
+                        raise ValueError(
+                            f"the prediction of row {start + bad[0] + 1} is not a finite number: its inputs, up to "
+                            f"{np.abs(part[bad[0]]).max():g} in size, lie too far from the training rows"
+                        )
                     result[start : start + len(part)] = value
         for result in results:
             result[skipped] = np.nan
@@ -189,18 +178,10 @@ class ModelRows:
 
     def standardised(self, dtype: str | None = None) -> Float[np.ndarray, "N D"]:
         """All of them at once, in their own dtype or in this one. ValueError for skipped ones."""
-        return self._standardised(self.X, self.dtype if dtype is None else dtype, 0)
-
-    def _standardised(self, part: np.ndarray, dtype: str, start: int) -> np.ndarray:
-        """Rows start, start + 1, … of a user; ValueError names those that are not finite."""
-        try:
-            return self.inputs.transform(part, dtype, start)
-        except ValueError:
-            refuse_not_finite(self.X)
-            raise
+        return self.inputs.transform(self.X, self.dtype if dtype is None else dtype)
 
 
-def first_not_finite(X: Float[np.ndarray, " N *D"]) -> tuple[int, ...] | None:
+def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
     """Row and column of the first value that is infinite or NaN; None if all are finite."""
     for rows in _chunks(X.shape):
         finite = np.isfinite(X[rows])
@@ -210,21 +191,19 @@ def first_not_finite(X: Float[np.ndarray, " N *D"]) -> tuple[int, ...] | None:
     return None
 
 
-def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
-    """ValueError with the first row and column whose value is infinite or NaN."""
-    bad = first_not_finite(X)
-    if bad is not None:
-        (row, column), what = bad, "NaN" if np.isnan(X[bad]) else "infinity (inf)"
-        raise ValueError(
-            f"Input X contains {what} at row {row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
-        )
+def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:
+    """ValueError with the first row, counted from `start`, and column whose value is infinite or NaN."""
+    if (bad := first_not_finite(X)) is not None:
+        what = "NaN" if np.isnan(X[bad]) else "infinity (inf)"
+        raise ValueError(f"Input X contains {what} at {_place(bad, start)} (rows and columns count from 1)")
 
 
-def _refuse_overflow(value: np.ndarray, part: np.ndarray, start: int) -> None:
-    bad = ~np.isfinite(value).reshape(len(part), -1).all(axis=1)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"the prediction of row {start + row + 1} is not a finite number: its inputs, up to {np.abs(part[row]).max():g} "
-            "in size, lie too far from the training rows"
-        )
+def _place(index: tuple[int, ...], start: int) -> str:
+    row, *column = index
+    return f"row {start + row + 1}" + "".join(f", column {j + 1}, x{j}" for j in column)
+
+
+def _chunks(shape: tuple[int, ...]) -> list[slice]:
+    step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
+    starts = range(0, shape[0], step)
+    return list(map(slice, starts, range(step, step + shape[0], step)))

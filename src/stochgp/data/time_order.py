@@ -1,8 +1,7 @@
 """Whether new rows lie between the training rows or after them in time; in the second case blocks of neighbouring rows are groups.
 
 A row an hour from its neighbours is predicted from them, a row of next month is not. Where the table says when its rows were taken, and
-neighbours in time resemble each other beyond what the inputs say, rows are held out and left out in blocks of time: what is learned, chosen
-and stopped is then judged as rows of another time will be predicted.
+neighbours in time resemble each other beyond what the inputs say, rows are held out and left out in blocks of time.
 """
 
 import math
@@ -24,9 +23,8 @@ EITHER = "either"  # "auto" of an estimator that judges rows one by one as well,
 FEWEST = 500  # rows, and different times, from which "auto" chooses
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
 LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
-LARGEST_BLOCK = (
-    0.1  # of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time
-)
+# Of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time.
+LARGEST_BLOCK = 0.1
 FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
@@ -70,26 +68,27 @@ def groups_in_time(
     if not asked and len(np.unique(position)) < (FEWEST_BLOCKS if new_rows == EITHER else FEWEST):
         return None
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
-    seen = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
-    if not asked and not depends(found):
+    why = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
+    if asked:
+        why = f"as asked, by {what}"
+    elif not depends(found):
         later = drift(X, y, position) if X is not None and new_rows == EITHER else Estimate(0.0)
-        if not drifts(later):
-            record("new_rows", BETWEEN, f"{seen}: too little to judge rows by whole blocks of time")
+        if not later.value - SURE * later.stderr > LEAST_GAIN:
+            record("new_rows", BETWEEN, f"{why}: too little to judge rows by whole blocks of time")
             return None
-        seen = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
+        why = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
     group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
-    because = f"as asked, by {what}" if asked else seen
     why = (
-        f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
+        f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time. "
         "For new rows between these, new_rows='between' predicts better"
     )
     if not asked:
-        warn(
-            f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it",
-            stacklevel=4,
+        said = (
+            f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it"
         )
+        warn(said, stacklevel=4)
     record("new_rows", AFTER, why)
     return group
 
@@ -108,9 +107,7 @@ def time_order(
         start += len(rule.output_names)
     if dates:
         return next((one for one in dates if (np.diff(one[0]) >= 0).all()), dates[0])
-    if not in_order:
-        return None
-    columns, changes = increasing(X, sorted_too)
+    columns, changes = increasing(X, sorted_too) if in_order else ([], np.zeros(0))
     if not columns:
         return None
     names = encoder.output_names if isinstance(encoder, TableEncoder) and encoder.named else None
@@ -128,25 +125,22 @@ def increasing(
     a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
     """
     (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
-    first = [j for j in range(D) if _never_falls(X[:, j], tied)] if D > 1 else []
-
-    def alone(fewest: float) -> tuple[list[int], np.ndarray] | None:
-        found = (([j], np.diff(X[:, j]) > 0) for j in first)
-        return next((one for one in found if one[1].sum() + 1 >= fewest), None)
-
-    if not first:
-        return [], ~tied
-    if found := alone(LEAST_SHARE * N):
-        return found
+    alone = {j: (np.diff(X[:, j]) > 0).sum() for j in range(D) if D > 1 and _never_falls(X[:, j], tied)}
+    for j, n in alone.items():
+        if n + 1 >= LEAST_SHARE * N:
+            return [j], np.diff(X[:, j]) > 0
     is_whole = (np.floor(X) == X).all(axis=0)
-    more = next((j for j in first if is_whole[j]), None)
     calendar = np.flatnonzero(is_whole & (X >= 0).all(axis=0) & (X <= CALENDAR).all(axis=0)).tolist()
+    more = next((j for j in alone if is_whole[j]), None)
     while more is not None:
         columns, tied = [*columns, more], tied & (np.diff(X[:, more]) == 0)
         more = next((j for j in calendar if j not in columns and _never_falls(X[:, j], tied)), None)
     if 1 < len(columns) < D:
         return columns, ~tied
-    return (alone(FEWEST_BLOCKS) if sorted_too else None) or ([], np.zeros(N - 1, bool))
+    for j, n in alone.items():
+        if sorted_too and n + 1 >= FEWEST_BLOCKS:
+            return [j], np.diff(X[:, j]) > 0
+    return [], np.zeros(N - 1, bool)
 
 
 def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
@@ -159,12 +153,8 @@ def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]
 
 def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:
     """The number of each row's block: `n` of equally many rows in order, those of one time in one."""
-    order = np.argsort(position, kind="stable")
-    ordered = position[order]
-    first = np.searchsorted(ordered, ordered, side="left")  # of the rows of one time
-    found = np.empty(len(position), np.int32)
-    found[order] = np.unique(first * n // len(position), return_inverse=True)[1]
-    return found
+    first = np.searchsorted(np.sort(position), position)  # of the rows of one time
+    return np.unique(first * n // len(position), return_inverse=True)[1].astype(np.int32)
 
 
 def n_blocks(n_rows: int, reach: int) -> int:
@@ -181,9 +171,8 @@ def dependence(
     40 blocks. Every second one is predicted, row i from one half of the others, row i + lag from the other half: so the errors have no noise
     of neighbours in common.
     """
-    generator = np.random.default_rng(SEED)
+    generator, N = np.random.default_rng(SEED), len(y)
     order = np.argsort(position, kind="stable")
-    N = len(order)
     block = np.arange(N) * FOLDS // N
     others = generator.permutation(order[block % 2 == 1])[: 2 * MOST_ROWS]
     inputs = Standardiser.fit(X[others])
@@ -192,7 +181,13 @@ def dependence(
     def correlation(lag: int) -> Estimate:
         i = np.flatnonzero((block[: N - lag] % 2 == 0) & (block[: N - lag] == block[lag:]))
         i = np.sort(generator.permutation(i)[:PAIRS])
-        return _correlation(errors[0](order[i]), errors[1](order[i + lag]), block[i])
+        a, b = errors[0](order[i]), errors[1](order[i + lag])
+        if not min(sizes := (np.linalg.norm(a), np.linalg.norm(b))) > 0:
+            return Estimate(0.0)
+        a, b = a / sizes[0], b / sizes[1]
+        found = float(a @ b)
+        influence = a * b - found / 2 * (a * a + b * b)  # the delta method, sums over a block as one number
+        return Estimate(found, float(np.sqrt(np.sum(np.bincount(block[i], influence) ** 2))))
 
     with granted(math.inf):  # it takes about a second, whatever the number of rows
         first = correlation(1)
@@ -208,10 +203,10 @@ def _errors_from(
     inputs: Standardiser,
 ) -> Callable[[Int[np.ndarray, " P"]], Float[np.ndarray, " P"]]:
     """A function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
-    tree = Neighbours(inputs.transform(X[known], np.float64))
+    tree = Neighbours(inputs.transform(X[known]))
 
     def errors(rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        near = tree.query(inputs.transform(X[rows], np.float64), min(NEAREST, len(known)))
+        near = tree.query(inputs.transform(X[rows]), min(NEAREST, len(known)))
         return y[rows] - y[known][near].mean(axis=1)
 
     return errors
@@ -233,8 +228,7 @@ def drift(
     Neighbours in time may have errors that are independent given the inputs while what the inputs mean changes: prices of one computer fall.
     """
     generator, N = np.random.default_rng(SEED), len(y)
-    order = np.argsort(position, kind="stable")
-    first, last = np.split(order, [N - round(LAST * N)])
+    first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])
     half = generator.permutation(len(last))
     some = np.sort(half[: min(PAIRS, len(last) // 2)])
     others = last[half[len(last) // 2 :]][:MOST_ROWS]
@@ -250,21 +244,3 @@ def drift(
     influence = (far / sizes[0] - near / sizes[1]) / (2 * len(some))
     sums = np.bincount(some * DRIFT_BLOCKS // len(last), influence)
     return Estimate(0.5 * math.log(sizes[0] / sizes[1]), float(np.sqrt(np.sum(sums**2))))
-
-
-def drifts(found: Estimate) -> bool:
-    """Whether it is more than 0.01 nats a row by two standard errors."""
-    return found.value - SURE * found.stderr > LEAST_GAIN
-
-
-def _correlation(
-    a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"], block: Int[np.ndarray, " P"]
-) -> Estimate:
-    """Σab/√(Σa² Σb²); its standard error by the delta method, sums over a block as one number."""
-    sizes = [float(np.linalg.norm(part)) for part in (a, b)]
-    if not min(sizes) > 0:
-        return Estimate(0.0)
-    a, b = a / sizes[0], b / sizes[1]
-    found = float(a @ b)
-    influence = a * b - found / 2 * (a * a + b * b)
-    return Estimate(found, float(np.sqrt(np.sum(np.bincount(block, influence) ** 2))))

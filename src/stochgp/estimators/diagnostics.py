@@ -14,7 +14,6 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
-from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -24,6 +23,7 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
+from stochgp.tables.molecules import is_packed
 from stochgp.transforms import Log
 from stochgp.warning import warn
 
@@ -31,8 +31,6 @@ from stochgp.warning import warn
 # 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
 FEW_ROWS = 40
 OFTEN, SELDOM = 1.5, 0.5  # how often a row counts on average
-LOOKED_AT = 2_000  # rows whose quantiles are taken
-FLAT = 1e-3  # of a column's standard deviation
 SAME = 1e-6  # relative difference of values that count as equal
 MOST_NAMED = 5
 MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no value so large a share
@@ -47,25 +45,24 @@ MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training 
 
 
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
-    """Warn of too few rows to learn from, repeated rows, targets without a scale, counts mostly 0, and columns that an outlier flattens."""
-    n, rho = data.n_rows, data.weight
-    counts = data.given_targets(True) if isinstance(data.transform, Log) and data.transform.shift else None
-    alike = 0.0 if counts is None else float(np.average(counts == counts.min(), weights=rho))
-    flat = _flattened(data)
+    """Warn of too few rows to learn from, repeated rows, targets without a scale, and counts mostly 0."""
+    n, rho, alike = data.n_rows, data.weight, 0.0
+    if isinstance(data.transform, Log) and data.transform.shift:
+        counts = data.given_targets(True)
+        alike = float(np.average(counts == counts.min(), weights=rho))
+    many = f"the {n} different rows count as {rho.sum():.6g}"
     checks = {
         f"only {n} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow": learns
         and n < FEW_ROWS,
-        f"the {n} different rows count as {rho.sum():.6g}: each is taken for observations that agree exactly; if they are copies or "
-        "averages, the noise is underestimated": learns and rho.mean() >= OFTEN,
-        f"the {n} different rows count as {rho.sum():.6g}, and intervals are as wide as so few rows leave them; weights that only compare "
-        "rows with each other should have the mean 1": learns and rho.mean() <= SELDOM,
+        f"{many}: each is taken for observations that agree exactly; if they are copies or averages, the noise is underestimated": learns
+        and rho.mean() >= OFTEN,
+        f"{many}, and intervals are as wide as so few rows leave them; weights that only compare rows with each other should have the mean 1": learns
+        and rho.mean() <= SELDOM,
         "all targets are equal: their scale is unknown, and standard deviations are as if it were 1": data.standardized
         and np.ptp(data.rows.y) == 0,
         f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "
         "SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are": alike
         > MOST_ALIKE,
-        f"{named_columns(data.encoder, flat)}: outliers set the scale, four of five values lie within a range of {FLAT:g} standard "
-        "deviations and will look alike; transform the column, or leave the outliers out": flat.any(),
     }
     for text, holds in checks.items():
         if holds:
@@ -93,8 +90,6 @@ class Seen:
     def varying(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> str:
         """What to say of columns that were constant in training, and vary in X; "" of none."""
         moved, held = np.zeros(len(self.low), bool), np.flatnonzero(self.low == self.high)
-        if len(held) == 0:
-            return ""
         moved[held] = ~np.isclose(X[:, held], self.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
         if not moved.any():
             return ""
@@ -105,33 +100,24 @@ class Seen:
 
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
         """(What to say of rows outside of the training range, "" of none; whether at least half of the rows lie outside by half of a column's width)."""
-        outside, worst, is_far = np.zeros(len(X), bool), (0.0, 0, 0), False
-        within = (X.min(axis=0) >= self.low) & (X.max(axis=0) <= self.high) if len(X) else np.False_
-        for d in np.flatnonzero((self.low < self.high) & ~within):
-            low, high = self.low[d], self.high[d]
-            excess = np.nan_to_num(np.maximum(low - X[:, d], X[:, d] - high)) / (high - low)
-            outside |= excess * (high - low) > SAME * max(abs(low), abs(high))
-            is_far |= bool(2 * np.sum(excess > 0.5) >= max(1, len(X)))
-            row = int(np.argmax(excess)) if len(X) else 0
-            worst = max(worst, (excess[row] if len(X) else 0.0, int(d), row))
+        width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
+        columns = np.flatnonzero(width > 0)
+        if len(X) and len(columns):
+            inside = (X.min(axis=0) >= self.low) & (X.max(axis=0) <= self.high)
+            columns = columns[~inside[columns]]
+        if not (len(X) and len(columns)):
+            return "", False
+        low, high, x = self.low[columns], self.high[columns], X[:, columns]
+        excess = np.nan_to_num(np.maximum(low - x, x - high)) / width[columns]
+        outside = (excess * width[columns] > SAME * size[columns]).any(axis=1)
         if not outside.any():
             return "", False
-        _, d, row = worst
+        row, j = np.unravel_index(np.argmax(excess), excess.shape)
+        name = named_columns(encoder, np.arange(X.shape[1]) == columns[j])
         return (
-            f"{outside.sum()} of {len(X)} rows are outside the training range (worst: {named_columns(encoder, np.arange(X.shape[1]) == d)} is "
-            f"{X[row, d]:.6g} at data row {row + 1}, trained on {self.low[d]:.6g} to {self.high[d]:.6g}). Their predictions are extrapolations"
-        ), is_far
-
-
-def _flattened(data: TrainingData) -> np.ndarray:
-    """Of standardised inputs: whether the range of the middle 80 % of a column's values is above 0, but below FLAT standard deviations."""
-    if not data.standardized or data.leaves_inputs or data.n_rows < FEW_ROWS:
-        return np.zeros(data.n_inputs, bool)
-    rows: Any = slice(None)
-    if data.n_rows > LOOKED_AT:
-        rows = np.random.default_rng(0).integers(0, data.n_rows, LOOKED_AT)
-    low, high = np.quantile(data.rows.X[rows].astype(np.float64), (0.1, 0.9), axis=0)
-    return (high > low) & (high - low < FLAT * data.inputs.scale)
+            f"{outside.sum()} of {len(X)} rows are outside the training range (worst: {name} is {x[row, j]:.6g} at data row {row + 1}, "
+            f"trained on {low[j]:.6g} to {high[j]:.6g}). Their predictions are extrapolations"
+        ), bool((2 * np.sum(excess > 0.5, axis=0) >= len(X)).any())
 
 
 def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
@@ -171,19 +157,15 @@ def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndar
 
     The constant knows the mean and the variance of these rows: its gain has to be 2/n nats a row more.
     """
-    model, constant, within = found
-    mean = lambda values: float(np.average(values, weights=weight))
-    if (
-        prefer(model, {"a constant": constant - 2 / weight.sum()}, cell, weight, fewest=FEW_ROWS).name
-        is not None
-    ):
+    model, constant, within = (np.average(part, weights=weight) for part in found)
+    rivals = {"a constant": found[1] - 2 / weight.sum()}
+    if prefer(found[0], rivals, cell, weight, fewest=FEW_ROWS).name is not None:
         return (
-            f"{what} are predicted worse than by a constant: {-mean(model):.3f} nats per row, against {-mean(constant):.3f} "
+            f"{what} are predicted worse than by a constant: {-model:.3f} nats per row, against {-constant:.3f} "
             "for their mean and variance. Predictions and their uncertainty may be useless"
         )
-    inside = mean(within)
-    if inside < INSIDE:
-        return f"{inside:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
+    if within < INSIDE:
+        return f"{within:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
     return ""
 
 
@@ -223,18 +205,15 @@ def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
 
 def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:
     """What to say of rows of a stream whose targets or inputs are on average far from those that came first; "" of others."""
-    if len(y) == 0:
-        return ""
-    standardisers, far = {"inputs": fitted.inputs, "targets": fitted.targets}, []
-    for name, part in drift(fitted, X, y).items():
-        if not np.any((standardisers[name].mean != 0) | (standardisers[name].scale != 1)):
-            continue  # nothing is known of the first rows
+    far = []
+    for name, part in drift(fitted, X, y).items() if len(y) else ():
+        units = fitted.inputs if name == "inputs" else fitted.targets
         mean, std = np.abs(np.atleast_1d(part["mean"])), np.maximum(np.atleast_1d(part["std"]), 1.0)
-        moved = np.flatnonzero(mean > SHIFT + CERTAIN * std / math.sqrt(len(y)))
-        if len(moved):
-            first = np.arange(len(mean)) == moved[0]
+        moved = mean > SHIFT + CERTAIN * std / math.sqrt(len(y))
+        if moved.any() and np.any((units.mean != 0) | (units.scale != 1)):  # else first rows are not known
+            first = np.arange(len(mean)) == np.argmax(moved)
             which = named_columns(fitted.encoder, first) if name == "inputs" else name
-            far.append(f"{which} by {mean[moved[0]]:.3g}")
+            far.append(f"{which} by {mean[first][0]:.3g}")
     if not far:
         return ""
     return (

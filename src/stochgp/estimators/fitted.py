@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.compiled import quick_jit
 from stochgp.data import Standardiser
 from stochgp.data.blocks import hash_again
-from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
@@ -28,6 +27,7 @@ from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
 from stochgp.tables.encoding import STAND_INS, known_instead
+from stochgp.tables.molecules import is_packed
 from stochgp.transforms import AbstractTransform
 
 DRAWN_ROWS = 256  # of one evaluation of functions

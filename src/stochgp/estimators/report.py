@@ -38,16 +38,18 @@ def record_learning(
     if seen < data.n_rows:
         why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
         context.record("learning_rows", seen, why)
-    last = found.history[-1] if found.history else {}
-    plain = (bool, int, float, str, type(None))
-    settings = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
-    rates = [entry["rate"] for entry in found.history if "rate" in entry]
+    settings, rate = {}, None
+    for field in dataclasses.fields(learner):
+        if isinstance(value := getattr(learner, field.name), bool | int | float | str | None):
+            settings[field.name] = value
+    for entry in reversed(found.history):
+        rate = entry.get("rate", rate)
     context.report |= {
-        "learner": {name: value for name, value in settings.items() if isinstance(value, plain)},
-        "gradients": learner.exactness(last),
+        "learner": settings,
+        "gradients": learner.exactness(found.history[-1] if found.history else {}),
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
-        "learning_rate": rates[0] if rates else None,
+        "learning_rate": rate,
         "held_out_rows": found.held_out_rows,
         "result": found.result.name,
     }
@@ -61,18 +63,11 @@ def record_mesh(learner: AbstractLearner, n_rows: int, context: FitContext) -> N
     mesh = context.mesh
     if mesh is None:
         return
-    batch_size = min(learner.batch_size or n_rows, n_rows)
-    is_spread, why = spreads_batches(learner, batch_size, mesh), "they share passes over the rows"
-    if is_spread:
-        why += f", and batches of at least {MIN_SHARED_BATCH} rows"
-    elif mesh.size == 1:
-        why = "one device"
-    entry = {
-        "count": mesh.size,
-        "processes": n_processes(mesh),
-        "batches": "spread" if is_spread else "whole",
-    }
-    context.record("devices", entry, why)
+    is_spread = spreads_batches(learner, min(learner.batch_size or n_rows, n_rows), mesh)
+    why = "one device" if mesh.size == 1 else "they share passes over the rows"
+    why += f", and batches of at least {MIN_SHARED_BATCH} rows" if is_spread else ""
+    batches = "spread" if is_spread else "whole"
+    context.record("devices", {"count": mesh.size, "processes": n_processes(mesh), "batches": batches}, why)
 
 
 def learning_text(entry: dict[str, float]) -> str:
@@ -82,33 +77,33 @@ def learning_text(entry: dict[str, float]) -> str:
         return (
             f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row, {seconds}"
         )
-    numbers = [
-        f"{words} {entry[name]:.4f}"
-        for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD"))
-        if name in entry and math.isfinite(entry[name])
-    ]
-    return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
+    text = f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}"
+    for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD")):
+        if math.isfinite(entry.get(name, math.nan)):
+            text += f", {words} {entry[name]:.4f}"
+    return f"{text}, {seconds}"
 
 
 def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:
     """What a user may not expect of a fit, a line each."""
-    columns = plan.get("columns", {"choice": {}})["choice"]
-    found = [f"column {name!r}: {note}" for name, note in columns.items()]
-    if "unused_rows" in plan:
-        found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
-    found += [plan["target_outliers"]["why"]] if "target_outliers" in plan else []
-    found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
-    if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
-        found.append(plan["learning_rows"]["why"])
-    if useless := worse_than_a_constant(plan, report):
-        found.append(useless)
-    if "noise_floor" in plan:
-        found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
-    if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
-        found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
-    if "prediction" in plan and plan["prediction"]["choice"] == "local":
-        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
-    return found
+    choices = {name: entry["choice"] for name, entry in plan.items()}
+    found = [f"column {name!r}: {note}" for name, note in choices.get("columns", {}).items()]
+    worse = worse_than_a_constant(plan, report)
+    said = {
+        "unused_rows": "{choice} rows {why}",
+        "target_outliers": "{why}",
+        "target_unit": "the targets are {choice}",
+        "learning_rows": "{why}" if choices.get("learning_rows", n_rows) < n_rows else "",
+        "learner": worse.replace("{", "{{").replace("}", "}}"),
+        "noise_floor": "the noise variance is not the learned one: {why}",
+        "new_rows": "new rows are taken to come after the training rows: {why}"
+        if choices.get("new_rows") == AFTER
+        else "",
+        "prediction": f"prediction is local ({{why}}): {LOCAL}"
+        if choices.get("prediction") == "local"
+        else "",
+    }
+    return found + [text.format(**plan[name]) for name, text in said.items() if text and name in plan]
 
 
 def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from stochgp import deadline
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.files import are_files, read_files
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
@@ -52,7 +51,7 @@ from stochgp.observations import Dispersion, Observation
 from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
-from stochgp.tables.molecules import FingerprintEncoder
+from stochgp.tables.molecules import FingerprintEncoder, Inputs
 from stochgp.tables.targets import FileTargets, name_of_targets
 from stochgp.warning import say, warn
 

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
 from stochgp.context import FitContext
-from stochgp.data.fingerprint_rows import Inputs, is_packed
 from stochgp.data.reading import read_rows
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
@@ -56,6 +55,7 @@ from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
 from stochgp.results import RESULTS, FitResult
+from stochgp.tables.molecules import Inputs, is_packed
 
 SAMPLE_ROWS = 10_000  # rows from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the remaining time after learning

@@ -15,7 +15,6 @@ from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
-from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_inputs, read_rows
 from stochgp.data.training import TrainingData, in_target_units
@@ -65,6 +64,7 @@ from stochgp.posteriors import (
     MixturePosterior,
 )
 from stochgp.results import RESULTS, FitResult
+from stochgp.tables.molecules import is_packed
 from stochgp.warning import progress_printer
 
 MIN_SECONDS = 2.0  # of learning, including compiling: starting hyperparameters ignore the data

@@ -12,7 +12,6 @@ from jaxtyping import PRNGKeyArray
 from stochgp import kernels
 from stochgp.choosing import prefer
 from stochgp.data import TableEncoder
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import FULL_BATCH_ROWS
 from stochgp.families.left_out import clusters_of, left_out_scores, some_rows
@@ -22,6 +21,7 @@ from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.parameters import positive, value_of
 from stochgp.results import RESULTS
+from stochgp.tables.molecules import Inputs
 
 USUAL = "matern32"
 CANDIDATES = (USUAL, "matern12", "matern52", "rbf", "matern32 + matern12")

@@ -11,7 +11,6 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, too_few
 from stochgp.context import OPTIONAL_SECONDS, FitContext
-from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -25,6 +24,7 @@ from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, choose, fit
 from stochgp.solvers.base import SMALL
+from stochgp.tables.molecules import is_packed
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.memory import Source, padded_size
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -30,6 +29,7 @@ from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import RESULTS, Estimate
+from stochgp.tables.molecules import Inputs
 from stochgp.variational import (
     DecoupledMean,
     InducingPoints,

@@ -15,7 +15,6 @@ from scipy.special import logsumexp
 from stochgp.budget import release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
@@ -26,6 +25,7 @@ from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.members import member_settings
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
 from stochgp.posteriors.base import Request
+from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import name_of_targets
 
 Draws = Float[np.ndarray, "N S"]

@@ -75,12 +75,14 @@ def checked_targets(
     codes, far = target_outliers(np.where(np.asarray(weight) == 0, np.nan, y) if has_weights else y)
     is_refused = (codes | far).any() if outliers == "refuse" else refuses_codes and codes.any()
     rows = np.flatnonzero(far if leaves_out and not is_refused else codes | far)
+    if len(rows) == 0:
+        return codes, ""
     place = lambda row: f" at data row {row + 1}" if leaves_out else ""  # a sample is in another order
     shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
     said = f"{len(rows)} target(s) more than {FAR_TARGET:g} robust standard deviations from the median, beyond a gap: {shown}"
     if is_refused:
         raise ValueError(f"{said}; target_outliers='keep' learns from them")
-    return codes, said if len(rows) else ""
+    return codes, said
 
 
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:

@@ -20,6 +20,7 @@ from jaxtyping import Bool
 from stochgp.names import quoted
 
 from . import times
+from .times import trim
 
 Kind = Literal["number", "boolean", "text", "time"]
 
@@ -27,8 +28,6 @@ MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan"
 
 LARGEST = 1e150  # whose square is still a number; beyond it a value counts as infinite
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
-NO_KIND = "which is neither numbers, dates nor text"
-_ROW = "(rows count from 1, header excluded)"
 _TEXTS = [
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
@@ -66,10 +65,18 @@ class Column:
     category: bool = False  # whether its texts are declared to be levels
     caution: str = ""  # which values are not taken as they are
 
+    @property
+    def infinite(self) -> Bool[np.ndarray, " N"]:
+        """Which numbers are infinite, or beyond 1e150."""
+        if self.kind not in ("number", "boolean"):
+            return np.zeros(len(self.missing), bool)
+        return np.abs(self.values) > LARGEST
+
     def first(self, bad: Bool[np.ndarray, " N"]) -> str:
         """The place of the first of these rows, with its value."""
         value = self.values[int(np.argmax(bad))]
-        return first_of(repr(value.as_py()) if self.kind == "text" else f"{value:g}", bad)
+        shown = repr(value.as_py()) if self.kind == "text" else f"{value:g}"
+        return f"the first, {shown}, at data row {row_of_first(bad)}"
 
 
 @contextlib.contextmanager
@@ -92,27 +99,23 @@ def table_columns(table: Any) -> dict[str, Any]:
             raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
         columns = {f"x{j}": array[:, j] for j in range(array.shape[1])}
     else:
-        columns = _frame_columns(table)
+        try:
+            frame = nw.from_native(table, eager_only=True)
+        except TypeError as error:
+            raise TypeError(
+                f"expected a data frame or a two-dimensional array, got {type(table).__name__}"
+            ) from error
+        except ValueError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+        names = [str(name) for name in frame.columns]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise TableError(f"more than one column is called {quoted(repeated)}")
+        columns = {str(name): frame.get_column(name) for name in frame.columns}
     if not columns:
         raise TableError("the table has no columns")
     if len(next(iter(columns.values()))) == 0:
         raise TableError("the table has no rows")
     return columns
-
-
-def _frame_columns(table: Any) -> dict[str, Any]:
-    try:
-        frame = nw.from_native(table, eager_only=True)
-    except TypeError as error:
-        raise TypeError(
-            f"expected a data frame or a two-dimensional array, got {type(table).__name__}"
-        ) from error
-    except ValueError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    names = [str(name) for name in frame.columns]
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise TableError(f"more than one column is called {quoted(repeated)}")
-    return {str(name): frame.get_column(name) for name in frame.columns}
 
 
 def is_array(table: Any) -> bool:
@@ -127,8 +130,7 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     other types.
     """
     column = _read(name, raw)
-    infinite = _infinite(column)
-    bad = infinite if allow_missing else infinite | column.missing
+    bad = column.infinite if allow_missing else column.infinite | column.missing
     count = int(bad.sum())
     if count == 0:
         return column
@@ -138,7 +140,8 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
     values = "value, at" if count == 1 else "values, the first at"
     raise TableError(
-        f"column {name!r} has {count} missing or infinite {values} data row {row + 1}: {shown} {_ROW}{end}"
+        f"column {name!r} has {count} missing or infinite {values} data row {row + 1}: {shown} "
+        f"(rows count from 1, header excluded){end}"
     )
 
 
@@ -146,24 +149,18 @@ def read_any(name: str, raw: Any) -> Column:
     """As `read_column`; infinite values, and texts such as "NA" and "?", are missing."""
     column = _read(name, raw)
     if column.kind == "text":
-        texts = times.trim(column.values)
-        known = pc.SetLookupOptions(pa.array(MISSING_VALUES, texts.type))
-        absent = np.asarray(pc.fill_null(pc.call_function("is_in", [texts], known), False)).astype(bool)
-        if not absent.any():
+        known = pc.SetLookupOptions(pa.array(MISSING_VALUES, column.values.type))
+        absent = pc.call_function("is_in", [trim(column.values)], known)
+        if not pc.call_function("any", [absent]).as_py():
             return column
-        texts = pc.call_function("if_else", [pa.array(absent), pa.scalar(None, texts.type), column.values])
-        return replace(column, values=texts, missing=column.missing | absent)
-    infinite = _infinite(column)
+        texts = pc.call_function("if_else", [absent, pa.scalar(None, column.values.type), column.values])
+        return replace(column, values=texts, missing=np.asarray(texts.is_null()).astype(bool))
+    infinite = column.infinite
     if not infinite.any():
         return column
     said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {column.first(infinite)}"
     values = np.where(infinite, np.nan, column.values)
     return replace(column, values=values, missing=column.missing | infinite, caution=said)
-
-
-def first_of(shown: str, bad: Bool[np.ndarray, " N"]) -> str:
-    """The place of the first of some values."""
-    return f"the first, {shown}, at data row {row_of_first(bad)}"
 
 
 def row_of_first(bad: np.ndarray) -> int:
@@ -211,13 +208,8 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, kinds) and value != value
 
 
-def _infinite(column: Column) -> Bool[np.ndarray, " N"]:
-    numeric = column.kind in ("number", "boolean")
-    return np.abs(column.values) > LARGEST if numeric else np.zeros(len(column.missing), bool)
-
-
 def _read(name: str, raw: Any) -> Column:
-    """A column of any container: numbers at once, objects one by one, all others as Arrow arrays."""
+    """A column of any container: numbers at once, all others as Arrow arrays, objects that Arrow has no type for one by one."""
     if isinstance(raw, np.ndarray):
         kind = raw.dtype.kind
         if kind in "biuf":
@@ -230,17 +222,16 @@ def _read(name: str, raw: Any) -> Column:
     native = raw.to_native()
     if type(getattr(native, "dtype", None)).__name__ == "SparseDtype":
         raw = nw.from_native(native.sparse.to_dense(), series_only=True)
-    if raw.dtype == nw.Object or _is_of_objects(native):
-        return _read_objects(name, np.asarray(native, object).tolist())
     if raw.dtype.is_numeric():  # a missing number becomes NaN
         return _numeric(name, raw.cast(nw.Float64).to_numpy())
-    try:
-        return _read_arrow(name, raw.to_arrow())
-    except pa.ArrowNotImplementedError as error:
-        raise TableError(f"column {name!r} has type {raw.dtype}, {NO_KIND}") from error
+    with contextlib.suppress(pa.ArrowException, TypeError):
+        if raw.dtype != nw.Object:
+            return _read_arrow(name, raw.to_arrow())
+    return _read_objects(name, np.asarray(native, object).tolist())
 
 
 def _read_arrow(name: str, values: Any) -> Column:
+    """Raises TypeError for pandas' own types, TableError for others without a meaning here."""
     missing, of = np.asarray(values.is_null()).astype(bool), values.type
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan))
@@ -255,8 +246,10 @@ def _read_arrow(name: str, values: Any) -> Column:
         return _spans(name, np.asarray(pc.fill_null(exact, 0), np.float64) / 1e6, missing, of_day)
     category = pa.types.is_dictionary(of)
     values = values.cast(of.value_type) if category else values
+    if isinstance(values.type, pa.BaseExtensionType):
+        raise TypeError(f"{values.type}")
     if not category and not any(is_text(of) for is_text in _TEXTS):
-        raise TableError(f"column {name!r} has type {of}, {NO_KIND}")
+        raise TableError(f"column {name!r} has type {of}, which is neither numbers, dates nor text")
     try:
         return Column(name, "text", values.cast(pa.large_string()), missing, category=category)
     except pa.ArrowInvalid as error:
@@ -274,36 +267,23 @@ def _spans(name: str, seconds: np.ndarray, missing: np.ndarray, of_day: bool = F
     return Column(name, "number", values, missing, note=OF_DAY if of_day else DURATIONS)
 
 
-def _is_of_objects(native: Any) -> bool:
-    """Whether a pandas series holds periods, intervals or bytes, or categories of these or of tuples: not in Arrow."""
-    dtype = getattr(native, "dtype", None)
-    levels: Any = getattr(dtype, "categories", None)
-    dtype = getattr(levels, "dtype", dtype)
-    if type(dtype).__name__ in ("PeriodDtype", "IntervalDtype") or getattr(dtype, "kind", "") == "S":
-        return True
-    if levels is None or getattr(dtype, "kind", "") != "O":
-        return False
-    return not all(isinstance(level, str) for level in levels)
-
-
 def _read_objects(name: str, values: list[Any]) -> Column:
     """Objects of Python by their kinds; of more than one kind, as texts."""
     with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # texts alone, in a tenth of the time
         return _read_arrow(name, pa.array(values, pa.large_string(), from_pandas=True))
     values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
-    there = [value for value, absent in zip(values, missing, strict=True) if not absent]
-    kinds = [_kind_of(value) for value in there]
-    strange = next((i for i, kind in enumerate(kinds) if kind not in _KINDS), None)
-    if strange is not None:
-        shown, row = " ".join(repr(there[strange]).split()), int(np.flatnonzero(~missing)[strange]) + 1
-        shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
-        raise TableError(
-            f"column {name!r} holds {kinds[strange]} ({shown} at data row {row}); it must hold numbers, dates or text"
-        )
-    found = set(kinds)
+    there, found = [values[i] for i in np.flatnonzero(~missing)], set[str]()
+    for row, value in zip(np.flatnonzero(~missing), there, strict=True):
+        kind = next((kind for kind, types in _KINDS.items() if isinstance(value, types)), None)
+        if kind is None:
+            shown = " ".join(repr(value).split())
+            shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
+            what = f"a value of type {type(value).__name__} ({shown} at data row {row + 1})"
+            raise TableError(f"column {name!r} holds {what}; it must hold numbers, dates or text")
+        found.add(kind)
+    numeric = np.full(len(values), np.nan)
     if found <= {"number", "boolean"}:
-        numeric = np.full(len(values), np.nan)
         numeric[~missing] = [_as_float(value) for value in there]
         return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number")
     if found == {"time"}:
@@ -313,9 +293,8 @@ def _read_objects(name: str, values: list[Any]) -> Column:
             raise TableError(f"column {name!r} {error}") from error
         return Column(name, "time", micros, missing, zoned)
     if found == {"span"}:
-        seconds = np.zeros(len(values))
-        seconds[~missing] = [_seconds(value) for value in there]
-        return _spans(name, seconds, missing, any(isinstance(value, datetime.time) for value in there))
+        numeric[~missing] = [_as_float(value) for value in there]
+        return _spans(name, numeric, missing, any(isinstance(value, datetime.time) for value in there))
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
     mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
     note = "" if found == {"text"} else mixed
@@ -333,21 +312,12 @@ def _plain(value: Any) -> Any:
 
 
 def _as_float(value: Any) -> float:
-    """A number as float64, an integer beyond it as infinity."""
+    """A number as float64, an integer beyond it as infinity; the seconds of a duration, or since midnight."""
+    if isinstance(value, datetime.time):
+        return 3600 * value.hour + 60 * value.minute + value.second + value.microsecond / 1e6
+    if isinstance(value, datetime.timedelta | np.timedelta64):
+        return np.timedelta64(value, "us").astype(np.int64) / 1e6
     try:
         return float(value)
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-
-def _seconds(value: Any) -> float:
-    """Of a duration, or since midnight."""
-    if isinstance(value, datetime.time):
-        return 3600 * value.hour + 60 * value.minute + value.second + value.microsecond / 1e6
-    return np.timedelta64(value, "us").astype(np.int64) / 1e6
-
-
-def _kind_of(value: Any) -> str:
-    """A kind of column, or the value's type."""
-    found = (kind for kind, types in _KINDS.items() if isinstance(value, types))
-    return next(found, f"a value of type {type(value).__name__}")

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
 from .columns import (
+    LARGEST,
     Caution,
     Column,
     TableError,
@@ -81,8 +84,10 @@ class TableEncoder:
         useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
         alike: dict[Any, str] = {}
         with rewording(lambda text: text + of_array):
-            others = [name for name in inputs if named and not inputs[name].dtype.is_numeric()]
-            read = {name: column_of(name, inputs[name], imputes) for name in others}
+            read: dict[str, Column] = {}
+            for name, raw in inputs.items() if named else ():
+                if not raw.dtype.is_numeric():
+                    read[name] = column_of(name, raw, imputes)
             day_first = day_first_of(read.values())
             for name, raw in inputs.items():
                 column = read.pop(name, None) or column_of(name, raw, imputes)
@@ -90,27 +95,28 @@ class TableEncoder:
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets))
-        if all(rule.kind == "dropped" for rule in kept):
+        kind_of = attrgetter("kind")
+        if set(map(kind_of, kept)) == {"dropped"}:
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
-        rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
+        rules = kept if set(map(kind_of, useful)) == {"dropped"} else useful
         return cls(tuple(rules), named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the D columns of the matrix."""
-        return tuple(name for rule in self.columns for name in rule.output_names)
+        return tuple(chain.from_iterable(map(attrgetter("output_names"), self.columns)))
 
     @property
     def is_plain(self) -> bool:
         """Whether it is of an array of numbers that stay as they are, if they are finite."""
-        rules = [] if self.named else self.columns
-        return bool(rules) and all(rule.bound is None and not rule.indicator for rule in rules)
+        return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
     def notes(self) -> dict[str, str]:
         """What a user may not expect, by column."""
-        found = {rule.name: both(rule.note, rule.caution) for rule in self.columns}
-        return {name: text for name, text in found.items() if text}
+        return {
+            rule.name: both(rule.note, rule.caution) for rule in self.columns if rule.note or rule.caution
+        }
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
@@ -123,18 +129,17 @@ class TableEncoder:
             logger.info(note)
         return X
 
-    def encoded(self, table: Any) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone)."""
+    def encoded(self, table: Any, new_levels: bool = False) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
+        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone). With `new_levels` these are taken in any case."""
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
-        X = np.zeros((n_rows, len(self.output_names)), np.float64)
-        notes, start, of_array = [], 0, OF_ARRAY if is_array(table) else ""
-        with rewording(lambda text: text + of_array):
+        X, notes, start = np.zeros((n_rows, len(self.output_names))), [], 0
+        with rewording(lambda text: text + (OF_ARRAY if is_array(table) else "")):
             for rule in self.columns:
                 stop = start + len(rule.output_names)
                 if rule.name in inputs:
                     column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
-                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse")
+                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse", new_levels)
                     kind = str if rule.kind == "text" and not column.missing.all() else Caution
                     notes += [kind(f"column {rule.name!r}: {said}")] if said else []
                 start = stop
@@ -167,10 +172,9 @@ class TableEncoder:
 
     def unknown(self, table: Any) -> tuple[str, ...]:
         """Names of columns that `transform` ignores."""
-        if not self.named or is_array(table):
-            return ()
         known = {rule.name for rule in self.columns}
-        return tuple(name for name in table_columns(table) if name not in known)
+        by_name = self.named and not is_array(table)
+        return tuple(name for name in table_columns(table) if name not in known) if by_name else ()
 
     def _matched(self, table: Any) -> dict[str, Any]:
         """The columns by name; dropped ones may be absent."""
@@ -183,8 +187,11 @@ class TableEncoder:
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
             others = [name for name in columns if name not in names]
-            near = f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
-            near = near if others else f"it has {quoted(columns)}"
+            near = (
+                f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
+                if others
+                else f"it has {quoted(columns)}"
+            )
             plural = "s" if len(absent) > 1 else ""
             raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
         return {name: columns[name] for name in names if name in columns}
@@ -199,19 +206,18 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     """The rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
     if rule.kind == "dropped":
         return rule
-    there: Any = column.values[~column.missing] if column.kind != "text" else ()
+    is_text, is_number = column.kind == "text", column.kind in ("number", "boolean")
+    there: Any = () if is_text else column.values[~column.missing]
     is_index = column.name.lower() in INDEX_NAMES or column.name.startswith(UNNAMED)
     is_index = is_index and column.kind == "number" and bool((there == np.floor(there)).all())
     if is_index and len(np.unique(there)) == len(there) > 1:
         return dropped(rule, "it only counts the rows")
-    is_one = len(rule.levels) == 1 if column.kind == "text" else np.ptp(there) == 0
+    is_one = len(rule.levels) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
-        is_number = column.kind in ("number", "boolean")
         return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
-    values = (
-        column.values.to_pylist() if column.kind == "text" else np.where(column.missing, 0, column.values)
-    )
-    content = tuple(values) if column.kind == "text" else (values.tobytes(), column.missing.tobytes())
+    content: Any = tuple(column.values.to_pylist()) if is_text else column.missing.tobytes()
+    if not is_text:
+        content = (np.where(column.missing, 0, column.values).tobytes(), content)
     first = alike.setdefault((column.kind, hash(content)), rule.name)
     return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
@@ -228,18 +234,18 @@ def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None
     from scipy.stats import rankdata  # takes long to load
 
     found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-    if abs(found) <= LEAK:
-        return rule
     leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
-    return replace(rule, caution=both(rule.caution, leak))
+    return replace(rule, caution=both(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
-def rows_without_values(table: Any) -> np.ndarray:
+def rows_without_values(table: Any) -> Any:
     """Which rows of a table, or array of numbers, of two or more columns have no value in any."""
-    as_array = np.asarray(table) if is_array(table) else None
-    has_gaps = as_array is None or as_array.ndim == 2 and as_array.dtype.kind == "f" and as_array.size > 0
-    columns = table_columns(table) if has_gaps else {}
-    empty = np.full(len(table if as_array is None else as_array), len(columns) > 1)
+    if is_array(table):
+        array = np.asarray(table)
+        has_gaps = array.ndim == 2 and array.dtype.kind == "f" and array.shape[1] > 1
+        return np.all(~(np.abs(array) <= LARGEST), axis=1) if has_gaps else np.zeros(len(array), bool)
+    columns = table_columns(table)
+    empty = np.full(len(next(iter(columns.values()))), len(columns) > 1)
     for name, raw in columns.items():
         if empty.any():
             empty &= read_any(name, raw).missing
@@ -253,15 +259,15 @@ def known_instead(
 
     A new level is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
     """
-    found = []
-    encoded = encoder.with_statistics if isinstance(encoder, TableEncoder) else ()
+    new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
+    encoded: Any = getattr(encoder, "with_statistics", ())
     for number, (rule, place) in enumerate(encoded):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():
+            new |= here
             order = np.random.default_rng(number).permutation(STAND_INS)  # columns are independent
             found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
-    new = np.any([np.zeros(len(X), bool), *(here for here, *_ in found)], axis=0)
 
     def instead(k: int) -> Float[np.ndarray, "n D"]:
         Z = X[new]

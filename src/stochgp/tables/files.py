@@ -4,6 +4,7 @@ A text table has a header line; it is separated by commas, semicolons, tabs or b
 Every fault of the file is one line of ValueError that begins with the path.
 """
 
+import codecs
 import contextlib
 import csv
 import functools
@@ -12,13 +13,11 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 
 from stochgp.names import did_you_mean, quoted
@@ -38,7 +37,6 @@ NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # a
 TEXT = pa.string()
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
-NO_TYPES: Mapping[str, pa.DataType] = MappingProxyType({})
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -64,21 +62,18 @@ def read_table(path: str | os.PathLike) -> pa.Table:
     path : path
         The file.
     """
-    path = Path(path)
-    suffix = file_suffix(path, SUFFIXES)
+    path, types = Path(path), dict[str, pa.DataType]()
+    file_suffix(path, SUFFIXES)
     if not path.is_file():
         raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
-    with _naming_damage(path):
-        if suffix in TEXT_SUFFIXES:
-            table = _read_csv(path)
-        elif suffix == ".feather":
-            table = pa_feather.read_table(path, memory_map=False)
-        else:
-            with pa_parquet.ParquetFile(path) as file:
-                table = file.read()
-    table = _named(path, table)
+    while True:
+        try:
+            table = pa.concat_tables(tables_of(path, types=types))
+            break
+        except TooNarrowError as narrow:
+            types[narrow.name] = narrow.wider
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
@@ -113,7 +108,14 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
             opened: list[Any] = []
 
             def write(columns: Mapping[str, np.ndarray]) -> None:
-                table = _to_table(path, columns)
+                if not columns:
+                    raise ValueError(f"{path}: no columns to write")
+                try:
+                    table = pa.table({str(name): pa.array(np.asarray(x)) for name, x in columns.items()})
+                except pa.ArrowException as error:
+                    raise ValueError(
+                        f"{path}: these columns cannot be written ({_one_line(error)})"
+                    ) from error
                 if not opened:
                     sink = stack.enter_context(partial.open("wb"))
                     opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
@@ -150,15 +152,12 @@ class TooNarrowError(ValueError):
 
 @contextlib.contextmanager
 def _naming_damage(file: Path) -> Iterator[None]:
-    """Turn errors of readers into TooNarrowError, or into one line that begins with the path."""
+    """Turn errors of readers into one line that begins with the path."""
     try:
         yield
     except DAMAGE as error:
-        if isinstance(error, TableError) or str(error).startswith(str(file)):
+        if isinstance(error, TableError | TooNarrowError) or str(error).startswith(str(file)):
             raise
-        if narrow := _NARROW.search(str(error)):
-            name = _csv_names(file)[int(narrow[1])].strip()
-            raise TooNarrowError(name, _WIDER.get(narrow[2], TEXT)) from error
         what = "cannot be read; truncated or damaged?"
         raise ValueError(f"{file}: {what} ({_one_line(error)})") from error
 
@@ -181,17 +180,8 @@ def _named(path: Path, table: pa.Table) -> pa.Table:
     return table.rename_columns(found)
 
 
-def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
-    if not columns:
-        raise ValueError(f"{path}: no columns to write")
-    try:
-        return pa.table({str(name): pa.array(np.asarray(values)) for name, values in columns.items()})
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: these columns cannot be written ({_one_line(error)})") from error
-
-
 def tables_of(
-    file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] = NO_TYPES
+    file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a .csv, .tsv (both also with .gz), .parquet or .feather file in tables of at most 65,536 rows.
 
@@ -201,7 +191,7 @@ def tables_of(
     suffix = file_suffix(file, SUFFIXES)
     with _naming_damage(file):
         if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
-            tables = _of_csv(file, types)
+            tables = _of_csv(file, types or {})
         else:
             tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
         for table in tables:
@@ -219,52 +209,43 @@ def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Tabl
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
         names = parquet.schema_arrow.names  # as in the file: blanks around names do not count
-        wanted = None if columns is None else [name for name in names if name.strip() in columns]
-        if parquet.metadata.num_rows == 0:
-            yield parquet.schema_arrow.empty_table()
-        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=wanted):
+        wanted = [i for i, name in enumerate(names) if columns is None or name.strip() in columns]
+        yield parquet.schema_arrow.empty_table().select(wanted)
+        named = None if columns is None else [names[i] for i in wanted]
+        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=named):
             yield pa.Table.from_batches([batch])
 
 
 def _of_feather(file: Path) -> Iterator[pa.Table]:
     with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as batches:
+        yield batches.schema.empty_table()
         for number in range(batches.num_record_batches):
             yield pa.Table.from_batches([batches.get_batch(number)])
 
 
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns; `types` are of columns by their names without blanks around them."""
-    typed = {name: types[name.strip()] for name in _csv_names(file) if name.strip() in types}
-    with pa_csv.open_csv(file, **_csv_form(file, typed)) as batches:
-        for batch in batches:
-            yield pa.Table.from_batches([batch])
-
-
-def _csv_names(file: Path) -> list[str]:
-    """The names in the first line, as they are."""
-    with pa_csv.open_csv(file, **_csv_form(file)) as batches:
-        try:
-            return list(batches.schema.names)
-        except UnicodeDecodeError as error:
-            raise TableError(f"{file}: the column names are not in UTF-8") from error
-
-
-def _read_csv(file: Path) -> pa.Table:
-    """All rows. Raises pyarrow's errors, with the row if the reader knows it."""
-    options = _csv_form(file)
-    read = options["read_options"]
+    form, names = _csv_form(file), list[str]()
     try:
-        found = pa_csv.read_csv(file, **options)
-    except pa.ArrowInvalid:
-        read.use_threads = False  # then the reader knows the line
-        found = pa_csv.read_csv(file, **options)
-    if read.encoding == "utf8" and any(pa.types.is_binary(kind) for kind in found.schema.types):
-        read.encoding = "latin1"
-        found = pa_csv.read_csv(file, **options)
-    return found
+        with pa_csv.open_csv(file, **form) as batches:
+            names = list(batches.schema.names)
+        typed = {name: types[name.strip()] for name in names if name.strip() in types}
+        form["convert_options"].column_types = typed
+        with pa_csv.open_csv(file, **form) as batches:
+            yield batches.schema.empty_table()
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
+    except pa.ArrowInvalid as error:
+        if narrow := _NARROW.search(str(error)):
+            raise TooNarrowError(names[int(narrow[1])].strip(), _WIDER.get(narrow[2], TEXT)) from error
+        form["read_options"].use_threads = False  # then the reader knows the row
+        with pa_csv.open_csv(file, **form) as batches:
+            for _ in batches:
+                pass
+        raise
 
 
-def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
+def _csv_form(file: Path) -> dict[str, Any]:
     """Options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal.
 
     Raises ValueError if the file is empty, in UTF-16, or has no line of names.
@@ -273,8 +254,8 @@ def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[s
         start = stream.read(START)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise ValueError(f"{file}: the text is UTF-16; save it as UTF-8")
-    is_cut = len(start) == START
-    text, encoding = _decoded(start.removeprefix(b"\xef\xbb\xbf"), is_cut)
+    is_cut, encoding = len(start) == START, _encoding(file, file.stat().st_size, file.stat().st_mtime_ns)
+    text = start.removeprefix(b"\xef\xbb\xbf").decode(encoding, "ignore")
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError(f"{file}: the file is empty")
@@ -297,23 +278,22 @@ def _csv_form(file: Path, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[s
         "convert_options": pa_csv.ConvertOptions(
             null_values=NULLS,
             strings_can_be_null=True,
-            column_types=types,
             decimal_point="," if has_comma else ".",
         ),
     }
 
 
-def _decoded(start: bytes, is_cut: bool) -> tuple[str, str]:
-    """(The text, its encoding): Latin-1 if it is not UTF-8."""
-    try:
-        return start.decode(), "utf8"
-    except UnicodeDecodeError as error:
-        if is_cut and error.start > len(start) - 4:  # within a letter
-            return start[: error.start].decode(), "utf8"
-    try:  # Latin-1 of Windows, with €
-        return start.decode("cp1252"), "cp1252"
-    except UnicodeDecodeError:
-        return start.decode("latin-1"), "latin1"
+@functools.lru_cache
+def _encoding(file: Path, size: int, changed: int) -> str:
+    """UTF-8, or else the Latin-1 of Windows, with €, or Latin-1. `size` and `changed` are those of the file that was read."""
+    for encoding in ("utf8", "cp1252"):
+        decoder = codecs.getincrementaldecoder(encoding)()
+        with contextlib.suppress(UnicodeDecodeError), pa.input_stream(str(file)) as stream:
+            while chunk := stream.read(CSV_BYTES):
+                decoder.decode(chunk)
+            decoder.decode(b"", True)
+            return encoding
+    return "latin1"
 
 
 def _delimiter(lines: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 FOLDS = 5
 MOST_CLASSES = 8  # whose frequencies within a level are inputs
@@ -77,12 +77,6 @@ class LevelStatistics:
         rows = np.array(self.rows[:-1], np.float64)
         return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
-    def encoded(self, texts: Any) -> tuple[Float64[np.ndarray, "N S"], np.ndarray]:
-        """(The statistics of each text, which texts are no known level; a missing one is)."""
-        codes = codes_of(texts, self.levels)
-        there = texts.is_valid().to_numpy(zero_copy_only=False)
-        return np.array(self.rows, np.float64)[codes], (codes == len(self.levels)) & there
-
 
 def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
     """The number of each text's level; the number of levels if it is none."""
@@ -92,39 +86,36 @@ def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
 
 def statistics_of(texts: Any, levels: tuple[str, ...], targets: LevelTargets) -> LevelStatistics:
     """Of all rows."""
-    codes, y, rho = codes_of(texts, levels), targets.values, targets.weight
-    is_enough = rho[codes < len(levels)].sum() >= FEWEST_FOR_SPREAD * len(levels)
-    with_spread = targets.names == ("mean",) and bool(is_enough)
-    rows = _table(codes, y, rho, len(levels), with_spread, 1.0)
-    names = (*targets.names, "log count", *(("log spread",) if with_spread else ()))
-    return LevelStatistics(names, levels, tuple(map(tuple, rows.tolist())))
+    codes = codes_of(texts, levels)
+    is_enough = targets.weight[codes < len(levels)].sum() >= FEWEST_FOR_SPREAD * len(levels)
+    spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
+    rows = _table(codes, targets, np.ones(len(codes), bool), len(levels), bool(spread))
+    return LevelStatistics((*targets.names, "log count", *spread), levels, tuple(map(tuple, rows.tolist())))
 
 
 def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) -> Float64[np.ndarray, "N S"]:
     """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
     L, codes, folds = len(statistics.levels), codes_of(texts, statistics.levels), targets.fold
-    found = np.empty((len(codes), len(statistics.names)))
-    with_spread = statistics.names[-1] == "log spread"
+    found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
     for fold in np.unique(folds):
-        here, others = folds == fold, folds != fold
-        rho = targets.weight[others]
-        scale = float(targets.weight.sum() / rho.sum()) if rho.any() else 1.0
-        found[here] = _table(codes[others], targets.values[others], rho, L, with_spread, scale)[codes[here]]
+        here = folds == fold
+        found[here] = _table(codes, targets, ~here, L, with_spread)[codes[here]]
     return found
 
 
 def _table(
     codes: Int64[np.ndarray, " N"],
-    y: Float64[np.ndarray, "N C"],
-    rho: Float64[np.ndarray, " N"],
+    targets: LevelTargets,
+    rows: Bool[np.ndarray, " N"],
     L: int,
     with_spread: bool,
-    scale: float,
 ) -> Float64[np.ndarray, "K S"]:
-    """The statistics of every level and of none, K = L + 1. Rows without a level are in the mean of all rows alone."""
-    known = codes < L
-    center = np.average(y, axis=0, weights=rho) if rho.any() else np.zeros(y.shape[1])
-    codes, y, rho = codes[known], y[known], rho[known]
+    """The statistics by these rows of every level and of none, K = L + 1. Rows without a level are in the mean of all rows alone."""
+    y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
+    if rho.any():
+        scale, center = targets.weight.sum() / rho.sum(), np.average(y, axis=0, weights=rho)
+    known = codes[rows] < L
+    codes, y, rho = codes[rows][known], y[known], rho[known]
     n = np.bincount(codes, rho, minlength=L)
     means, variances = [], np.ones(L + 1)
     for c in range(y.shape[1]):

@@ -10,21 +10,26 @@ import functools
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float32
 
+from stochgp.budget import Budget
 from stochgp.names import did_you_mean
 from stochgp.numerics.arrays import n_words, packed_bits, unpacked_bits
+from stochgp.warning import warn
 
-from .columns import TableError, is_array, read_column, table_columns
+from .columns import TableError, is_array, read_column, row_of_first, table_columns
+from .encoding import TableEncoder
 
 MOST_ELEMENTS = 1 << 17  # of a row
 CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
 HOW_TO_INSTALL = "pip install 'stochgp[molecules]'"
 SHOWN = 60  # characters of a SMILES in a message
+MOST_NAMED = 8  # rows in a warning
 AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
 
 
@@ -51,9 +56,7 @@ class Fingerprints:
 
         Raises ValueError, naming row and column, for other numbers, and if a row would have more than 131,072 bits.
         """
-        X = checked_counts(X)
-        if holds_fractions(X):
-            _refuse_counts(X, lambda v: v != np.floor(v), "packed fingerprints hold whole numbers")
+        X = checked_counts(X, whole=True)
         if levels is None:
             largest = X.max(axis=0)
             largest = largest.todense() if scipy.sparse.issparse(largest) else largest
@@ -91,12 +94,10 @@ class Fingerprints:
                 "these fingerprints were packed for other rows, and hold some of their counts only as a sum"
             )
         columns, _ = _elements(np.array(self.levels))
-        parts = []
-        for rows in _chunks(len(self), len(columns)):
-            bits = unpacked_bits(self.words[rows, :-1], len(columns))
-            row, element = np.nonzero(bits)
-            entries = np.ones(len(row), np.uint16), (row, columns[element])
-            parts.append(scipy.sparse.coo_array(entries, (len(bits), len(self.levels))).tocsr())
+        E = len(columns)
+        sums = scipy.sparse.csr_array((np.ones(E, np.uint16), (np.arange(E), columns)), (E, len(self.levels)))
+        bits = (unpacked_bits(self.words[rows, :-1], E) for rows in _chunks(len(self), E))
+        parts = [scipy.sparse.csr_array(part, dtype=np.uint16) @ sums for part in bits]
         return scipy.sparse.vstack(parts, format="csr")
 
 
@@ -196,9 +197,10 @@ class FingerprintEncoder:
         return ()
 
 
-def checked_counts(X: Any) -> Any:
-    """A CSR matrix, or an array of two axes, of finite numbers of at least 0. Raises ValueError, naming row and column, for others."""
-    if scipy.sparse.issparse(X):
+def checked_counts(X: Any, whole: bool = False) -> Any:
+    """A CSR matrix, or an array of two axes, of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
+    is_sparse = scipy.sparse.issparse(X)
+    if is_sparse:
         X = scipy.sparse.csr_array(X)
         X.sum_duplicates()
     else:
@@ -207,9 +209,16 @@ def checked_counts(X: Any) -> Any:
             raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
-    values = X.data if scipy.sparse.issparse(X) else X
-    if values.size and not (np.isfinite(values).all() and values.min() >= 0):
-        _refuse_counts(X, lambda v: ~(np.isfinite(v) & (v >= 0)), "a fingerprint holds numbers of at least 0")
+    values = X.data if is_sparse else X
+    bad, what = ~(np.isfinite(values) & (values >= 0)), "a fingerprint holds numbers of at least 0"
+    if whole and not bad.any():
+        bad, what = values != np.floor(values), "packed fingerprints hold whole numbers"
+    if bad.any():
+        first = int(np.argmax(bad))
+        row = np.searchsorted(X.indptr, first, side="right") - 1 if is_sparse else first // X.shape[1]
+        column = X.indices[first] if is_sparse else first % X.shape[1]
+        place = f"row {row + 1}, column {column + 1} holds {values.flat[first]}"
+        raise ValueError(f"{what}, but {place} (both count from 1)")
     return X
 
 
@@ -217,17 +226,6 @@ def holds_fractions(X: Any) -> bool:
     """Whether a number of the checked rows is not whole."""
     values = X.data if scipy.sparse.issparse(X) else X
     return values.dtype.kind == "f" and bool((values != np.floor(values)).any())
-
-
-def _refuse_counts(X: Any, bad: Any, what: str) -> None:
-    if scipy.sparse.issparse(X):
-        first = int(np.argmax(bad(X.data)))
-        row = int(np.searchsorted(X.indptr, first, side="right")) - 1
-        column, value = int(X.indices[first]), X.data[first]
-    else:
-        row, column = (int(i) for i in np.argwhere(bad(X))[0])
-        value = X[row, column]
-    raise ValueError(f"{what}, but row {row + 1}, column {column + 1} holds {value} (both count from 1)")
 
 
 def _chunks(n_rows: int, n_elements: int) -> list[slice]:
@@ -246,26 +244,26 @@ def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
     """`fingerprints_of` the column of a table. Raises TableError without such a column of texts, and for an unreadable molecule unless it is skipped."""
-    column, rows = morgan.column, "(rows count from 1, header excluded)"
+    name = morgan.column
     if is_array(table):
-        raise TableError(f"molecules are a column of a data frame, {column!r}, but got an array")
+        raise TableError(f"molecules are a column of a data frame, {name!r}, but got an array")
     columns = table_columns(table)
-    if column not in columns:
-        raise TableError(f"the table lacks the column {column!r}; {did_you_mean(column, columns)}")
-    found = read_column(column, columns[column], allow_missing=True)
-    if found.kind != "text" and not found.missing.all():
-        raise TableError(f"column {column!r} holds a {found.kind}, not SMILES")
-    smiles = found.values.to_pylist() if found.kind == "text" else [None] * len(found.missing)
+    if name not in columns:
+        raise TableError(f"the table lacks the column {name!r}; {did_you_mean(name, columns)}")
+    column = read_column(name, columns[name], allow_missing=True)
+    if column.kind != "text" and not column.missing.all():
+        raise TableError(f"column {name!r} holds a {column.kind}, not SMILES")
+    smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
     counts, bad = fingerprints_of(smiles, morgan)
-    if skips or not bad.any():
-        return counts, bad
-    row = int(np.argmax(bad))
-    text = smiles[row]
-    shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
-    raise TableError(
-        f"column {column!r} has {int(bad.sum())} molecule(s) that cannot be read, the first at data row {row + 1}: {shown} "
-        f'{rows}; missing="skip" (--set missing=skip) leaves them out'
-    )
+    if bad.any() and not skips:
+        text = smiles[int(np.argmax(bad))]
+        shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
+        place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
+        raise TableError(
+            f"column {name!r} has {int(bad.sum())} molecule(s) that cannot be read, {place}; "
+            'missing="skip" (--set missing=skip) leaves them out'
+        )
+    return counts, bad
 
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
@@ -309,3 +307,76 @@ def _tools(radius: int, n_bits: int, counts: bool, chirality: bool) -> tuple[Any
         fp_size=n_bits, radius=radius, count=counts, include_chirality=chirality, sparse=True
     )
     return make, parse
+
+
+class Inputs(Enum):
+    """What an estimator makes of its inputs; the value says so in `plan_`."""
+
+    NUMBERS = "standardised if so asked"
+    AS_GIVEN = "as they are: the Tanimoto kernel knows the origin and the scale, so `standardize` is of the targets alone"
+    FINGERPRINTS = "as they are, packed as sets of bits: the Tanimoto kernel knows the origin, so `standardize` is of the targets alone"
+
+
+def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray | None = None) -> None:
+    """Sets `n_features_in_`, and `feature_names_in_` where inputs have names."""
+    estimator.n_features_in_ = n_inputs
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
+def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
+    """(How rows are packed, the packed rows) for `fit`; (None, rows of float64) where an array holds fractions.
+
+    With the setting `smiles` X is a table, and molecules that cannot be read are rows of NaN where `missing` is "skip". Columns of a data
+    frame of counts are taken by position. Sets `n_features_in_`. Raises ValueError, naming row and column, for what are no fingerprints.
+    """
+    smiles = estimator.smiles
+    if smiles is not None:
+        if not isinstance(smiles, str | Morgan):
+            raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
+        morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
+        found = FingerprintEncoder.fit(X, morgan, estimator.missing == "skip")
+        name_inputs(estimator, 1, [morgan.column])
+        return found
+    X = counts_of(X)
+    X = X if isinstance(X, Fingerprints) else checked_counts(X)
+    name_inputs(estimator, X.shape[1])
+    if not isinstance(X, Fingerprints | scipy.sparse.sparray) and holds_fractions(X):
+        return None, np.asarray(X, np.float64)
+    encoder, words = FingerprintEncoder.fit(X)
+    budget.require(4 * len(words) * words.shape[1], f"{len(words)} packed fingerprints")
+    return encoder, words
+
+
+def counts_of(X: Any) -> Any:
+    """The numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
+    is_table = not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X)
+    return TableEncoder.fit(X).transform(X) if is_table else X
+
+
+def is_packed(encoder: Any) -> bool:
+    """Whether an estimator's encoder packs fingerprints."""
+    return isinstance(encoder, FingerprintEncoder)
+
+
+def refuse_further_counts(words: np.ndarray) -> None:
+    """Raises ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
+    beyond = words[:, -1] > 0  # False for NaN
+    if beyond.any():
+        raise ValueError(
+            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than any row of "
+            "fit, by whose largest counts rows are packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that hold new rows too"
+        )
+
+
+def without_skipped(rows: np.ndarray) -> np.ndarray:
+    """Which rows of a molecule encoder were read; warns of the others."""
+    there = ~np.isnan(rows[:, 0])
+    if not there.all():
+        which = np.flatnonzero(~there) + 1
+        more = f" and {len(which) - MOST_NAMED} more" if len(which) > MOST_NAMED else ""
+        places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (from 1)"
+        warn(f"{len(which)} molecule(s) cannot be read and are left out: {places}", UserWarning, stacklevel=6)
+    return there

@@ -1,5 +1,6 @@
 """Texts that are numbers, dates, times of day or yes and no: how a column writes them, found once and kept."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,29 +18,35 @@ FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no nu
 FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
 FIRST_DATE, LAST_DATE = 180001, 21991231235959  # whole numbers that may be dates
 LOOKED_AT = 200  # different texts that show how most columns are read
-POINT_MONEY = frozenset(
-    ["$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR"]
-)  # 1,200 is 1200
+# 1,200 is 1200 in these.
+POINT_MONEY = ("$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR")
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
 _WORDS = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
 _SPACES = "[ '\u2019\u00a0\u202f]"
-_CURRENCY = r"\p{Sc}|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
-_UNIT = r"(?:\p{Sc}|%|‰|°|µ|\p{L})[\p{L}\p{N}\p{Sc}°%‰/·^²³µ. -]{0,11}"
+_SIGNS = "$¢£¤¥֏؋৲৳฿៛\u20a0-\u20c0﷼﹩＄￠￡￥￦"  # of currencies
+_CURRENCY = rf"[{_SIGNS}]|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
+_UNIT = rf"(?:[{_SIGNS}%‰°µ]|[^\W\d_])(?:[^\W_]|[{_SIGNS}°%‰/·^µ. -]){{0,11}}"
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number: 1.2k, $1.3B
 _SCALED = "k, M"  # the unit of such numbers without a currency
-_DURATION = r"^(?:(?P<D>\d+)\s*d(?:ays?)?)?[\s,]*(?:(?P<H>\d+)\s*h(?:rs?|ours?)?)?[\s,]*(?:(?P<M>\d+)\s*m(?:ins?|inutes?)?)?[\s,]*(?:(?P<S>\d+(?:\.\d+)?)\s*s(?:ecs?|econds?)?)?$"
-_SPAN = r"^(?P<sign>-?)(?P<H>\d{1,3}):(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d(?:\.\d+)?))?\s*(?P<ap>[AaPp][Mm])?$"
+_CLOCK = re.compile(r"(-?)(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?\s*([AaPp][Mm])?", re.ASCII)
+_DURATION = re.compile(
+    r"(?=\d)(?:(\d+)\s*d(?:ays?)?)?[\s,]*(?:(\d+)\s*h(?:rs?|ours?)?)?[\s,]*(?:(\d+)\s*m(?:ins?|inutes?)?)?[\s,]*"
+    r"(?:(\d+(?:\.\d+)?)\s*s(?:ecs?|econds?)?)?",
+    re.ASCII,
+)
 
 
-def _number_form(comma: bool) -> str:
+def _number_form(comma: bool) -> re.Pattern[str]:
     mark, thousand = (",", r"\.") if comma else (r"\.", ",")
-    digits = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
-    number = rf"(?:{digits})(?:{mark}\d*)?|{mark}\d+"
-    return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)(?P<gap>\s?)(?P<after>(?:{_UNIT})?)$"
+    digits = rf"[1-9][0-9]{{0,2}}(?:{thousand}[0-9]{{3}})+|[0-9]{{1,3}}(?:{_SPACES}[0-9]{{3}})+|[0-9]+"
+    number = rf"(?:{digits})(?:{mark}[0-9]*)?|{mark}[0-9]+"
+    return re.compile(
+        rf"([-+−]?)\s?({_CURRENCY}|)\s?([-+−]?)({number})((?:[eE][-+]?[0-9]+)?)(\s?)((?:{_UNIT})?)"
+    )
 
 
 _NUMBER = {comma: _number_form(comma) for comma in (False, True)}
-_PARTS = ("sign", "before", "again", "number", "exponent", "gap", "after")
+_SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comma in (False, True)}
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,8 @@ def reading_of(
     `day_first` is the order of day and month in other columns.
     At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
     """
-    texts = whole(column.values.drop_null())
-    n, coded = len(texts), texts.dictionary_encode()
-    different, codes = coded.dictionary, coded.indices.to_numpy()
+    different, codes = _coded(column)
+    n = len(codes)
     if n == 0:
         return None, column, ""
     if not column.category and len(different) <= 2:
@@ -84,7 +90,7 @@ def reading_of(
         if pair := next((pair for pair in _PAIRS if words <= set(pair)), None):
             yes = Reading("boolean")
             return yes, as_read(yes, column)[0], f"{pair[1]!r} is 1, {pair[0]!r} is 0"
-    some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
+    some = _some(different)
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
     kinds = (_numbers, partial(_dates, of_table=day_first), _spans)
     if column.category:  # numbers there are codes
@@ -112,19 +118,28 @@ def day_first_of(columns: Iterable[Column]) -> bool | None:
     """Whether the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
     orders = set()
     for column in columns:
-        different: Any = whole(column.values.drop_null()).unique() if column.kind == "text" else ()
-        if len(different) and times.dates_of(different.slice(0, LOOKED_AT), True)["first"].any():
-            orders.add(times.certain_order(times.dates_of(different, True)))
+        if column.kind == "text" and not column.missing.all():
+            orders.add(times.certain_order(times.dates_of(_some(_coded(column)[0]), True)))
     orders -= {None}
     return orders.pop() if len(orders) == 1 else None
 
 
+def _some(different: Any) -> Any:
+    """200 of these texts, evenly spaced."""
+    return different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
+
+
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
     """(The column of values that its texts stand for, missing if they cannot be read; which cells cannot)."""
-    coded = whole(column.values.drop_null()).dictionary_encode()
-    codes = coded.indices.to_numpy()
-    values, is_read = read_texts(reading, coded.dictionary)
+    different, codes = _coded(column)
+    values, is_read = read_texts(reading, different)
     return _with_values(reading, column, values[codes], is_read[codes])
+
+
+def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
+    """(The different texts of a column, the number of each text that is not missing)."""
+    coded = whole(column.values.drop_null()).dictionary_encode()
+    return coded.dictionary, coded.indices.to_numpy()
 
 
 def _with_values(
@@ -147,8 +162,11 @@ def _with_values(
 
 
 def with_digits(column: Column) -> Column:
-    """A column of numbers as texts, 20141013.0 as "20141013"."""
-    texts = times.digits_of(np.where(column.missing, 0.0, column.values))
+    """A column of numbers as texts, 20141013.0 as "20141013"; of other numbers texts that are no dates."""
+    is_whole = (np.abs(column.values) < 2**53) & (column.values == np.floor(column.values))
+    texts = pa.array(np.where(is_whole, column.values, 0).astype(np.int64)).cast(pa.string())
+    others = pa.scalar("", pa.string())
+    texts = pc.call_function("if_else", [pa.array(is_whole), texts, others])
     absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
     return replace(column, kind="text", values=absent)
 
@@ -169,6 +187,9 @@ def numbers_as_dates(column: Column) -> Column | None:
         return None
     if len(str(int(low))) != len(str(int(high))) or len(np.unique(numbers)) < FEWEST_DATES:
         return None
+    some = replace(column, values=numbers[:LOOKED_AT], missing=np.zeros(len(numbers[:LOOKED_AT]), bool))
+    if as_read(DIGITS, with_digits(some))[1].any():
+        return None
     found, bad = as_read(DIGITS, with_digits(column))
     return None if bad.any() else found
 
@@ -188,47 +209,30 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
         words = [text.strip().lower() for text in texts.to_pylist()]
         values = np.array([_WORDS.get(word, np.nan) for word in words], np.float64)
     else:
-        values = _hours(texts)
+        values = np.array([_hours(text.strip()) for text in texts.to_pylist()], np.float64)
     return values, ~np.isnan(values)
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers, NaN if a text is none; their units)."""
-    # As accountants write negative numbers.
-    trimmed = _replaced(times.trim(texts), r"^\(([^()+−-]+)\)$", r"-\1")
-    found = pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(_NUMBER[comma]))
-    values, units = np.full(len(texts), np.nan), np.full(len(texts), "", dtype=object)
-    there = found.is_valid().to_numpy(zero_copy_only=False)
-    if not there.any():
-        return values, units
-    part = dict(zip(_PARTS, found.drop_null().flatten(), strict=True))
-    number = _replaced(part["number"], _SPACES + (r"|\." if comma else "|,"), "")
-    number = _replaced(number, ",", ".") if comma else number
-    join = lambda *texts: pc.call_function(
-        "binary_join_element_wise", [*texts[1:], pa.scalar(texts[0], number.type)]
-    )
-    text, around = join("", number, part["exponent"]), join("|", part["before"], part["gap"], part["after"])
-    size = np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    minus = pc.SetLookupOptions(pa.array(["-", "−"], number.type))
-    signs = [pc.call_function("is_in", [part[name]], minus).to_numpy(False) for name in ("sign", "again")]
-    around = around.dictionary_encode()
-    names, scales = zip(*(_unit(*text.split("|")) for text in around.dictionary.to_pylist()), strict=True)
-    codes = around.indices.to_numpy()
-    values[there] = np.where(signs[0] ^ signs[1], -size, size) * np.array(scales)[codes]
-    units[there] = np.array(names, dtype=object)[codes]
-    return values, units
+    found = [_number(text.strip(), comma) for text in texts.to_pylist()]
+    values, units = zip(*found, strict=True) if found else ((), ())
+    return np.array(values, np.float64), np.array(units, dtype=object)
 
 
-def _unit(before: str, gap: str, after: str) -> tuple[str, float]:
-    """(The unit, the factor) of a number between these; "B" alone may be a code."""
-    after = after.strip()
+def _number(text: str, comma: bool) -> tuple[float, str]:
+    """(A number, NaN if it is none; its unit); "B" alone after a number may be a code."""
+    if text[:1] == "(" and text[-1:] == ")" and text[1:2] not in ("-", "−", "+"):  # as accountants write it
+        text = f"-{text[1:-1]}"
+    match = _NUMBER[comma].fullmatch(text)
+    if match is None:
+        return np.nan, ""
+    sign, before, again, number, exponent, gap, after = match.groups()
+    number = _SEPARATORS[comma].sub("", number).replace(",", ".")
+    size, after = float(number + exponent), after.strip()
     scale = _SCALES.get(after, 1.0) if before or not gap and after != "B" else 1.0
-    return before or (_SCALED if scale > 1 else after), scale
-
-
-def _replaced(texts: Any, pattern: str, by: str) -> Any:
-    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=by)
-    return pc.call_function("replace_substring_regex", [texts], options)
+    minus = ((sign or "+") in "-−") != ((again or "+") in "-−")
+    return (-size if minus else size) * scale, before or (_SCALED if scale > 1 else after)
 
 
 def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
@@ -294,18 +298,14 @@ def _spans(different: Any, codes: Int[np.ndarray, " N"]) -> Found:
     return span, *read_texts(span, different), "times of day or durations, in hours", ""
 
 
-def _hours(texts: Any) -> np.ndarray:
-    """Of times of day and durations; NaN if a text is neither."""
-    trimmed = times.trim(texts)
-    options = [pc.ExtractRegexOptions(form) for form in (_SPAN, _DURATION)]
-    forms = [pc.call_function("extract_regex", [trimmed], option).to_pylist() for option in options]
-    hours = np.full(len(texts), np.nan)
-    for row, (clock, spelt) in enumerate(zip(*forms, strict=True)):
-        part = clock or (spelt if spelt and any(spelt.values()) else None)
-        if part is None:
-            continue
-        half = (part.get("ap") or "").lower()
-        hour = int(part["H"] or 0) % 12 + 12 * (half == "pm") if half else int(part["H"] or 0)
-        size = 24 * int(part.get("D") or 0) + hour + int(part["M"] or 0) / 60 + float(part["S"] or 0) / 3600
-        hours[row] = -size if part.get("sign") else size
-    return hours
+def _hours(text: str) -> float:
+    """Of a time of day or a duration; NaN if it is neither."""
+    if match := _CLOCK.fullmatch(text):
+        sign, H, M, S, half = match.groups()
+        hour = int(H) if half is None else int(H) % 12 + 12 * (half[0] in "pP")
+        size = hour + int(M) / 60 + float(S or 0) / 3600
+        return -size if sign else size
+    if match := _DURATION.fullmatch(text):
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return 24 * days + hours + minutes / 60 + seconds / 3600
+    return float("nan")

@@ -5,26 +5,19 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Float64
 
 from stochgp.warning import warn
 
 from . import readings, times
 from .bounds import Bound, bound_of
-from .columns import Column, TableError, both, first_of, row_of_first
-from .files import TooNarrowError
-from .levels import LevelStatistics, LevelTargets, statistics_of
+from .columns import Column, TableError, both, row_of_first
+from .levels import LevelStatistics, LevelTargets, codes_of, statistics_of
 from .readings import Reading
 
 MAX_LEVELS = 50
-MOST_TEXTS = (
-    1_000  # different ones of all blocks that are kept: more than levels, and enough to see how they are read
-)
-OF_A_BLOCK = 64  # numbers that a median is taken of
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
-WHOLE_DATES = "whole numbers that are dates"
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -45,9 +38,7 @@ class ColumnRule:
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
     levels: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
-    parts: tuple[
-        str, ...
-    ] = ()  # of times: "days" since `start`, "yearday", "weekday", "hour", those that vary
+    parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary
     start: int = 0  # the first time at fit, in microseconds since 1970
     zoned: bool = False  # whether times had a time zone, and are UTC
     fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
@@ -82,31 +73,29 @@ def rule_of(
     targets: LevelTargets | None = None,
     named: bool = True,
     day_first: bool | None = None,
-    gaps: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). In a `named` column, numbers such as 20141013 are dates if values are imputed.
 
-    `gaps` says if values are missing where the column holds `few_values`, which are neither bounded nor such dates. `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
+    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
     imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
     without `targets`, and, if nothing is imputed, for a column without values.
     """
     name, note, reading, given = column.name, column.note, None, column
-    rule = ColumnRule(name, "number")
-    if column.missing.all() and not imputes:
-        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.missing.all():
-        return dropped(rule, "it holds no values"), column
+        if imputes:
+            return dropped(ColumnRule(name, "number"), "it holds no values"), column
+        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.kind == "text":
         reading, column, said = readings.reading_of(column, not imputes, day_first)
         note = both(note, said)
-    may_be_dates = named and gaps is None and imputes and (reading is None or readings.all_digits(given))
+    may_be_dates = named and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
-        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
-        reading, note, column = readings.DIGITS, both(note, shown), found
+        shown = f"{column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
+        reading, note, column = readings.DIGITS, both(note, f"whole numbers that are dates: {shown}"), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
-    indicator = imputes and bool(column.missing.any() if gaps is None else gaps)
+    indicator = imputes and bool(column.missing.any())
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
@@ -115,23 +104,16 @@ def rule_of(
     present = column.values[~column.missing]
     if column.kind == "time":
         parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
-        rule = replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill)
+        return replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill), column
+    if not imputes:
         return rule, column
-    return (_rule_of_numbers(rule, present, gaps is None) if imputes else rule), column
-
-
-def _rule_of_numbers(rule: ColumnRule, present: np.ndarray, bounded: bool) -> ColumnRule:
-    """With the median, and a bound for values far beyond all others."""
-    rule = replace(rule, fill=float(np.median(present)))
-    bound = bound_of(present) if bounded and rule.kind == "number" else None
-    if bound is None:
-        return rule
-    most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
-    said = (
-        f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
-        f"{bound.center + reach:.6g} are moved nearer, by a logarithm"
-    )
-    return replace(rule, bound=bound, note=both(rule.note, said))
+    bound, fill = bound_of(present) if rule.kind == "number" else None, float(np.median(present))
+    if bound is not None:
+        most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
+        limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
+        said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
+        note = both(note, said)
+    return replace(rule, fill=fill, bound=bound, note=note), column
 
 
 def _rule_of_levels(
@@ -152,33 +134,42 @@ def _rule_of_levels(
     return replace(rule, statistics=found, note=both(rule.note, said))
 
 
-def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
+def encode(
+    rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_levels: bool
+) -> str:
     """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note on its values.
 
-    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know.
+    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know, except `new_levels`.
     """
     if rule.kind == "dropped":
-        return _moved(rule, column)
+        if rule.fill is None or column.kind not in ("number", "boolean"):
+            return ""
+        other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
+        place = column.first(other)
+        said = f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {place}: nothing is known of what they do"
+        return said if other.any() else ""
     column, said = _as_at_fit(rule, column, strict)
+    missing = column.missing
     if rule.indicator:
-        out[:, -1] = column.missing
-    is_usual = rule.indicator and not (len(out) >= readings.FEWEST and column.missing.all())
-    if column.missing.any() and not said and not is_usual:
-        stand_in = "the median" if rule.kind != "text" else "no level"
-        had = "values" if rule.indicator else "none"
-        said = f"{column.missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(column.missing)}"
+        out[:, -1] = missing
+    is_usual = rule.indicator and not (len(out) >= readings.FEWEST and missing.all())
+    if missing.any() and not said and not is_usual:
+        stand_in, had = (
+            "the median" if rule.kind != "text" else "no level",
+            "values" if rule.indicator else "none",
+        )
+        said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(missing)}"
     if rule.kind == "text":
-        return both(said, _encode_levels(rule, column, out, strict))
+        return both(said, _encode_levels(rule, column, out, strict and not new_levels))
     if rule.kind == "time":
-        micros = np.where(column.missing, rule.fill or 0, column.values)
+        micros = np.where(missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
             out[:, j] = times.part_of(part, micros, rule.start)
         return said
-    out[:, 0] = column.values
-    if rule.bound is not None:
-        out[:, 0] = rule.bound(np.where(column.missing, np.nan, column.values))
+    values = np.where(missing, np.nan, column.values)
+    out[:, 0] = values if rule.bound is None else rule.bound(values)
     if rule.fill is not None:
-        out[column.missing, 0] = rule.fill
+        out[missing, 0] = rule.fill
     return said
 
 
@@ -192,51 +183,14 @@ def texts_of(column: Column) -> Any:
     return pa.array(texts, pa.large_string()).take(pa.array(codes.ravel(), mask=column.missing))
 
 
-def few_values(column: Column) -> Column:
-    """A column of a block with few of its values, none of them missing, for which `rule_of` finds the rule of all.
-
-    These are its different texts; 64 evenly spaced numbers or times, and the ends of these and of their parts.
-    """
-    iso = times.times_of_texts(column.values) if column.kind == "text" else None
-    if iso is not None:
-        column = Column(column.name, "time", iso[0], column.missing, iso[1])
-    if column.kind == "text":
-        values = column.values.drop_null().unique()
-        if len(values) > MOST_TEXTS:
-            values = values.take(pa.array(np.linspace(0, len(values) - 1, MOST_TEXTS).astype(int)))
-    else:
-        values = column.values[~column.missing]
-        scales = [values, *(times.part_of(part, values, 0) for part in times.PARTS if column.kind == "time")]
-        ends = [end(scale) for scale in scales for end in (np.argmin, np.argmax) if len(values)]
-        spaced = np.arange(0, len(values), max(1, len(values) // OF_A_BLOCK))
-        values = values[np.union1d(spaced, ends).astype(int)]
-    return replace(column, values=values, missing=np.zeros(len(values), bool), caution="")
-
-
-def joined(a: Column, b: Column) -> Column:
-    """The few values of some blocks and of a further one. Raises TooNarrowError if text joins other values."""
-    if not (len(a.values) and len(b.values)):
-        return a if len(a.values) else b
-    kind = a.kind if a.kind == b.kind else "number"
-    if not ({a.kind, b.kind} <= {kind, "boolean"} and a.zoned == b.zoned):
-        raise TooNarrowError(a.name)
-    missing = np.append(a.missing, b.missing)
-    if kind != "text":
-        return Column(a.name, kind, np.append(a.values, b.values), missing, a.zoned)
-    chunks = [chunk for part in (a.values, b.values) for chunk in getattr(part, "chunks", [part])]
-    return few_values(Column(a.name, kind, pa.chunked_array(chunks), missing))
-
-
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
     """(The column of the rule's kind, a note on cells that are not)."""
-    said = both("" if column.note in rule.note else column.note, column.caution)
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
         return column, ""
     if column.missing.all():
-        nothing: Any = 0 if rule.kind == "time" else np.nan
-        values = np.full(len(column.missing), nothing)
+        values = np.full(len(column.missing), 0 if rule.kind == "time" else np.nan)
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
     if column.kind == "number" and rule.reading is not None and rule.reading.digits:
         column = readings.with_digits(column)
@@ -245,33 +199,22 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         read, bad = readings.as_read(rule.reading or Reading(kind, zoned=rule.zoned), column)
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
-        is_new = rule.reading is None and kind == "number" and not bad.all()
-        first = int(np.argmin(read.missing))
+        first, is_new = int(np.argmin(read.missing)), rule.reading is None and kind == "number"
         texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
-        return read, both(texts if is_new else "", read.caution)
-    are_times = column.kind == "time", rule.kind == "time"
-    if any(are_times) and not (all(are_times) and column.zoned == rule.zoned):
+        return read, both(texts if is_new and not bad.all() else "", read.caution)
+    if "time" in (column.kind, rule.kind) and (column.kind, column.zoned) != (rule.kind, rule.zoned):
         raise _changed(rule, column)
-    return column, said
-
-
-def _moved(rule: ColumnRule, column: Column) -> str:
-    """A note on other values in a column that had only one."""
-    if rule.fill is None or column.kind not in ("number", "boolean"):
-        return ""
-    other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
-    if not other.any():
-        return ""
-    return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: nothing is known of what they do"
+    return column, both("" if column.note in rule.note else column.note, column.caution)
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
     """The error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
-    value = column.values[row]
-    shown = repr(value.as_py()) if column.kind == "text" else str(value)
+    value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
-    holds, zone = _HELD[column.kind], {True: " with a time zone", False: " without a time zone"}
+    holds, shown = _HELD[column.kind], str(value)
+    if column.kind == "text":
+        shown = repr(value.as_py())
     if column.kind == "time":
         shown = str(value.astype("datetime64[us]"))
         holds += zone[column.zoned] if rule.kind == "time" else ""
@@ -282,21 +225,23 @@ def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableE
 
 
 def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
-    texts = texts_of(column)
-    if rule.statistics is not None:
-        values, unseen = rule.statistics.encoded(texts)
-        out[:, : values.shape[1]] = values
+    texts, statistics = texts_of(column), rule.statistics
+    levels = rule.levels if statistics is None else statistics.levels
+    codes = codes_of(texts, levels)
+    if statistics is None:
+        known = np.flatnonzero(codes < len(levels))
+        out[known, codes[known]] = 1.0
     else:
-        for j, level in enumerate(rule.levels):
-            equal = pc.fill_null(pc.call_function("equal", [texts, level]), False)
-            out[:, j] = equal.to_numpy(zero_copy_only=False)
-        unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
+        out[:, : len(statistics.names)] = np.array(statistics.rows)[codes]
+    unseen = (codes == len(levels)) & ~column.missing
     if not unseen.any():
         return ""
-    count, level = int(unseen.sum()), repr(texts[int(np.argmax(unseen))].as_py())
+    level, row = texts[int(np.argmax(unseen))].as_py(), row_of_first(unseen)
+    count, stand_in = (
+        int(unseen.sum()),
+        "no level" if statistics is None else "a random one of the known levels",
+    )
     if strict:
-        raise TableError(
-            f"column {rule.name!r} has the level {level} at data row {row_of_first(unseen)}, which was not in the training data ({count} such rows)"
-        )
-    stand_in = "no level" if rule.statistics is None else "a random one of the known levels"
-    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, {first_of(level, unseen)}"
+        why = f"which was not in the training data ({count} such rows)"
+        raise TableError(f"column {rule.name!r} has the level {level!r} at data row {row}, {why}")
+    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level!r}, at data row {row}"

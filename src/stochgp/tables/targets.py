@@ -29,7 +29,6 @@ from .rules import MAX_LEVELS
 
 logger = logging.getLogger("stochgp.data")
 
-LABELS = "; if its values are labels of classes, give --task classes"
 MOST_CLASSES = 1_000  # different labels that are remembered
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 MIN_RANGE = 1e-150  # of targets, whose square is not 0
@@ -37,16 +36,9 @@ MIN_RANGE = 1e-150  # of targets, whose square is not 0
 
 @dataclass(frozen=True, eq=False)
 class FileTargets:
-    """How a target's column of files becomes numbers. Errors of a block name its data row.
+    """How a target's column of files becomes numbers: as they are, counts, or the number of each label among all `levels`, sorted.
 
-    Parameters
-    ----------
-    kind : "real", "count" or "class"
-        Numbers as they are; whole numbers of at least 0; the number of each label among `levels`.
-    transform : AbstractTransform or None
-        T of the numbers that a model learns, without parameters to learn. None = the numbers themselves.
-    levels : array [C] or None
-        All labels of the files, sorted; None = no rows read yet.
+    A model learns `transform` of the numbers, if there is one, without parameters to learn. Errors of a block name its data row.
     """
 
     kind: Literal["real", "count", "class"] = "real"
@@ -79,11 +71,13 @@ class FileTargets:
             levels: Any = self.levels
             return np.searchsorted(levels, label_column(table, name)).astype(np.float64)
         y = target_column(table, name, reads_text=False)
-        if self.kind == "count":
-            _refuse_targets(name, y, _no_counts(y), "counts are whole numbers of at least 0")
-        if self.transform is not None:
+        bad, wanted = _no_counts(y) & (self.kind == "count"), "counts are whole numbers of at least 0"
+        if self.transform is not None and not bad.any():
+            bad = y <= self.transform.lower
             wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
-            _refuse_targets(name, y, y <= self.transform.lower, wanted)
+        if bad.any():
+            place = f"{y[np.argmax(bad)]:g} at data row {row_of_first(bad)}"
+            raise TableError(f"target column {name!r} holds {place}; {wanted}")
         return y
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
@@ -95,13 +89,6 @@ class FileTargets:
 
 
 REAL = FileTargets()
-
-
-def _refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, " N"], wanted: str) -> None:
-    """Raises TableError, with the first data row, for targets of a block that cannot be learned."""
-    if bad.any():
-        value = y[np.argmax(bad)]
-        raise TableError(f"target column {name!r} holds {value:g} at data row {row_of_first(bad)}; {wanted}")
 
 
 def target_column(
@@ -137,11 +124,9 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     if column.kind == "text":
         reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
         if reading is None or reading.kind != "number":
-            bad = _no_number(column) if reading is None else ~column.missing
-            shown = column.values[int(np.argmax(bad))].as_py()
-            raise TableError(
-                f"column {column.name!r} holds text ({shown!r} at data row {row_of_first(bad)}); the target must be numbers"
-            )
+            bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
+            shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
+            raise TableError(f"column {column.name!r} holds text ({shown}); the target must be numbers")
         logger.info("the target is read as numbers: %s", said or "all texts are")
         if read.caution:
             warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
@@ -149,12 +134,6 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     if column.note in (OF_DAY, DURATIONS):
         warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
     return column.values
-
-
-def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
-    """Which texts are no numbers, if most are; all otherwise."""
-    bad = as_read(Reading("number"), column)[1]
-    return bad if 2 * bad.sum() < len(bad) else ~column.missing
 
 
 def holds_classes(table: Any, name: str) -> bool:
@@ -169,16 +148,18 @@ def holds_classes(table: Any, name: str) -> bool:
     reading = reading_of(column, strict=True)[0]
     if reading is not None and reading.kind == "number":
         return False
-    with rewording(lambda text: f"target {text}{LABELS}"):
-        if reading is not None and reading.kind != "boolean":
-            raise TableError(f"column {name!r} holds dates or times as text")
-        stray = _no_number(column)
-        if 0 < stray.sum() < (~column.missing).sum():
-            shown = f"{column.values[int(np.argmax(stray))].as_py()!r} at data row {row_of_first(stray)}"
-            raise TableError(f"column {name!r} holds text (most are numbers, but {shown} is not)")
-        n_levels = len(column.values.drop_null().unique())
-        if n_levels > MAX_LEVELS:
-            raise TableError(f"column {name!r} holds text with {n_levels} different values")
+    stray = as_read(Reading("number"), column)[1]
+    n_levels, fault = len(column.values.drop_null().unique()), ""
+    if reading is not None and reading.kind != "boolean":
+        fault = "dates or times as text"
+    elif 0 < 2 * stray.sum() < len(stray):
+        shown = f"{column.values[int(np.argmax(stray))].as_py()!r} at data row {row_of_first(stray)}"
+        fault = f"text (most are numbers, but {shown} is not)"
+    elif n_levels > MAX_LEVELS:
+        fault = f"text with {n_levels} different values"
+    if fault:
+        remedy = "if its values are labels of classes, give --task classes"
+        raise TableError(f"target column {name!r} holds {fault}; {remedy}")
     return True
 
 
@@ -242,8 +223,7 @@ def read_targets(
 ) -> Float[np.ndarray, " N"]:
     """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
 
-    Durations become seconds, and times of day hours, with a warning, which
-    is recorded in the context. Dates are refused.
+    Durations become seconds, and times of day hours, with a warning and an entry of the context. Dates are refused.
     """
     from sklearn.utils.validation import column_or_1d  # takes long to load
 
@@ -267,11 +247,9 @@ def read_targets(
         raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
     bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
     if bad.any():
-        row = int(np.argmax(bad))
-        what = "NaN" if np.isnan(y[row]) else "infinity or a value beyond 1e150"
-        raise ValueError(
-            f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
-        )
+        what = "NaN" if np.isnan(y[np.argmax(bad)]) else "infinity or a value beyond 1e150"
+        place = f"{int(bad.sum())} such, the first at row {row_of_first(bad)} (rows count from 1)"
+        raise ValueError(f"Input y contains {what}: {place}")
     return y
 
 
@@ -285,16 +263,14 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
     unknown = missing_labels(y)
     if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
         refuse_missing(y, "the label")
-    labels = column_or_1d(y, warn=True)
-    known = (
-        np.asarray(labels[~unknown].tolist()) if unknown.any() else labels
-    )  # in the dtype that they have alone
+    labels = known = column_or_1d(y, warn=True)
+    if unknown.any():
+        known = np.asarray(labels[~unknown].tolist())  # in the dtype that they have alone
     check_classification_targets(known)
     if unknown.any() and known.dtype.kind == "f" and (known == np.floor(known)).all():
         known = known.astype(np.int64)  # NumPy and pandas make floats of integers beside a missing one
-    classes, numbers = np.unique(known, return_inverse=True)
     found = np.full(len(labels), np.nan)
-    found[~unknown] = numbers
+    classes, found[~unknown] = np.unique(known, return_inverse=True)
     return classes, found
 
 
@@ -331,13 +307,13 @@ def checked_weights(
     weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
 ) -> Float[np.ndarray, " N"]:
     """The weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
-    most = f"; a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
-    for bad, what, end in ((weight < 0, "negative, ", ""), (~(weight <= LARGEST_WEIGHT), "", most)):
-        if bad.any():
-            first = int(np.argmax(bad))
-            raise ValueError(
-                f"{name} is {what}{weight[first]:g}{',' if what else ''} at {row} {first + 1} (rows count from 1){end}"
-            )
+    bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
+    if bad.any():
+        value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"
+        if value < 0:
+            raise ValueError(f"{name} is negative, {value:g}, {place}")
+        most = f"a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
+        raise ValueError(f"{name} is {value:g} {place}; {most}")
     return weight
 
 
@@ -351,26 +327,22 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
             f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
         )
     try:
-        number = np.unique(found, return_inverse=True)[1]
+        return np.unique(found, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:
         raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
-    return number.astype(np.int32)
 
 
 def refuse_missing(labels: Any, what: str) -> None:
     """ValueError, with the first row, for labels that are None or NaN."""
     missing = missing_labels(labels)
     if missing.any():
-        row, count = int(np.argmax(missing)) + 1, int(missing.sum())
+        row, count = row_of_first(missing), int(missing.sum())
         raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
 
 
 def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
     """Which labels are None or NaN; in a list, before NumPy makes text of them."""
     values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
-    values = values.reshape(-1)
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind != "O":
-        return np.zeros(len(values), bool)
-    return np.array([is_missing(value) for value in values], bool)
+    if values.dtype.kind not in "fO":
+        return np.zeros(values.size, bool)
+    return np.array([is_missing(value) for value in values.ravel().tolist()], bool)

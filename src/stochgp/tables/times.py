@@ -5,6 +5,7 @@ their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1
 without as it stands; the two never mix in a column.
 """
 
+import contextlib
 import datetime
 from typing import Any
 
@@ -24,7 +25,8 @@ _MONDAY = 3  # 1970-01-01 was a Thursday
 _EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
 _CENTURY = 69  # two digits below it are of 20yy, as in POSIX
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES = "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"
+_MONTHS = {name: number for number, name in enumerate(_NAMES, start=1)}
 _WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? +)?"
 _GAP = r"[T ,:]\s*"
 _CLOCK = (
@@ -37,14 +39,11 @@ _ANY_YEAR = r"(?P<y>\d{4}|\d{2})"
 _DAY = r"(?P<d>\d{1,2})(?:st|nd|rd|th)?"
 _MONTH = r"(?P<m>\d{1,2})"
 _NAME = r"(?P<mon>[A-Za-z]{3,9})"
-_BY_NUMBERS = (
-    rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.]{_ANY_YEAR}{_CLOCK}"  # day and month in either order
-)
-_FORMS = tuple(
+_FORMS = [
     f"^{_WEEKDAY}{form}$"
     for form in (
         rf"(?P<y>\d{{4}})[-/.:]{_MONTH}[-/.:](?P<d>\d{{1,2}}){_CLOCK}",
-        _BY_NUMBERS,
+        rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.]{_ANY_YEAR}{_CLOCK}",  # day and month in either order
         rf"{_YEAR}(?P<m>\d{{2}})(?:(?P<d>\d{{2}}){_CLOCK.replace(_GAP, '[T ]?')})?",
         rf"{_DAY}[-/ .]*{_NAME}[-/ .,]*{_ANY_YEAR}{_CLOCK}",
         rf"{_NAME}\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}}){_CLOCK}",
@@ -56,7 +55,7 @@ _FORMS = tuple(
         rf"{_NAME}\.?[-/ ]?{_YEAR}",
         rf"{_NAME}[-/']+(?P<y>\d{{2}})",
     )
-)
+]
 # Of texts: microseconds (UTC if `zoned`), 0 if a text is no date; the first two numbers of dates such as 1/13/2017.
 _DATES = np.dtype([("micros", int), ("is_date", bool), ("zoned", bool), ("first", int), ("second", int)])
 
@@ -83,21 +82,14 @@ def times_of_objects(
 
 
 def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:
-    """As `times_of_arrow`, of texts that are missing or of ISO 8601; None if a text is neither."""
+    """As `times_of_arrow`, of Arrow texts that are missing or of ISO 8601; None if a text is neither."""
     trimmed = trim(texts)
-    first = pc.index(trimmed.is_valid(), True).as_py()
-    for zone in (None, "UTC") if first >= 0 else ():
-        if _parsed(trimmed.slice(first, 1), zone) is not None:
-            return _parsed(trimmed, zone)
-    return None
-
-
-def _parsed(texts: Any, zone: str | None) -> tuple[Int64[np.ndarray, " N"], bool] | None:
-    for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
-        try:
-            return times_of_arrow(texts.cast(pa.timestamp(unit, zone)))
-        except pa.ArrowInvalid:
-            continue
+    first = trimmed.drop_null().slice(0, 1)  # which shows at once that most texts are no times
+    for zone in (None, "UTC"):
+        for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
+            with contextlib.suppress(pa.ArrowInvalid):
+                times_of_arrow(first.cast(pa.timestamp(unit, zone)))
+                return times_of_arrow(trimmed.cast(pa.timestamp(unit, zone)))
     return None
 
 
@@ -134,9 +126,7 @@ def trim(texts: Any) -> Any:
 def dates_of(texts: Any, day_first: bool) -> np.ndarray:
     """`_DATES` of an Arrow array of texts in which none is missing. `day_first` decides what 1/2/2017 is."""
     texts, found, rest = trim(texts), np.zeros(len(texts), _DATES), np.arange(len(texts))
-    for form in _FORMS:
-        if len(rest) == 0:
-            break
+    for form in _FORMS if len(texts) else ():
         match = pc.call_function("extract_regex", [texts.take(pa.array(rest))], pc.ExtractRegexOptions(form))
         matches = match.is_valid().to_numpy(zero_copy_only=False)
         if matches.any():
@@ -145,12 +135,55 @@ def dates_of(texts: Any, day_first: bool) -> np.ndarray:
     return found
 
 
-def digits_of(numbers: np.ndarray) -> Any:
-    """Numbers as Arrow texts, 20141013.0 as "20141013"; of other numbers some text that is no date."""
-    integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-    plain = pa.array(np.where(integers, numbers, 0).astype(np.int64)).cast(pa.string())
-    others = pa.array(numbers, pa.float64()).cast(pa.string())
-    return pc.call_function("if_else", [pa.array(integers), plain, others])
+def _read(match: Any, day_first: bool) -> np.ndarray:
+    """`_DATES` of the named parts of texts that match a form."""
+    parts = dict(zip([field.name for field in match.type], match.flatten(), strict=True))
+    found = np.zeros(len(match), _DATES)
+
+    def part(name: str, default: int = 0) -> Int64[np.ndarray, " N"]:
+        if name not in parts:
+            return np.full(len(match), default)
+        empty, value = pc.call_function("equal", [parts[name], ""]), pa.scalar(str(default), parts[name].type)
+        given = pc.call_function("if_else", [empty, value, parts[name]])
+        return given.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+    year, day, month = part("y"), part("d", 1), part("m") + 3 * part("q")  # 201410 is the first of October
+    short = pc.call_function("utf8_length", [parts["y"]]).to_numpy(zero_copy_only=False) == 2
+    year = np.where(short, year + np.where(year < _CENTURY, 2000, 1900), year)
+    if "a" in parts:
+        found["first"], found["second"] = part("a"), part("b")
+        day, month = (found["first"], found["second"]) if day_first else (found["second"], found["first"])
+    elif "mon" in parts:
+        month = np.array([_MONTHS.get(name[:3].lower(), 0) for name in parts["mon"].to_pylist()])
+    elif "q" in parts:
+        month = month - 2
+    hour, minute, second, zone = part("H"), part("M"), part("S"), np.zeros(len(match), np.int64)
+    is_date = (hour < 24) & (minute < 60) & (second < 61) & (month >= 1) & (month <= 12) & (day >= 1)
+    micros = HOUR // 60 * minute + HOUR // 3600 * second
+    if "H" in parts:
+        half, zone = (pc.call_function("utf8_lower", [parts[name]]) for name in ("ap", "z"))
+        half, zone = half.to_numpy(zero_copy_only=False), zone.to_numpy(zero_copy_only=False)
+        noon = 12 * np.array([text[:1] == "p" for text in half])
+        is_date &= (half == "") | ((hour >= 1) & (hour <= 12))
+        hour = np.where(half == "", hour, hour % 12 + noon)
+        micros += [int((text[1:] + "000000")[:6]) for text in parts["f"].to_pylist()]
+        ahead = {text: _ahead(text) for text in set(zone)}
+        micros -= [ahead[text] for text in zone]
+    months = (year - 1970) * 12 + np.where(is_date, month, 1) - 1
+    start, after = (
+        (months + i).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for i in (0, 1)
+    )
+    is_date &= day <= after - start
+    found["is_date"], found["zoned"] = is_date, is_date & (zone != ("" if "H" in parts else 0))
+    found["micros"] = np.where(is_date, (start + day - 1) * DAY + hour * HOUR + micros, 0)
+    return found
+
+
+def _ahead(zone: str) -> int:
+    """Microseconds by which a zone is ahead of UTC."""
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60) if zone[:1] in ("+", "-") else 0
+    return -size if zone[:1] == "-" else size
 
 
 def order_of(
@@ -191,69 +224,3 @@ def certain_order(found: np.ndarray) -> bool | None:
     """Whether the day comes first in `dates_of` texts, if a number above 12 shows it."""
     days, months = int((found["first"] > 12).sum()), int((found["second"] > 12).sum())
     return days >= months if days or months else None
-
-
-def _read(match: Any, day_first: bool) -> np.ndarray:
-    """`_DATES` of the named parts of texts that match a form."""
-    parts = dict(
-        zip((match.type.field(i).name for i in range(match.type.num_fields)), match.flatten(), strict=True)
-    )
-    found = np.zeros(len(match), _DATES)
-    year = _integers(parts, "y", len(match))
-    short = pc.call_function("utf8_length", [parts["y"]]).to_numpy(zero_copy_only=False) == 2
-    year = np.where(short, year + np.where(year < _CENTURY, 2000, 1900), year)
-    if "a" in parts:
-        found["first"], found["second"] = (_integers(parts, name, len(match)) for name in "ab")
-        day, month = (found["first"], found["second"]) if day_first else (found["second"], found["first"])
-    else:
-        day = _integers(parts, "d", len(match), 1)  # 201410 is the first of October
-        names = [name[:3].lower() for name in parts["mon"].to_pylist()] if "mon" in parts else None
-        numbers = {name: i + 1 for i, name in enumerate(_MONTHS)}
-        month = (
-            _integers(parts, "m", len(match))
-            if names is None
-            else np.array([numbers.get(n, 0) for n in names])
-        )
-        month = month + 3 * _integers(parts, "q", len(match), 0) - np.where("q" in parts, 2, 0)
-    within = (month >= 1) & (month <= 12) & (day >= 1)
-    months = (year - 1970) * 12 + np.where(within, month, 1) - 1
-    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    length = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - start
-    clock, is_clock, zoned = _clock(parts, len(match))
-    found["is_date"] = within & (day <= length) & is_clock
-    found["micros"] = np.where(found["is_date"], (start + day - 1) * DAY + clock, 0)
-    found["zoned"] = zoned & found["is_date"]
-    return found
-
-
-def _integers(parts: dict[str, Any], name: str, size: int, default: int = 0) -> Int64[np.ndarray, " N"]:
-    """A part as integers; `default` if it is empty."""
-    if name not in parts:
-        return np.full(size, default, np.int64)
-    part = parts[name]
-    empty = pc.call_function("equal", [part, ""])
-    given = pc.call_function("if_else", [empty, pa.scalar(str(default), part.type), part])
-    return np.asarray(given.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
-
-
-def _clock(parts: dict[str, Any], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(Microseconds since midnight, which are times of a clock, which have a zone)."""
-    hour, minute, second = (_integers(parts, name, size) for name in "HMS")
-    half, fraction, zone = (parts[n].to_pylist() if n in parts else [""] * size for n in ("ap", "f", "z"))
-    half = np.array([text[:1].lower() for text in half], "<U1")
-    is_clock = (hour < 24) & (minute < 60) & (second < 61) & ((half == "") | ((hour >= 1) & (hour <= 12)))
-    hour = np.where(half == "", hour, hour % 12 + np.where(half == "p", 12, 0))
-    micros = hour * HOUR + minute * (HOUR // 60) + second * (HOUR // 3600)
-    micros = micros + np.array([int((text[1:] + "000000")[:6]) if text else 0 for text in fraction], int)
-    ahead = {text: _ahead(text) for text in set(zone)}
-    micros = micros - np.array([ahead[text] for text in zone], int)
-    return micros, is_clock, np.array([text != "" for text in zone], bool)
-
-
-def _ahead(zone: str) -> int:
-    """Microseconds by which a zone is ahead of UTC."""
-    if not zone or zone[0] not in "+-":
-        return 0
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60)
-    return size if zone[0] == "+" else -size

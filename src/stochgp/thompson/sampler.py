@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
-from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.rows import Data
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
@@ -21,6 +20,7 @@ from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
+from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
 from stochgp.thompson.maximise import (
     BLOCK,
