@@ -131,7 +131,7 @@ def test_decisions_of_a_fit_come_back_from_files(tmp_path):
     settings = {"learner": None, "noise_variance": 0.1, "random_state": 0, "likelihood": "gaussian"}
     model = KernelGPRegressor("rbf", **settings).fit(X, np.sin(X[:, 0]))
     assert model.plan_.solver.choice == model.plan_["solver"]["choice"]
-    assert str(model.plan_) in model.summary()
+    assert len(model.summary().splitlines()) <= 20
     model.save(tmp_path / "model")
     found = stochgp.load(tmp_path / "model")
     assert found.plan_ == model.plan_ and found.plan_.solver == model.plan_.solver

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.estimators.report import with_notes
 from stochgp.families import kernel_posterior, left_out
 from stochgp.families.default_learners import kernel_learner
 from stochgp.learners import BSGD, SCGD, FullBatch, Uniform
@@ -92,3 +93,10 @@ def test_nothing_learned_is_said_as_such():
 def test_a_learner_given_keeps_its_sampling(deep):
     learner = BSGD(sampling=Uniform(replace=True), batch_size=16)
     assert kernel_learner(learner, 10_000, deep=deep, epochs=3)[0].sampling == Uniform(replace=True)
+
+
+def test_a_summary_of_many_notes_has_twenty_lines():
+    found = with_notes(["first", "second"], [f"note {i} " + "word " * 30 for i in range(30)])
+    lines = found.splitlines()
+    assert len(lines) <= 20 and lines[0] == "first" and "Note: note 0" in found and "more notes" in lines[-2]
+    assert with_notes(["first"], ["one"]).splitlines()[1] == "Note: one"

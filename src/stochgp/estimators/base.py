@@ -323,7 +323,7 @@ class GPEstimator(PosteriorEstimator):
             cls.__doc__ = cls.__doc__.replace("{shared}", "\n    ".join(part.strip() for part in shared))
 
     def summary(self) -> str:
-        """The fitted model in words: data, kernel or features, noise, how far from exact, what was chosen and why."""
+        """Describe the fitted model in at most 20 lines: data, model, noise, accuracy, notes; `print(plan_)` shows all decisions."""
         return summarise(self)
 
     def _html_repr(self) -> str:

@@ -121,28 +121,35 @@ def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:
     )
 
 
-MOST_LISTED = 12  # inputs, the most relevant first
+MAX_LISTED, MAX_LINES = 3, 20  # inputs, the most important first; lines of a summary
 
 
 def summarise(estimator: Any) -> str:
-    """Lines of text: data, model, noise, how far from exact, what was chosen and why. Raises NotFittedError before a fit."""
+    """Return at most 20 lines: data, model, noise, accuracy and notes. Raises NotFittedError before a fit."""
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator)
     target = f" of {estimator.target_name_!r}" if estimator.target_name_ else ""
     inputs = f"{len(estimator._fitted.inputs.mean)} numeric inputs"
     inputs = getattr(estimator._fitted.encoder, "described", inputs)
-    found = notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_)
     parts = [
         f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s",
         f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; {_of_targets(estimator._fitted)}",
         *_of_model(estimator),
         _of_fit(estimator),
-        *(textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found),
-        "",
-        "Chosen:",
     ]
-    return printable("\n".join([*parts, str(estimator.plan_.without("columns"))]))
+    return with_notes(parts, notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_))
+
+
+def with_notes(lines: list[str], found: list[str]) -> str:
+    """Return the lines and as many of the notes as fit into a summary."""
+    wrapped = [textwrap.wrap(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
+    for number, note in enumerate(wrapped):
+        if len(lines) + len(note) > MAX_LINES - 2:
+            lines = [*lines, f"{len(wrapped) - number} more notes are in plan_"]
+            break
+        lines = lines + note
+    return printable("\n".join([*lines, "Decisions and their reasons: plan_. Measurements: fit_report_."]))
 
 
 def relevance(estimator: Any) -> list[tuple[str, str, float]]:
@@ -175,17 +182,13 @@ def _of_model(estimator: Any) -> list[str]:
     lines = []
     if hasattr(estimator, "kernel_"):
         kernel, turned = value_of(estimator.kernel_), Metric.of(estimator.kernel_)
-        if turned is None or not isinstance(kernel, Warped):
-            lines.append(f"Kernel: {type(kernel).__name__}")
-        else:
-            lines.append(
-                f"Kernel: {type(turned.kernel).__name__} along other directions; where one input alone changes,"
-            )
-        listed = relevance(estimator)
-        for name, kind, length in listed[:MOST_LISTED]:
-            lines.append(f"  {name}: lengthscale {length:.3g} ({kind})")
-        if len(listed) > MOST_LISTED:
-            lines.append(f"  and {len(listed) - MOST_LISTED} less relevant inputs")
+        name = type(kernel).__name__
+        if turned is not None and isinstance(kernel, Warped):
+            name = f"{type(turned.kernel).__name__} along other directions"
+        lines.append(f"Kernel: {name}")
+        if listed := [f"{name} {length:.3g}" for name, _, length in relevance(estimator)]:
+            more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+            lines.append(f"Shortest lengthscales: {', '.join(listed[:MAX_LISTED])}{more}")
     if hasattr(estimator, "features_"):
         phi, beyond = estimator.features_, ""
         if isinstance(phi, features.Sum) and isinstance(phi.right, features.Extrapolation):
@@ -210,6 +213,8 @@ def _of_fit(estimator: Any) -> str:
         line += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
     if (residual := estimator.fit_report_.get("residual")) is not None:
         line += f"; relative residual {residual:.2g}, measured on all rows"
+    if (score := estimator.fit_report_.get("held_out_nlpd")) is not None:
+        line += f"; NLPD of held-out rows {score:.4f}, {estimator.fit_report_['constant_nlpd']:.4f} for a constant"
     return line
 
 
