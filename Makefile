@@ -26,7 +26,7 @@ BESIDE := tests/benchmarks tests/examples tests/test_experiments.py tests/test_m
 	tests/test_pages.py tests/test_walking.py
 
 # Tests in which every kind is called in every way: a process of their own checks the annotations of all functions.
-CONTRACTS := $(wildcard tests/*/test_contract.py) tests/test_toy_family.py tests/learning/test_fit_by_evidence.py \
+CONTRACTS := $(filter-out tests/estimators/%,$(wildcard tests/*/test_contract.py)) tests/test_toy_family.py tests/learning/test_fit_by_evidence.py \
 	tests/learning/test_fit_by_loss.py
 
 # A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
