@@ -8,20 +8,8 @@ import optax
 import pandas as pd
 import pytest
 
-from benchmarks import classes, demo, feature_steps, first_fits, memory_limits
+from benchmarks import classes, feature_steps
 from stochgp.parameters import partition
-
-
-def test_the_demos_report_becomes_rows():
-    scores = {"rmse": 1.0, "nlpd": 2.0, "crps": 0.5, "coverage_50": 0.5, "coverage_95": 0.95, "seconds": 3.0}
-    models = {"stochgp": scores, "ridge": scores, "CatBoost": None, "quantiles": scores | {"nlpd": None}}
-    sizes = {"n_train": 9, "n_test": 4, "test_days": 2}
-    first, *others = demo.from_report({"models": models, "peak_memory": 7, **sizes}, 4.0)
-    assert first == {"side": "stochgp", **scores, **sizes, "command_seconds": 4.0, "peak_bytes": 7}
-    assert [(row["side"], row["nlpd"]) for row in others] == [("ridge", 2.0), ("quantiles", None)]
-    assert (
-        "| quantiles | 1.0 |  | 0.5 |" in demo.page([{"settings": {}, "results": row} for row in others])[0]
-    )
 
 
 def test_classes_are_scored_by_the_probability_of_the_right_one():
@@ -38,47 +26,6 @@ def test_classes_are_scored_by_the_probability_of_the_right_one():
     P, names = model(X_new)
     np.testing.assert_allclose(P.sum(axis=1), 1)
     assert names == ["1.0", "2.0"]
-
-
-def test_first_fits_are_told_by_medians(monkeypatch):
-    """Of five processes, after one that fills the folder of compiled code; a side without a figure leaves its cell of the table empty."""
-    turns = [9.0, 1.0, 4.0, 2.0, 3.0, 5.0]
-
-    def process(cell, variables):
-        return {"process_seconds": 2 * turns[-1], "first_seconds": turns.pop()}
-
-    monkeypatch.setattr(first_fits, "_process", process)
-    cell = {"side": "kernel, kept", "n_rows": 500}
-    found = first_fits.run(cell)
-    assert found["first_seconds"] == {"median": 3.0, "least": 1.0, "greatest": 9.0} and turns == []
-    assert first_fits.page([{"settings": cell, "results": found}])[0].endswith(
-        "| kernel, kept | 500 | 6.0 |  | 3.0 |  |  |"
-    )
-
-
-def test_first_fits_of_both_sides_are_of_the_same_rows_and_kernel(monkeypatch):
-    """With as many rows as they have in a process: RMSE of the function within noise of each other; the next fit has other rows."""
-    monkeypatch.setattr(first_fits, "FIRST", 60)
-    monkeypatch.setattr(first_fits, "NEXT", 61)
-    ours, theirs = (first_fits.measure({"side": side, "n_rows": 60}) for side in ("kernel", "scikit-learn"))
-    assert set(ours) == set(theirs) == {"import_seconds", "first_seconds", "next_seconds", "rmse"}
-    assert abs(ours["rmse"] - theirs["rmse"]) < 0.05
-    assert not np.any(first_fits.simulated(61, 1)[0][:60] == first_fits.simulated(60, 0)[0])
-
-
-def test_runs_under_memory_limits_are_drawn_within_their_ranges():
-    for run in map(memory_limits.drawn, range(50)):
-        sizes = run["n_rows"], run["n_inputs"], run["limit"]
-        ranges = memory_limits.ROWS, memory_limits.INPUTS, memory_limits.LIMITS
-        assert all(low <= value <= high for value, (low, high) in zip(sizes, ranges, strict=True))
-
-
-@pytest.mark.parametrize("method", ["scgd", "minimax", "bsgd"])
-def test_the_librarys_side_takes_the_steps_of_an_epoch(method):
-    side = feature_steps.LibrarySide(feature_steps.make_problem(64, 3, 4), method, "adam", 8)
-    before = side.step
-    side.epoch()
-    assert side.step - before == side.n_steps == side.facts()["steps"] and side.n_steps % 8 == 0
 
 
 def test_minimax_starts_where_its_projection_is_inactive():
