@@ -11,8 +11,6 @@ from sweeps import some_of
 
 import stochgp
 from experiments import floors, stages, uci
-from experiments.problems import scores, unit_scores
-from experiments.uci import METHODS
 from measuring import harness, store
 from stochgp.distributions import Normal
 
@@ -27,56 +25,6 @@ def cell(**settings):
         "rate": 1e-3,
         **settings,
     }
-
-
-def record(nlml=0.0, **settings):
-    results = {
-        "nlml": nlml, "rmse": 0.1, "nlpd": 0.2, "nlpd_raw": 0.3, "coverage95": 0.95, "fit_seconds": 1.0, "rate": 1e-3,
-    }  # fmt: skip
-    where = {
-        "commit": "0" * 40,
-        "machine": {"processor": "a processor", "cores_physical": 2},
-        "versions": {"python": "3.12", "jax": "0.11"},
-        "threads": {"cores_usable": 1},
-    }
-    return {"settings": cell(**settings), "results": results, "seconds": 1.0, "command": "a command", **where}
-
-
-def test_later_splits_wait_for_all_rates_of_split_0_and_take_the_best():
-    later = cell(split=1, rate=uci.TUNED)
-    trials = [
-        record(nlml, rate=rate)
-        for rate, nlml in zip(METHODS["scgd-adam"].rates, (1.0, -1.0, 0.0), strict=True)
-    ]
-    assert uci.depends(later, trials[:2]) is None
-    assert uci.depends(later, trials) == {"rate": METHODS["scgd-adam"].rates[1]}
-    assert uci.depends(cell(), []) == {}
-
-
-def test_scores_of_scaled_predictions_are_those_of_unit_variance():
-    """RMSE falls by the scale, NLPD by its logarithm, the coverage stays."""
-    generator, s = np.random.default_rng(0), 3.7
-    y, mean, std = generator.normal(size=50), generator.normal(size=50), 0.5 + generator.random(50)
-    raw, unit = scores(y, mean, std), unit_scores(y, mean, std, s)
-    assert unit["rmse"] == pytest.approx(raw["rmse"] / s, rel=1e-12)
-    assert unit["nlpd"] == pytest.approx(raw["nlpd"] - math.log(s), rel=1e-12)
-    assert unit["coverage95"] == raw["coverage95"]
-
-
-def test_wins_are_counted_against_the_better_published_number():
-    found = [
-        record(nlml, rate=rate)
-        for rate, nlml in zip(METHODS["scgd-adam"].rates, (1.0, -1.0, 0.0), strict=True)
-    ]
-    lines = uci.summaries(found, 32, 100)
-    published = {("bike", 32, "SCGD"): -0.5, ("bike", 32, "MINIMAX"): -0.9}
-    assert "-0.100 adam" in uci.win_table(lines, published, 32) and "1 of 1" in uci.win_table(
-        lines, published, 32
-    )
-    published["bike", 32, "MINIMAX"] = -1.1
-    assert "+0.100 adam" in uci.win_table(lines, published, 32) and "0 of 1" in uci.win_table(
-        lines, published, 32
-    )
 
 
 @pytest.mark.parametrize("name", some_of(["uci_linear", "uci_gaussian"], ("uci_linear",)))

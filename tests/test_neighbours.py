@@ -52,26 +52,6 @@ def test_the_centre_is_first_among_equal_rows(k):
     np.testing.assert_array_equal(there, np.sort(distances(rows[centres], rows), axis=1)[:, :k])
 
 
-def test_an_answer_does_not_depend_on_what_else_is_asked(monkeypatch):
-    rows = np.repeat(np.round(normal(100, 2), 1), 3, axis=0)  # many ties
-    search, points = Neighbours(rows), np.round(normal(50, 2, seed=1), 1)
-    together, around = search.query(points, 4), search.around(np.arange(300), 4)
-    monkeypatch.setattr(neighbours, "BLOCK_ROWS", 16)
-    monkeypatch.setattr(neighbours, "CHUNK_BYTES", 5 * 4 * 16)
-    again = Neighbours(rows.copy())
-    np.testing.assert_array_equal(again.query(points, 4), together)
-    np.testing.assert_array_equal(again.around(np.arange(300), 4), around)
-    for i in (0, 49):
-        np.testing.assert_array_equal(search.query(points[i : i + 1], 4)[0], together[i])
-    np.testing.assert_array_equal(search.around(np.array([299, 7]), 4), around[[299, 7]])
-
-
-def test_nothing_asked_is_nothing_found():
-    search = Neighbours(normal(5, 2))
-    assert search.query(np.empty((0, 2)), 3).shape == (0, 3)
-    assert search.around(np.empty(0, np.int64), 3).shape == (0, 3)
-
-
 @pytest.mark.parametrize(("n", "d", "n_centres", "k"), [(200_000, 4, 1000, 8), (100_000, 20, 300, 50)])
 def test_memory_stays_below_what_is_announced(n, d, n_centres, k):
     rows, before = normal(n, d, dtype="float32"), resident()
@@ -235,25 +215,6 @@ def test_a_term_with_its_own_lengthscales_finds_rows_that_the_other_has_far_away
     )  # the other term's variance
 
 
-def test_a_constant_goes_by_the_inputs():
-    X = draw()
-    found = Neighbours(X, kernels.Constant()).query(X[:5], 3)
-    distances = ((X[:5, None] - X) ** 2).sum(axis=2)
-    np.testing.assert_array_equal(found, np.argsort(distances, axis=1)[:, :3])
-
-
-@pytest.mark.parametrize("name", ["matern32", "sum"])
-def test_blocks_change_nothing(name, monkeypatch):
-    X, Z = draw(), draw(40, seed=1)
-    whole = Neighbours(X, made(name)).query(Z, K)
-    others = Neighbours(X, made(name)).others(np.arange(N), K)
-    monkeypatch.setattr(neighbours, "PLACED_ROWS", 64)
-    monkeypatch.setattr(neighbours, "PAIRS", 600)
-    again = Neighbours(X, made(name))
-    np.testing.assert_array_equal(again.query(Z, K), whole)
-    np.testing.assert_array_equal(again.others(np.arange(N), K), others)
-
-
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_others_are_never_the_row_itself(name):
     """Also among equal rows, of which there are more than neighbours."""
@@ -326,11 +287,3 @@ def test_all_earlier_rows_may_be_asked_for():
     found = earlier_rows(made("sum"), draw(n), order, positions, n - 1)
     for t, row in zip(positions, found, strict=True):
         assert set(row[:t].tolist()) == set(order[:t].tolist()) and (row[t:] == NONE).all()
-
-
-def test_an_earlier_row_does_not_depend_on_what_else_is_asked():
-    n = 600
-    X, order = draw(n), np.random.default_rng(3).permutation(n).astype(np.int32)
-    together = earlier_rows(made("sum"), X, order, np.arange(n), K)
-    for t in (3, 255, 256, 511, 512, 599):
-        np.testing.assert_array_equal(earlier_rows(made("sum"), X, order, np.array([t]), K)[0], together[t])

@@ -14,12 +14,6 @@ from stochgp import metrics, plots
 from stochgp.distributions import Normal
 
 RNG = np.random.default_rng(1)
-HISTORY = [
-    {"trial_rate": 0.01, "criterion": 3.0, "seconds": 1.0},
-    {"step": 1, "seconds": 2.0, "nlml": 2.0, "held_out_nlpd": 2.5},
-    {"step": 2, "seconds": 3.0, "nlml": np.nan, "held_out_nlpd": 2.0},
-    {"step": 3, "seconds": 4.0, "nlml": 1.0, "held_out_nlpd": 1.5},
-]
 
 
 def _predictions(n, spread=1.0):
@@ -51,32 +45,11 @@ def test_every_row_is_drawn_or_counted(n):
     assert axes.get_xlabel() == "actual delay (minutes)"
 
 
-def test_equal_values_have_a_picture():
-    axes = Figure().subplots()
-    plots.draw_predictions(axes, np.full(3, 7.0), np.full(3, 7.0))
-    low, high = axes.get_ylim()
-    assert low < 7 < high
-
-
-def test_the_history_s_finite_entries_are_drawn():
-    axes = Figure().subplots()
-    plots.draw_history(axes, HISTORY)
-    nlml, held_out = axes.get_lines()
-    np.testing.assert_array_equal(nlml.get_xydata(), [[2.0, 2.0], [4.0, 1.0]])
-    np.testing.assert_array_equal(held_out.get_ydata(), [2.5, 2.0, 1.5])
-
-
 def test_the_loss_is_drawn_where_nothing_exact_is_known():
     axes = Figure().subplots()
     plots.draw_history(axes, [{"step": 0, "seconds": 0.1}, {"step": 4, "seconds": 2.0, "loss": 1.5}])
     (loss,) = axes.get_lines()
     np.testing.assert_array_equal(loss.get_xydata(), [[2.0, 1.5]])
-
-
-def test_no_history_is_said():
-    axes = Figure().subplots()
-    plots.draw_history(axes, [])
-    assert axes.texts[0].get_text() == "no step was recorded"
 
 
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
@@ -148,12 +121,6 @@ def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inpu
     assert f"{level:.2g}" in panels["PIT values"].texts[0].get_text()
     figure.savefig(tmp_path / "report.png")
     assert len(plots.evaluation_report(y, law).axes) == 4
-
-
-def test_infinite_deviations_are_said():
-    axes = Figure().subplots()
-    plots.draw_errors(axes, np.zeros(3), np.zeros(3), np.full(3, np.inf))
-    assert "infinite" in axes.texts[0].get_text()
 
 
 class _OfTable:

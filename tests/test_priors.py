@@ -108,24 +108,6 @@ def test_the_key_may_be_traced():
     assert_mean(means, _matrix(kernel, X, X))
 
 
-def test_the_key_decides():
-    one, same, other = (
-        prior_functions(kernels.Matern32(), D, 3, n_features=20, key=key)
-        for key in (KEY, KEY, jax.random.key(4))
-    )
-    np.testing.assert_array_equal(one(X), same(X))
-    assert np.all(np.asarray(one(X)) != np.asarray(other(X)))
-
-
-def test_groups_of_functions_have_frequencies_of_their_own():
-    functions = prior_functions(kernels.RBF(), D, 130, n_features=10, key=KEY)
-    (draw,) = functions.draws.value
-    assert functions(X).shape == (4, 130)
-    assert functions.weights.shape == (33, 10, 4)
-    assert draw.frequencies.shape == (33, D, 5)
-    assert len(np.unique(draw.frequencies)) == draw.frequencies.size
-
-
 def test_lengths_of_frequencies_are_stratified():
     """A twentieth of the lengths is beyond the 95 % point of their distribution, in every group but for a few."""
     functions = prior_functions(kernels.Matern32(), D, 128, n_features=400, group=1, key=KEY)
@@ -173,15 +155,6 @@ def test_polynomials_are_exact_where_they_fit(n_features):
     assert phi.n_features == Phi.shape[1] == min(n_features, 16)
     exact = np.allclose(jnp.matmul(Phi, Phi.T), wanted, rtol=1e-5, atol=1e-5)
     assert exact == (n_features >= 16)
-
-
-def test_a_row_is_a_row_of_any_dtype():
-    phi = random_features(KERNELS["sum"](), D, 20, key=KEY)
-    assert phi(X).dtype == jnp.float32
-    with jax.enable_x64(True):
-        wide = phi(X.astype(jnp.float64))
-        assert wide.dtype == jnp.float64
-    np.testing.assert_allclose(phi(X), wide, atol=1e-5)
 
 
 def test_features_are_shared_by_need():

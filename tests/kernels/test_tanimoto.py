@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from stochgp import kernels, neighbours
-from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import WORD, packed_bits, unpacked_bits
 from stochgp.operators import KernelOperator
 from stochgp.parameters import partition
-from stochgp.posteriors import LocalPosterior
 
 D = 100
 
@@ -168,21 +166,6 @@ def test_a_sum_with_tanimoto_compares_the_whole_kernel():
     found = Neighbours(counts, kernel).query(counts[:5], 6)
     np.testing.assert_array_equal(found, np.argsort(-K.astype(np.float32), axis=1, kind="stable")[:5, :6])
     assert neighbours_bytes(kernel, 40, D, 5, 6) > 0
-
-
-def test_local_prediction_from_all_rows_is_the_exact_posterior():
-    bits, points = draw_bits(30, share=0.1), draw_bits(7, seed=1, share=0.1)
-    y = np.random.default_rng(5).normal(size=30)
-    gp = KernelGP(kernel=kernels.Tanimoto(1.7, packed=True), noise=0.3)
-    local = LocalPosterior(gp=gp, X=packed(bits), y=y, weight=np.ones(30), n_neighbours=30)
-    A, k = 1.7 * loop(bits, bits) + 0.3 * np.eye(30), 1.7 * loop(points, bits)
-    mean, variance = local.mean_and_variance(packed(points))
-    np.testing.assert_allclose(mean, k @ np.linalg.solve(A, y), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(variance, 1.7 - np.sum(k * np.linalg.solve(A, k.T).T, axis=1), rtol=1e-5)
-    few = LocalPosterior(gp=gp, X=packed(bits), y=y, weight=np.ones(30), n_neighbours=8).mean(packed(points))
-    for i, near in enumerate(np.argsort(-k, axis=1, kind="stable")[:, :8]):
-        wanted = k[i, near] @ np.linalg.solve(A[np.ix_(near, near)], y[near])
-        np.testing.assert_allclose(few[i], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_the_name_makes_the_kernel():

@@ -301,28 +301,6 @@ def test_constant_b_leaves_part_of_the_variance(b):
 # What a state is
 
 
-FLOAT32 = {
-    "defaults": {},
-    "adam": {"optimizer": optax.adam, "tracking": 0.3},
-    "plain": PLAIN | {"tracking": PowerLaw(1.0, 0.5), "learning_rate": PowerLaw(1e-3, 0.75)},
-}
-
-
-@pytest.mark.parametrize("name", FLOAT32)
-def test_a_float32_state_stays_float32(name):
-    """Under x64 nothing in a float32 state, or on the way through a step, becomes float64."""
-    toy, gp = make_toy(12), make_gp(M=5, dtype=jnp.float32)
-    learner = SCGD(batch_size=4, **{"learning_rate": 1e-3, **FLOAT32[name]})
-    state = anchored(learner, begin(learner, gp, toy), gp, toy)
-    rows = rows_of(toy, np.arange(4), dtype=jnp.float32)
-    dynamic, static = eqx.partition(state, eqx.is_array)
-    step = lambda d, r: eqx.filter(learner.step(eqx.combine(d, static), r, key=KEY)[0], eqx.is_array)
-    with jax.numpy_dtype_promotion("standard"):  # which optax expects
-        program = jax.make_jaxpr(step)(dynamic, rows)
-    assert all(a.dtype != jnp.float64 for a in program.out_avals)
-    assert "f64[" not in str(program).replace("f64[]", "")
-
-
 def test_single_and_double_precision_agree():
     toy, gp = make_toy(30), make_gp(M=5)
     learner = SCGD(batch_size=8, learning_rate=1e-3, tracking=0.5, **PLAIN)

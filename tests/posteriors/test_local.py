@@ -20,9 +20,7 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.objectives import conditionals
 from stochgp.objectives.conditionals import conditional_moments
 from stochgp.posteriors import LocalPosterior
-from stochgp.posteriors.base import Request
 from stochgp.posteriors.local import NearRows
-from stochgp.storage.files import load_tree, save_tree
 
 
 def _data(n=60, d=2, seed=0):
@@ -80,22 +78,6 @@ def test_it_is_the_exact_posterior_of_the_rows_near():
     for i, S in enumerate(near):
         wanted = _exact(GP, X[S], y[S], weight[S], Z[i : i + 1])
         np.testing.assert_allclose([found[0][i], found[1][i]], np.ravel(wanted), rtol=1e-5, atol=1e-6)
-
-
-def test_a_row_has_the_same_bits_in_any_company():
-    Z = _data(37, seed=2)[0]
-    mean, variance = _posterior().mean_and_variance(Z)
-    for rows in (slice(5, 6), slice(3, 30)):
-        alone = _posterior().mean_and_variance(Z[rows])
-        np.testing.assert_array_equal(alone[0], mean[rows])
-        np.testing.assert_array_equal(alone[1], variance[rows])
-    again = LocalPosterior(GP, *_data(), 12).mean_and_variance(Z)
-    np.testing.assert_array_equal(again[0], mean)
-
-
-def test_no_rows():
-    mean, variance = _posterior().mean_and_variance(np.zeros((0, 2), np.float32))
-    assert mean.shape == variance.shape == (0,)
 
 
 def _scale(X, y, weight, group, near=lambda i, rest: rest):
@@ -222,26 +204,12 @@ def test_equal_rows_without_noise_are_finite():
     assert np.isfinite(mean) and variance > 0
 
 
-def test_it_survives_a_file(tmp_path):
-    save_tree(tmp_path / "posterior", _posterior(), {})
-    found, _ = load_tree(tmp_path / "posterior")
-    Z = _data(3, seed=1)[0]
-    np.testing.assert_array_equal(found.mean_and_variance(Z), _posterior().mean_and_variance(Z))
-
-
 def test_refusals():
     X, y, weight = _data()
     with pytest.raises(ValueError, match="n_neighbours is 0"):
         LocalPosterior(GP, X, y, weight, 0)
     with pytest.raises(ValueError, match="expected X"):
         LocalPosterior(GP, X[:0], y[:0], weight[:0])
-
-
-def test_a_tree_that_is_there_is_not_counted_again():
-    posterior, asked = LocalPosterior(GP, *_data(), 12), Request(10)
-    before = posterior.need_bytes(asked)
-    posterior.mean(_data(3, seed=2)[0])
-    assert before - posterior.need_bytes(asked) == 60 * (8 * 2 + 32)  # places, and the tree's own
 
 
 @pytest.mark.parametrize("noise", [0.05, 1e-14])
