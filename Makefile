@@ -32,6 +32,8 @@ CONTRACTS := $(filter-out tests/estimators/%,$(wildcard tests/*/test_contract.py
 # A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
 PYTEST := $(BIN)/python -m pytest -q
 WORKERS := -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
+# Each of some thirty processes would compile the package and the tests to bytecode again.
+unexport PYTHONDONTWRITEBYTECODE
 PARTS := tests style types tests-64 contracts
 
 .PHONY: demo test test-all test-docs lint docs setup $(PARTS)
@@ -90,7 +92,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.14 with venv was found: install one, or make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@echo "installing stochgp and what it needs into $(VENV) (a few minutes, once)" >&2
-	$(INSTALL) -e '.[test,lint]'
+	$(INSTALL) --no-compile -e '.[test,lint]'
+	-$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null 2>&1
 	@touch $@
 
 $(ALL_READY): $(READY)
