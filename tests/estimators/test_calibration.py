@@ -1,7 +1,5 @@
 """calibration=: corrections by rows that the fit does not see, in intervals, files and plans, with refusals."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,7 +7,7 @@ from scipy import stats
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import ConformalScores, Normal, recalibration
+from stochgp.distributions import ConformalScores, Normal
 from stochgp.estimators.calibrating import set_aside
 
 N = 1_200
@@ -56,33 +54,6 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
     ).fit(kept.X, kept.y)
     np.testing.assert_array_equal(alone.predict(X[:20]), pit.predict(X[:20]))
     assert len(np.intersect1d(kept.y, left.y)) == 0
-
-
-@pytest.mark.parametrize("calibration", ["pit", "conformal"])
-def test_weights_of_the_fit_enter_its_correction(calibration):
-    """That of `distributions` with the weights of the left-out rows."""
-    X, y = rows()
-    weight = np.random.default_rng(5).integers(1, 5, N).astype(float)
-    model = KernelGPRegressor(
-        "rbf",
-        learner=None,
-        noise_variance=0.5,
-        random_state=0,
-        likelihood="gaussian",
-        calibration=calibration,
-    ).fit(X, y, weight)
-    order = np.lexsort(np.column_stack([X, y]).T[::-1])
-    given = Data(X[order], y[order], weight[order])
-    left = set_aside(given, calibration, "real", pit_seed(model))[1]
-    found = model._fitted.observation.correction
-    uncorrected = dataclasses.replace(model._fitted.observation, correction=None)
-    base = dataclasses.replace(model._fitted, observation=uncorrected).distribution(left.X)
-    if calibration == "pit":
-        assert found == recalibration(base, left.y, weight=left.weight)
-    else:
-        wanted = ConformalScores.of(base, left.y, weight=left.weight)
-        np.testing.assert_array_equal(found.scores, wanted.scores)
-        np.testing.assert_array_equal(found.weight, wanted.weight)
 
 
 def pit_seed(model):

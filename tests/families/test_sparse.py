@@ -118,12 +118,6 @@ def test_breast_cancer_probabilities_are_calibrated():
     assert log_loss(d, model.predict_proba(b)) < 0.12
 
 
-def test_fewer_rows_than_points():
-    model = SparseGPRegressor(**QUICK | {"n_inducing": 400}).fit(X, y)
-    assert model.plan_["n_inducing"]["choice"] == 80
-    assert "only 80 different rows" in model.plan_["n_inducing"]["why"]
-
-
 EDGES = {
     "one row": (X[:1], y[:1]),
     "equal points, a constant column": (np.c_[np.repeat(X[:4], 5, axis=0), np.full(20, 7.0)], y[:20]),

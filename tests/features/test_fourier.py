@@ -71,13 +71,6 @@ def test_gradients_average_to_the_gradient_of_the_kernel(name):
         assert_mean(samples, wanted)
 
 
-def test_frequencies_and_phases_do_not_train():
-    phi = features.RandomFourier.init(kernels.RBF(), D, 10, key=KEYS[0])
-    trainable, _ = partition(phi)
-    assert jax.tree.leaves((trainable.frequencies, trainable.phases)) == []
-    assert len(jax.tree.leaves(trainable.kernel)) == 2
-
-
 def test_paired_features_have_the_exact_variance():
     phi = features.RandomFourier.init(kernels.Matern32(variance=1.7), D, 10, key=KEYS[0], paired=True)
     np.testing.assert_allclose(jnp.sum(jnp.square(phi(X)), axis=1), 1.7, rtol=1e-5)

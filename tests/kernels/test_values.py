@@ -114,20 +114,6 @@ def test_periodic_repeats_after_its_period():
         np.testing.assert_allclose(shifted, matrix(kernel, jnp.asarray(X), jnp.asarray(Z)), rtol=1e-10)
 
 
-def test_sums_and_products_add_and_multiply():
-    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
-    k1, k2 = kernels.RBF(0.7), kernels.Linear(2.0)
-    np.testing.assert_array_equal((k1 + k2).matrix(A, B), k1.matrix(A, B) + k2.matrix(A, B))
-    np.testing.assert_array_equal((k1 * k2).matrix(A, B), k1.matrix(A, B) * k2.matrix(A, B))
-
-
-def test_active_dims_are_the_columns_by_hand():
-    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
-    found = kernels.Matern32([1.0, 2.0], active_dims=[2, 0]).matrix(A, B)
-    by_hand = kernels.Matern32([1.0, 2.0]).matrix(A[:, jnp.array([2, 0])], B[:, jnp.array([2, 0])])
-    np.testing.assert_array_equal(found, by_hand)
-
-
 def test_warped_is_the_kernel_of_the_network_output():
     A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
     network = networks.mlp(3, (4,), key=jax.random.key(0))

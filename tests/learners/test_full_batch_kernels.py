@@ -76,16 +76,6 @@ def test_it_finds_the_minimum_of_a_curved_valley():
     np.testing.assert_allclose(at.x, 1.0, atol=1e-6)
 
 
-def test_it_is_exact_on_a_quadratic_of_few_variables():
-    generator = np.random.default_rng(1)
-    A = generator.normal(size=(5, 5))
-    A, b = A @ A.T + np.eye(5), generator.normal(size=5)
-    at = lbfgs.begin(np.zeros(5))
-    for _ in range(40):
-        at = lbfgs.step(at, lambda x: (0.5 * x @ A @ x - b @ x, A @ x - b), 1e-15)
-    np.testing.assert_allclose(at.x, np.linalg.solve(A, b), rtol=1e-6)
-
-
 def test_values_that_are_not_finite_are_walked_around():
     def loss(x):
         return (x[0] - np.log(x[0]), np.array([1 - 1 / x[0]])) if x[0] > 0 else (np.nan, np.array([np.nan]))
@@ -160,19 +150,6 @@ def test_weights_stand_for_repeated_rows():
     learner = FullBatch(epochs=5, tolerance=0.0)
     found = learn(learner, source=make_source(weight=times))
     np.testing.assert_allclose(raw_of(found.gp), raw_of(learn(learner, source=repeated).gp), rtol=1e-5)
-
-
-def test_frozen_parameters_stay():
-    gp = KernelGP(kernels.RBF(positive(1.0, dtype=jnp.float64), frozen(1.5)), frozen(0.04))
-    found = learn(FullBatch(epochs=3), gp)
-    assert float(found.gp.kernel.variance) == 1.5
-    assert float(found.gp.noise_variance) == pytest.approx(0.04)
-    assert float(found.gp.kernel.lengthscale) != 1.0
-
-
-def test_parameters_keep_their_dtype():
-    found = learn(FullBatch(epochs=2), cast(make_gp(), jnp.float32))
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(found.gp))
 
 
 def test_small_noise_is_fitted_in_float64():

@@ -38,7 +38,6 @@ from toy import (
 
 from stochgp.data.rows import Data
 from stochgp.learners import SCGD, ByEvidence, PowerLaw, constant
-from stochgp.parameters import cast
 
 PLAIN = {"anchored": False, "evaluator": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 EXACT_M = {
@@ -98,11 +97,6 @@ def test_ten_steps_are_those_of_the_plain_loop(name):
 def _values(rule, n_steps):
     """The rule's values at its steps."""
     return [float(rule(jnp.asarray(t, jnp.float32))) if callable(rule) else rule for t in range(n_steps)]
-
-
-def test_power_law():
-    rule = PowerLaw(0.3, 0.75)
-    np.testing.assert_allclose(_values(rule, 5), 0.3 * (np.arange(5) + 1) ** -0.75, rtol=1e-6)
 
 
 def test_any_optax_rule_sees_the_gradient():
@@ -213,13 +207,6 @@ def test_an_anchor_is_exact(M, tracking):
     assert_close(state.weights, best_weights(Phi, toy.y, noise(theta, FLOOR)))
 
 
-def test_without_anchors_a_evaluation_changes_nothing():
-    toy, gp = make_toy(6), make_gp(M=4)
-    learner = SCGD(tracking=0.1, **PLAIN)
-    state = begin(learner, gp, toy)
-    assert anchored(learner, state, gp, toy) is state
-
-
 def _bound(theta, w, F0, toy):
     """g(θ, w₀) + log|F₀| + tr F₀⁻¹(F − F₀)."""
     excess = np.trace(np.linalg.solve(F0, F_of(theta, toy) - F0))
@@ -299,18 +286,6 @@ def test_constant_b_leaves_part_of_the_variance(b):
 
 
 # What a state is
-
-
-def test_single_and_double_precision_agree():
-    toy, gp = make_toy(30), make_gp(M=5)
-    learner = SCGD(batch_size=8, learning_rate=1e-3, tracking=0.5, **PLAIN)
-    step, found = stepper(learner), []
-    for dtype in (jnp.float32, jnp.float64):
-        state = begin(learner, cast(gp, dtype), toy, rate=1e-3)
-        for S in random_batches(30, 8, 10):
-            state = step(state, rows_of(toy, S, dtype=dtype))
-        found.append(theta_of(state.gp))
-    assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Networks against plain NumPy, their starting values, their symmetries, and what they refuse."""
 
-import copy
-import pickle
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -62,14 +59,6 @@ def test_mlp_starts_with_he_weights_that_keep_the_mean_square():
     squares = np.asarray(jax.jit(jax.vmap(mean_square))(jax.random.split(KEY, 200)))
     expected = (2 + 1 / (3 * 16)) / 2  # ReLU halves the mean square of a symmetric variable
     assert abs(squares.mean() - expected) < 5 * squares.std(ddof=1) / np.sqrt(squares.size)
-
-
-def test_networks_can_be_copied_and_pickled():
-    """With the same activation afterwards, so that nothing compiles again."""
-    for make in (networks.mlp, networks.attention):
-        network = make(3, key=KEY)
-        assert eqx.tree_equal(copy.deepcopy(network), network)
-        assert eqx.tree_equal(pickle.loads(pickle.dumps(network)), network)
 
 
 def _layer_norm(norm, x):
@@ -146,19 +135,6 @@ def test_attention_has_no_order_of_inputs():
         places = lambda n: (n.token_weight, n.token_bias, n.input_norm.weight, n.input_norm.bias)
         permuted = eqx.tree_at(places, network, tuple(leaf[order] for leaf in places(network)))
         np.testing.assert_allclose(_run(permuted, x[order]), _run(network, x), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("make", [networks.mlp, networks.attention])
-def test_draws_and_dtypes_do_not_depend_on_x64(make):
-    network, x = make(3, key=KEY), jnp.asarray([0.5, -1.0, 2.0], jnp.float32)
-    with jax.enable_x64(True):
-        again = make(3, key=KEY)
-        assert eqx.tree_equal(again, network)
-        found = jax.eval_shape(again, x)
-        assert (found.dtype, found.weak_type) == (jnp.float32, False)
-        assert jax.eval_shape(again, x.astype(jnp.float64)).dtype == jnp.float64
-        leaves = jax.tree.leaves(eqx.filter_eval_shape(make, 3, key=KEY, dtype=jnp.float64))
-        assert {leaf.dtype for leaf in leaves if hasattr(leaf, "dtype")} == {np.dtype("float64")}
 
 
 def test_impossible_sizes_and_rows_are_refused():

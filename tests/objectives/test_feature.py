@@ -31,7 +31,6 @@ from stochgp.objectives import (
     refit,
     spectrum,
 )
-from stochgp.objectives.moments import add_up
 from stochgp.parameters import partition
 
 SIZES = [(12, 4), (5, 9)]  # more rows than features, more features than rows
@@ -145,23 +144,12 @@ def test_moments_by_loops():
     assert_close(found, (gram, cross, weight @ toy.y**2, weight.sum(), 0.0))
 
 
-def test_moments_of_chunks_add_up():
-    toy, gp, _ = _problem(11, 3)
-    chunks = [rows_of(toy, S) for S in np.array_split(np.arange(11), 4)]
-    assert_close(add_up(gp, chunks), moments_of_rows(gp, rows_of(toy)))
-
-
 def test_moments_of_float32_rows_are_summed_in_float64():
     toy, gp = make_toy(9), make_gp(M=3, dtype=jnp.float32)
     found = moments_of_rows(gp, rows_of(toy, dtype=jnp.float32))
     assert {part.dtype for part in found} == {jnp.dtype(jnp.float64)}
     Phi = np.asarray(gp.features(jnp.asarray(toy.X, jnp.float32)), np.float64)
     assert_close(found.gram, Phi.T @ Phi, rtol=1e-14, atol=1e-14)
-
-
-def test_no_rows_have_no_moments():
-    with pytest.raises(ValueError, match="no rows"):
-        add_up(make_gp(), [])
 
 
 @sizes
@@ -219,13 +207,3 @@ def test_refit_stops_at_the_floor():
     exact = toy._replace(y=np.tanh(toy.X @ np.asarray(gp.features.W)) @ np.ones(6))  # no noise at all
     _, s2 = refit(_spectrum(gp, exact), 1.0, 0.5, noise_range=(0.01, 10.0))
     np.testing.assert_allclose(s2, 0.01, rtol=1e-9)
-
-
-@pytest.mark.parametrize("held", ["variance", "noise"])
-def test_a_range_of_one_point_fixes_a_variance(held):
-    toy, gp, _ = _problem(60, 6)
-    s = _spectrum(gp, toy)
-    v, s2 = refit(s, 2.0, 0.7, **{f"{held}_range": (2.0, 2.0) if held == "variance" else (0.7, 0.7)})
-    fixed, moved, index = (v, s2, 1) if held == "variance" else (s2, v, 0)
-    np.testing.assert_allclose(fixed, 2.0 if held == "variance" else 0.7, rtol=1e-12)
-    assert abs(nlml_of_spectrum(s, v, s2)[1][index] * moved) < 1e-4

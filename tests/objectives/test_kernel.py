@@ -8,12 +8,9 @@ import pytest
 
 from stochgp import kernels, networks
 from stochgp.data.rows import Data
-from stochgp.features.base import AbstractFeatureMap
 from stochgp.kernels import dense
-from stochgp.models import FeatureGP, KernelGP
-from stochgp.objectives.feature import nlml as feature_nlml
+from stochgp.models import KernelGP
 from stochgp.objectives.kernel import left_out, nlml, nlml_and_gradient, weights_of_mean
-from stochgp.objectives.moments import moments_of_rows
 from stochgp.parameters import cast, frozen, partition, positive, value_of
 
 N, D = 13, 3
@@ -96,35 +93,6 @@ def test_weights_stand_for_repeated_rows():
     found, wanted = nlml_and_gradient(composed(), rows), nlml_and_gradient(composed(), repeated)
     np.testing.assert_allclose(found.nlml, wanted.nlml, rtol=1e-10)
     assert_trees_close(found.gradient, wanted.gradient, rtol=1e-8, atol=1e-10)
-
-
-def test_rows_of_weight_zero_count_for_nothing():
-    rows = make_rows()
-    padded = make_rows(weight=np.append(np.ones(N - 2), np.zeros(2)))
-    short = rows.take(slice(-2))
-    found, wanted = nlml_and_gradient(matern(), padded), nlml_and_gradient(matern(), short)
-    np.testing.assert_allclose(found.nlml, wanted.nlml, rtol=1e-7)
-    assert_trees_close(found.gradient, wanted.gradient, rtol=1e-6)
-
-
-class Identity(AbstractFeatureMap):
-    """φ(x) = x."""
-
-    @property
-    def n_features(self) -> int:
-        return D
-
-    def __call__(self, X: jax.Array) -> jax.Array:
-        return X
-
-
-def test_a_linear_kernel_is_the_feature_family():
-    rows = make_rows(weight=np.random.default_rng(4).uniform(0.3, 3.0, N))
-    gp = cast(KernelGP(kernels.Linear(0.7), 0.2), jnp.float64)
-    features = cast(FeatureGP(Identity(), 0.2, 0.7), jnp.float64)
-    moments = moments_of_rows(FeatureGP(Identity()), jax.tree.map(jnp.asarray, rows))
-    wanted = feature_nlml(moments, features.variance.value, features.noise_variance.value)
-    np.testing.assert_allclose(nlml(gp, rows), float(wanted), rtol=1e-9)
 
 
 def test_what_is_frozen_has_no_gradient():

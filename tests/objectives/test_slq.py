@@ -56,13 +56,6 @@ def test_the_standard_error_is_that_of_the_estimates():
     )  # of a ratio of two standard deviations
 
 
-def test_a_preconditioner_of_full_rank_leaves_nothing_to_estimate():
-    operator, A = make_problem(0.1, "float64")
-    found = log_determinant(operator, key=jax.random.key(0), rank=N, n_steps=3)
-    np.testing.assert_allclose(found.value, np.linalg.slogdet(A)[1], atol=1e-6)
-    assert found.stderr < 1e-6
-
-
 def test_the_root_is_a_root():
     generator = np.random.default_rng(1)
     F, diagonal = generator.normal(size=(4, 9)), generator.uniform(0.5, 2, 9)
@@ -88,8 +81,3 @@ def test_the_estimated_nlml_is_near_the_exact_one(weighted):
     explained = float(y @ alpha)
     found = nlml_estimate(operator, explained, jnp.asarray(alpha[:, None]), key=jax.random.key(0), weight=rho)
     assert abs(found.value - nlml(gp, Data(X, y, rho))) < N_SE * found.stderr + 1e-4
-
-
-def test_one_probe_has_no_standard_error():
-    with pytest.raises(ValueError, match="n_probes"):
-        log_determinant(make_problem(0.1)[0], key=jax.random.key(0), n_probes=1)

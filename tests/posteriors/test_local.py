@@ -11,13 +11,11 @@ from toy import KEY
 import stochgp.posteriors.local as local
 from stochgp.data import Neighbours
 from stochgp.data.rows import Data
-from stochgp.deadline import TimeIsUpError, within
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
-from stochgp.objectives import conditionals
 from stochgp.objectives.conditionals import conditional_moments
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import NearRows
@@ -167,16 +165,6 @@ def test_the_fewest_neighbours_that_lose_little(monkeypatch):
         )
 
 
-def test_parts_change_nothing_and_keep_the_deadline(monkeypatch):
-    Z = _data(50, seed=2)[0]
-    whole = _posterior().mean_and_variance(Z)
-    monkeypatch.setattr(conditionals, "PAIRS", 12**2 * 16)
-    parts = LocalPosterior(GP, *_data(), 12).mean_and_variance(Z)
-    np.testing.assert_array_equal(parts, whole)
-    with within(-1.0), pytest.raises(TimeIsUpError):
-        LocalPosterior(GP, *_data(), 12).mean(Z)
-
-
 DIFFICULT = {
     "one row": (np.zeros((1, 2)), np.ones(1)),
     "two rows": (np.eye(2), np.ones(2)),
@@ -202,14 +190,6 @@ def test_equal_rows_without_noise_are_finite():
     gp = KernelGP(RBF([0.7, 1.5]), 2e-6)
     mean, variance = LocalPosterior(gp, X, X[:, 0], np.full(6, 1e12, np.float32), 6).mean_and_variance(X[:1])
     assert np.isfinite(mean) and variance > 0
-
-
-def test_refusals():
-    X, y, weight = _data()
-    with pytest.raises(ValueError, match="n_neighbours is 0"):
-        LocalPosterior(GP, X, y, weight, 0)
-    with pytest.raises(ValueError, match="expected X"):
-        LocalPosterior(GP, X[:0], y[:0], weight[:0])
 
 
 @pytest.mark.parametrize("noise", [0.05, 1e-14])
