@@ -194,28 +194,6 @@ def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
     assert arena_summary.shares([])[1] == []
 
 
-def test_mean_ranks_and_their_critical_difference():
-    """Ties share a rank, a refusal is last, a division without a side does not count, nor a side of few divisions; Demšar's example of 4 sides and 14 divisions has 1.25."""
-    scored = lambda table, side, nlpd: line(table, side, nlpd=nlpd, crps=-nlpd, rmse=1.0)
-    rows = [scored(t, side, k) for t in range(13) for k, side in enumerate("abcd")]
-    rows += [scored(13, side, 0.0) for side in "abc"] + [line(13, "d", refused="no")]
-    rows += [scored(t, "of few", -1.0) for t in range(7)]
-    rows += [scored(14, "a", 9.0), line(0, "a", "tuned", nlpd=-9.0, crps=0.0, rmse=0.0)]
-    headings, found = arena_summary.ranks(rows)
-    assert headings == ["side", "divisions", "NLPD", "CRPS", "RMSE"]
-    assert found[0] == [
-        "a",
-        14,
-        f"{(13 * 1 + 2) / 14:.2f}",
-        f"{(13 * 4 + 2) / 14:.2f}",
-        f"{(13 * 2.5 + 2) / 14:.2f}",
-    ]
-    assert [row[0] for row in found] == [*"abcd", "critical difference"]
-    assert found[3][2] == "4.00" and found[4][2:] == ["1.25"] * 3
-    assert arena_summary.ranks(rows[:1])[1] == []
-    assert {row[0] for row in arena_summary.ranks([*rows, scored(7, "of few", -1.0)])[1]} > {"of few"}
-
-
 @pytest.mark.parametrize("side", ["ridge", "histograms"])
 def test_a_cell_of_a_tiny_table(side):
     row = arena.run(

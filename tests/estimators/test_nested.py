@@ -1,13 +1,10 @@
 """Nested parameters as scikit-learn has them: kernels, learners and solvers by the names of their fields."""
 
-import numpy as np
 import pytest
 from sklearn.base import clone
 
 from stochgp import KernelGPRegressor, kernels, learners, solvers
 from stochgp.parameters import Frozen, frozen, value_of
-
-X = np.random.default_rng(0).normal(size=(60, 2))
 
 
 def number(parameter):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp import FeatureGPRegressor, features, kernels, learners, networks
+from stochgp import FeatureGPRegressor, kernels, learners, networks
 from stochgp.data.rows import MERGED_ROWS
 
 QUICK = {
@@ -129,16 +129,6 @@ def test_same_seed_same_model_and_generators_move_on():
         fit(-1)
 
 
-def test_attributes_and_plan(fitted):
-    model, _, _ = fitted
-    assert isinstance(model.features_, features.AbstractFeatureMap)
-    assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
-    assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
-    assert model.plan_["variance"]["choice"] == "exact" and model.fit_report_["batch_size"] == 40
-    assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
-    assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")
-
-
 @pytest.mark.parametrize(
     "setting",
     [
@@ -202,16 +192,3 @@ def test_impossible_settings_are_refused_in_one_line(setting, message):
     with pytest.raises(ValueError, match=message) as caught:
         FeatureGPRegressor().set_params(**setting).fit(X, y)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
-def test_a_checkpoint_continues_to_the_same_result(tmp_path):
-    X, y = make_data(30)
-    settings = QUICK | {"epochs": 300}
-    whole = FeatureGPRegressor(**settings).fit(X, y)
-    path = tmp_path / "run.ckpt"
-    first = FeatureGPRegressor(**settings, time_limit=0.01).fit(X, y, checkpoint=path)
-    assert first.n_iter_ < whole.n_iter_
-    second = FeatureGPRegressor(**settings).fit(X, y, checkpoint=path)
-    assert second.n_iter_ == whole.n_iter_
-    assert_array_equal(second.predict(X), whole.predict(X))

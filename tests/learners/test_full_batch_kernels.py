@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from stochgp import kernels, networks
 from stochgp.data.memory import MemorySource
-from stochgp.learners import ByLoss, Problem, full_batch, lbfgs
+from stochgp.learners import ByLoss, full_batch, lbfgs
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
 from stochgp.models import KernelGP
@@ -213,11 +213,3 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 def test_impossible_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
         FullBatch(**{field: value})
-
-
-def test_fits_begin_where_the_model_is_and_not_where_it_was_prepared():
-    learner, source, moved = FullBatch(), make_source(), make_gp(0.4, 2.0, 0.3)
-    plan = learner.plan(source.size, 1, ByLoss())
-    problem = Problem(source, plan, learner.prepare(make_gp(), source, plan, (0,)))
-    begun = learner.model(learner.init(moved, problem, key=KEY))
-    np.testing.assert_allclose(raw_of(begun), raw_of(moved), rtol=1e-12)

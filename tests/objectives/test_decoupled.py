@@ -336,23 +336,6 @@ def test_functions_that_are_not_there_count_for_nothing():
         assert not np.any(np.asarray(big.at[inner].set(0)))
 
 
-def test_functions_grow_bit_for_bit_until_they_are_full():
-    """By parts or at once, the arrays are the same; rows without room are left out."""
-    grow = lambda q, Z: q.grown(jnp.asarray(Z), jnp.full(len(Z), 2.5))
-    at_once, by_parts = (
-        grow(Decoupled.of(8, 5, D, dtype=jnp.float64), X),
-        Decoupled.of(8, 5, D, dtype=jnp.float64),
-    )
-    for part in (X[:1], X[1:4], X[4:]):
-        by_parts = grow(by_parts, part)
-    for a, b in zip(jax.tree.leaves(at_once), jax.tree.leaves(by_parts), strict=True):
-        assert_array_equal(a, b)
-    full = grow(at_once, NEAR)
-    assert (int(full.mean_functions.used), int(full.beta.used)) == (8, 5)
-    assert_array_equal(full.mean_functions.points, np.concatenate([X, NEAR[:2]]))
-    assert_array_equal(full.L, 2.5 * np.eye(5))
-
-
 def test_coupled_models_are_decoupled_ones_and_back():
     """m̃ = Ka, S̃ = (K⁻¹ + B)⁻¹; a covariance above the prior's is refused (erratum SV3)."""
     Z = X[:4]
