@@ -35,6 +35,7 @@ from costs import Costs
 from sweeps import long_cells
 
 lowering.share_contexts()
+jax.config.update("jax_traceback_in_locations_limit", 0)  # nobody reads in programs which line made them
 
 # The same examples in every run, however slow the machine; STOCHGP_FUZZ asks for more.
 hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
