@@ -19,12 +19,12 @@ def test_functions_are_differentiable_and_agree_with_sample_y(fitted):
     f = fitted.sample_functions(3, random_state=2)
     assert f.n_samples == 3
     assert_array_equal(f(X_NEW), fitted.sample_y(X_NEW, 3, random_state=2))
-    single = f(jnp.asarray(X_NEW, jnp.float32))  # outside of the 64-bit mode
+    single = jax.jit(lambda X: f(X))(jnp.asarray(X_NEW, jnp.float32))  # outside of the 64-bit mode
     assert single.dtype == jnp.float32
     assert_allclose(single, f(X_NEW), rtol=1e-3)
     with jax.enable_x64(True):
         value = jax.jit(lambda x: f(x[None])[0, 1])
-        slope = jax.grad(value)(jnp.asarray(X_NEW[0]))
+        slope = jax.jit(jax.grad(value))(jnp.asarray(X_NEW[0]))
         for i, step in enumerate(np.diag([1e-5, 1e-6])):
             ahead, behind = (float(value(jnp.asarray(X_NEW[0] + d))) for d in (step, -step))
             assert_allclose(slope[i], (ahead - behind) / (2 * step[i]), rtol=1e-4)

@@ -137,7 +137,9 @@ def test_candidates_come_once_each_and_the_best_is_found():
         found.ask()
 
 
-@pytest.mark.parametrize("solver", ["cholesky", solvers.CG()], ids=["cholesky", "cg"])
+@pytest.mark.parametrize(
+    "solver", ["cholesky", pytest.param(solvers.CG(), marks=pytest.mark.long)], ids=["cholesky", "cg"]
+)
 def test_candidates_of_the_tanimoto_kernel_have_the_exact_posterior(solver, tmp_path):
     """Packed by the counts of all candidates, those told later too."""
     generator = np.random.default_rng(5)
