@@ -24,7 +24,7 @@ from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
 from stochgp.variational.decoupled import DecoupledProcess
 
-N = 600
+N = 500
 
 
 SPARSE = {"approximation": "sgpr", "n_inducing": 60}
