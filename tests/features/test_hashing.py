@@ -1,5 +1,6 @@
 """Random hashes of fingerprints: the probability that two are equal is T, and the error of their products falls as M^(−1/2)."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,8 +42,11 @@ def made(kind, n):
     return np.asarray(X, float), jnp.asarray(as_rows(X)), kernels.Tanimoto(1.7, packed=are_packed)
 
 
+_features = eqx.filter_jit(lambda phi, X: phi(X))
+
+
 def gram(phi, X):
-    Phi = np.asarray(phi(X), np.float64)
+    Phi = np.asarray(_features(phi, X), np.float64)
     return Phi @ Phi.T
 
 
