@@ -95,7 +95,7 @@ def test_a_new_row_has_no_weight_in_the_mean_and_counts_once_in_the_covariance()
     """B = Λ, its ρ/σ², at the rows: their exact posterior covariance (algorithms 2.5). The rate is 0 in effect."""
     learner = SVDGP(4, learning_rate=1e-30, growth=4)
     state = stepper(learner)(begun(learner, empty(6, 4)), [0, 1, 2, 3])
-    mean, variance = state.gp.process().moments(jnp.asarray(X))
+    mean, variance = moments(state.gp, jnp.asarray(X))
     A, across = gram(X[:4], X[:4]) + np.diag(NOISE / COUNT[:4]), gram(X, X[:4])
     assert_allclose(mean, 0, atol=1e-12)
     assert_allclose(variance[:, 0], V - np.sum(across * np.linalg.solve(A, across.T).T, axis=1), rtol=1e-9)
@@ -108,10 +108,17 @@ def coupled(S=range(5)):
 
 
 def mirrored(gp, S, gamma):
-    batch = rows(S)
+    return _mirrored(gp, rows(S), jnp.asarray(N / len(S)), jnp.asarray(gamma))
+
+
+@eqx.filter_jit
+def _mirrored(gp, batch, share, gamma):
     seen = sites(gp, batch, *gp.process().moments(batch.X))
-    q = mirror_step(gp, batch.X, seen, jnp.asarray(N / len(S)), gamma, 1e-12)
-    return eqx.tree_at(lambda g: g.approximation, gp, q)
+    return eqx.tree_at(lambda g: g.approximation, gp, mirror_step(gp, batch.X, seen, share, gamma, 1e-12))
+
+
+moments = eqx.filter_jit(lambda gp, X: gp.process().moments(X))
+coupled_parts = eqx.filter_jit(to_coupled)
 
 
 def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
@@ -119,7 +126,7 @@ def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
     gp = mirrored(coupled(), np.arange(N), 1.0)
     K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
     A = K + across @ np.diag(weight) @ across.T
-    m, S = to_coupled(gp.approximation, gp.kernel)
+    m, S = coupled_parts(gp.approximation, gp.kernel)
     assert_allclose(m, K @ np.linalg.solve(A, across @ (weight * y)), rtol=1e-7)
     assert_allclose(S, K @ np.linalg.solve(A, K), rtol=1e-6, atol=1e-9)
 
@@ -135,7 +142,7 @@ def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
         P, weight = np.linalg.solve(K, gram(X[:5], X[S])), N / 4 * COUNT[S] / NOISE
         precision = (1 - gamma) * precision + gamma * (np.linalg.inv(K) + P * weight @ P.T)
         linear = (1 - gamma) * linear + gamma * P @ (weight * y[S])
-        m, covariance = to_coupled(gp.approximation, gp.kernel)
+        m, covariance = coupled_parts(gp.approximation, gp.kernel)
         assert_allclose(m, np.linalg.solve(precision, linear), rtol=1e-6, atol=1e-8)
         assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-8)
 
@@ -152,9 +159,7 @@ def test_functions_that_move_within_their_span_leave_q_as_it_is(moved):
         lambda g: g.approximation.mean_functions.points, gp, jnp.asarray([moved, [2.0, -1.0]])
     )
     carried = with_parts(other, q, linear_part(gp), 1e-14)
-    for mine, before in zip(
-        carried.process().moments(jnp.asarray(X)), gp.process().moments(jnp.asarray(X)), strict=True
-    ):
+    for mine, before in zip(moments(carried, jnp.asarray(X)), moments(gp, jnp.asarray(X)), strict=True):
         assert_allclose(mine, before, rtol=1e-8, atol=1e-10)
 
 
@@ -180,7 +185,7 @@ def test_a_mirror_step_of_svdgp_finds_the_covariance_of_sgpr_and_leaves_the_mean
     state = stepper(learner)(begun(learner, gp), np.arange(N))
     K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
     S = K @ np.linalg.solve(K + across * weight @ across.T, K)
-    mean, variance = state.gp.process().moments(jnp.asarray(X[:5]))
+    mean, variance = moments(state.gp, jnp.asarray(X[:5]))
     assert_allclose(variance[:, 0], np.diag(S), rtol=1e-6)
     assert_allclose(mean, 0, atol=1e-12)
 
