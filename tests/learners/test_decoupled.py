@@ -118,7 +118,6 @@ def _mirrored(gp, batch, share, gamma):
 
 
 moments = eqx.filter_jit(lambda gp, X: gp.process().moments(X))
-coupled_parts = eqx.filter_jit(to_coupled)
 
 
 def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
@@ -126,7 +125,7 @@ def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
     gp = mirrored(coupled(), np.arange(N), 1.0)
     K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
     A = K + across @ np.diag(weight) @ across.T
-    m, S = coupled_parts(gp.approximation, gp.kernel)
+    m, S = to_coupled(gp.approximation, gp.kernel)
     assert_allclose(m, K @ np.linalg.solve(A, across @ (weight * y)), rtol=1e-7)
     assert_allclose(S, K @ np.linalg.solve(A, K), rtol=1e-6, atol=1e-9)
 
@@ -142,7 +141,7 @@ def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
         P, weight = np.linalg.solve(K, gram(X[:5], X[S])), N / 4 * COUNT[S] / NOISE
         precision = (1 - gamma) * precision + gamma * (np.linalg.inv(K) + P * weight @ P.T)
         linear = (1 - gamma) * linear + gamma * P @ (weight * y[S])
-        m, covariance = coupled_parts(gp.approximation, gp.kernel)
+        m, covariance = to_coupled(gp.approximation, gp.kernel)
         assert_allclose(m, np.linalg.solve(precision, linear), rtol=1e-6, atol=1e-8)
         assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-8)
 
