@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks import arena, arena_inputs, arena_summary, arena_tuning
 from benchmarks.arena_rivals import LEVELS, Predicted, Rival
-from benchmarks.arena_tables import TABLES, Rows, division
+from benchmarks.arena_tables import Rows, division
 from benchmarks.quantiles import QuantileDistribution
-from measuring.harness import AbsentError
 from stochgp import metrics
 
 
@@ -65,22 +64,6 @@ def test_divisions_are_those_that_the_tables_page_states():
     groups = np.repeat(list("abcdefghij"), np.arange(1, 11))
     train, test = division(len(groups), "group", groups)
     assert len(set(groups[test])) == 2 and not set(groups[test]) & set(groups[train])
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_have_no_missing_target_and_not_the_target_among_the_inputs(name):
-    try:
-        rows = TABLES[name].load()
-    except AbsentError as absent:
-        if "not at hand" in str(absent):
-            pytest.skip(str(absent))
-        assert "pip install 'stochgp[bench]'" in str(absent)
-        return
-    assert np.isfinite(rows.y).all() and len(rows.X) == len(rows.y)
-    assert not {TABLES[name].target, *TABLES[name].dropped} & set(rows.X.columns)
-    few = rows.some(np.arange(20))
-    numbers = arena_inputs.with_numbers_of_dates(few.X, TABLES[name].dates)
-    assert not set(TABLES[name].dates) & set(numbers.columns)
 
 
 @pytest.mark.parametrize("inputs", [arena_inputs.Levels, arena_inputs.Categories, arena_inputs.Numbers])

@@ -76,16 +76,6 @@ def test_it_finds_the_minimum_of_a_curved_valley():
     np.testing.assert_allclose(at.x, 1.0, atol=1e-6)
 
 
-def test_values_that_are_not_finite_are_walked_around():
-    def loss(x):
-        return (x[0] - np.log(x[0]), np.array([1 - 1 / x[0]])) if x[0] > 0 else (np.nan, np.array([np.nan]))
-
-    at = lbfgs.begin(np.array([1e-3]))
-    for _ in range(60):
-        at = lbfgs.step(at, loss, 1e-15)
-    np.testing.assert_allclose(at.x, 1.0, atol=1e-6)
-
-
 def test_rounding_does_not_stop_it_and_a_minimum_does():
     noise = np.random.default_rng(2)
 

@@ -99,25 +99,6 @@ def _values(rule, n_steps):
     return [float(rule(jnp.asarray(t, jnp.float32))) if callable(rule) else rule for t in range(n_steps)]
 
 
-def test_any_optax_rule_sees_the_gradient():
-    """Adam's first step is the rate times the sign of the gradient, up to its ε."""
-    toy, gp = make_toy(12), make_gp(M=5)
-    learner = SCGD(batch_size=4, learning_rate=0.01, tracking=0.5, **{**PLAIN, "optimizer": optax.adam})
-    plain = SCGD(batch_size=4, learning_rate=1.0, tracking=0.5, **PLAIN)
-    S = np.arange(4)
-    ((by_theta, by_w),) = _gradients(plain, begin(plain, gp, toy), toy, [S])
-    state = begin(learner, gp, toy, rate=0.01)
-    with jax.numpy_dtype_promotion("standard"):  # which optax expects
-        after = stepper(learner)(state, rows_of(toy, S))
-    rate = float(np.float32(0.01))
-    wanted = jax.tree.map(lambda g: rate * g / (np.abs(g) + 1e-8), (by_theta, by_w))
-    found = (
-        Theta(*(a - b for a, b in zip(theta_of(gp), theta_of(after.gp), strict=True))),
-        -np.asarray(after.weights),
-    )
-    assert_close(found, wanted, rtol=1e-6, atol=1e-12)
-
-
 # Unbiasedness by enumeration
 
 

@@ -119,24 +119,6 @@ def test_attention_defaults_are_the_papers():
     assert np.abs(network.summary).max() < 0.02 * 5
 
 
-def test_attention_does_not_see_mean_and_scale_of_a_row():
-    """The first LayerNorm removes them, up to its eps of 1e-5 of the row's variance."""
-    with jax.enable_x64(True):
-        network = _wide(networks.attention(5, key=KEY))
-        x = jnp.asarray(np.random.default_rng(2).normal(size=5))
-        np.testing.assert_allclose(_run(network, 3 * x + 7), _run(network, x), atol=1e-4)
-
-
-def test_attention_has_no_order_of_inputs():
-    """Inputs and all that belongs to them permuted together: the same output."""
-    with jax.enable_x64(True):
-        network = _jiggle(_wide(networks.attention(5, key=KEY)))
-        x, order = jnp.asarray(np.random.default_rng(3).normal(size=5)), jnp.asarray([3, 1, 4, 0, 2])
-        places = lambda n: (n.token_weight, n.token_bias, n.input_norm.weight, n.input_norm.bias)
-        permuted = eqx.tree_at(places, network, tuple(leaf[order] for leaf in places(network)))
-        np.testing.assert_allclose(_run(permuted, x[order]), _run(network, x), rtol=1e-9, atol=1e-12)
-
-
 def test_impossible_sizes_and_rows_are_refused():
     for widths in ((), (0,), (4, -1)):
         with pytest.raises(ValueError, match="widths"):

@@ -1,7 +1,5 @@
 """The exact NLML: the paper's identities, the dense N × N value, gradients, units and the refit of the two variances."""
 
-import dataclasses
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,8 +19,6 @@ from reference import (
 )
 from toy import FLOOR, assert_close, make_gp, make_toy, rows_of, theta_of
 
-from stochgp.features import Network
-from stochgp.models import FeatureGP
 from stochgp.objectives import (
     moments_of_rows,
     nlml,
@@ -163,28 +159,6 @@ def test_row_weights_are_repeated_rows(n, M):
 
 
 # Units
-
-
-def test_null_model_in_the_units_of_the_target():
-    """Centred targets of variance s² under pure noise: ½ log 2πs² + ½; 0.179 nats for a standard deviation of 0.2893."""
-    y = np.linspace(-1, 1, 500)
-    y *= 0.2893 / y.std()
-    null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise=0.1)
-    rows = dataclasses.replace(rows_of(make_toy(500)), y=jnp.asarray(y))
-    s = spectrum(moments_of_rows(null, rows))
-    variance, noise_variance = refit(s, 1.0, 0.1)
-    np.testing.assert_allclose(noise_variance, 0.2893**2, rtol=1e-4)
-    value = nlml_of_spectrum(s, variance, noise_variance)[0]
-    np.testing.assert_allclose(value, 0.5 * np.log(2 * np.pi * 0.2893**2) + 0.5, rtol=1e-6)
-    np.testing.assert_allclose(value, 0.179, atol=5e-4)
-
-
-def test_scaled_targets_shift_the_value_by_the_log_of_the_scale():
-    toy, gp, _ = _problem(12, 4)
-    s = _spectrum(gp, toy)
-    scaled = _spectrum(gp, toy._replace(y=3 * toy.y))
-    value = nlml_of_spectrum(scaled, 9 * 0.7, 9 * 0.3)[0]
-    assert_close(value, nlml_of_spectrum(s, 0.7, 0.3)[0] + np.log(3))
 
 
 # Refit

@@ -224,18 +224,6 @@ def _moved(state):
     return [*kept, naturals.precision, naturals.linear]
 
 
-def test_a_row_of_weight_two_is_two_rows():
-    twice = [*range(N), 0]
-    count = np.array([2.0, 1, 1, 1, 1, 1])
-    gp = drawn(model())
-    assert_allclose(elbo(gp, rows(count=count), N), elbo(gp, rows(twice), N + 1), rtol=1e-12)
-    assert_allclose(
-        elbo(optimal(gp, rows(count=count)), rows(count=count), N),
-        elbo(optimal(gp, rows(twice)), rows(twice), N + 1),
-        rtol=1e-9,
-    )
-
-
 def test_the_bound_of_a_source_is_that_of_its_rows():
     gp = drawn(model())
     assert_allclose(
