@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels, networks
 from stochgp.data.rows import Data
@@ -141,7 +142,7 @@ def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile, monkey
 def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
     monkeypatch.setattr(dense, "TILE", tile)
     kernel, X = composed().kernel, make_rows().X
-    whole = np.asarray(value_of(kernel).matrix(jnp.asarray(X), jnp.asarray(X)))
+    whole = np.asarray(matrix(value_of(kernel), jnp.asarray(X), jnp.asarray(X)))
     np.testing.assert_allclose(dense.block(kernel, X[:3], X), whole[:3], rtol=1e-12)
     right = np.triu(np.ones((N, N), bool))
     np.testing.assert_allclose(dense.upper(kernel, X, np.float64)[right], whole[right], rtol=1e-12)
@@ -154,7 +155,7 @@ def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
 def test_each_row_left_out_is_predicted_from_all_others(weight):
     """One observation, whose noise variance is at least σ²: by N solves without the row."""
     gp, rows = matern(), make_rows(weight=weight)
-    K = np.asarray(gp.kernel.matrix(jnp.asarray(rows.X), jnp.asarray(rows.X)))
+    K = np.asarray(matrix(gp.kernel, jnp.asarray(rows.X), jnp.asarray(rows.X)))
     A, s2 = K + np.diag(0.2 / weight), 0.2
     found = left_out(gp, rows)
     for i in range(N):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels
 from stochgp.data.rows import Data
@@ -29,7 +30,7 @@ def make_problem(s2, dtype="float32"):
         X = np.random.default_rng(0).normal(size=(N, D))
         kernel = kernels.Matern32([0.7, 1.0, 1.5], 2.0)
         operator = KernelOperator.of(kernel, jnp.asarray(X, dtype), s2, tile=150)
-        return operator, np.asarray(kernel.matrix(jnp.asarray(X), jnp.asarray(X))) + s2 * np.eye(N)
+        return operator, np.asarray(matrix(kernel, jnp.asarray(X), jnp.asarray(X))) + s2 * np.eye(N)
 
 
 @pytest.mark.parametrize("s2", [0.1, 1e-4])

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels
 from stochgp.operators import KernelOperator
@@ -26,7 +27,7 @@ def operator(noise=0.05, dtype=jnp.float64):
 
 def dense(noise=0.05):
     with jax.enable_x64(True):
-        return np.asarray(KERNEL.matrix(jnp.asarray(X), jnp.asarray(X))) + noise * np.eye(N)
+        return np.asarray(matrix(KERNEL, jnp.asarray(X), jnp.asarray(X))) + noise * np.eye(N)
 
 
 @pytest.fixture(scope="module")

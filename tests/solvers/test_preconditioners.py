@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels
 from stochgp.operators import KernelOperator
@@ -27,7 +28,7 @@ def operator(kernel=KERNEL, rows=X, noise=0.1, dtype=jnp.float64):
 
 
 def dense(kernel=KERNEL, rows=X):
-    return np.asarray(kernel.matrix(jnp.asarray(rows), jnp.asarray(rows)))
+    return np.asarray(matrix(kernel, jnp.asarray(rows), jnp.asarray(rows)))
 
 
 def test_what_is_left_is_positive_and_zero_at_the_pivots(key):

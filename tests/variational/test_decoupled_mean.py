@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 from numpy.testing import assert_allclose
 
 from stochgp import SparseGPRegressor, load
@@ -53,12 +54,12 @@ def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
 
 def test_points_at_all_rows_give_the_exact_posterior_mean():
     solved = equations(X).solved(NOISE)
-    K = np.asarray(kernel().matrix(jnp.asarray(X), jnp.asarray(X)))
-    exact = np.asarray(kernel().matrix(jnp.asarray(NEW), jnp.asarray(X))) @ np.linalg.solve(
+    K = np.asarray(matrix(kernel(), jnp.asarray(X), jnp.asarray(X)))
+    exact = np.asarray(matrix(kernel(), jnp.asarray(NEW), jnp.asarray(X))) @ np.linalg.solve(
         K + np.diag(NOISE / WEIGHT), Y
     )
     assert_allclose(
-        np.asarray(kernel().matrix(jnp.asarray(NEW), jnp.asarray(X))) @ solved.weights,
+        np.asarray(matrix(kernel(), jnp.asarray(NEW), jnp.asarray(X))) @ solved.weights,
         exact,
         rtol=1e-4,
         atol=1e-5,
@@ -72,7 +73,7 @@ def test_errors_without_each_row_are_those_of_fits_without_it(n):
     for i in (0, 3, N - 1):
         others = np.delete(np.arange(N), i)
         mean = (
-            np.asarray(kernel().matrix(jnp.asarray(X[i : i + 1]), jnp.asarray(points)))
+            np.asarray(matrix(kernel(), jnp.asarray(X[i : i + 1]), jnp.asarray(points)))
             @ equations(points, others).solved(NOISE).weights
         )
         assert_allclose(found[i], Y[i] - mean[0], rtol=1e-6)
