@@ -206,7 +206,7 @@ def test_posteriors_of_one_kernel_agree():
 @pytest.mark.parametrize("name", GLOBAL)
 def test_functions_have_the_posterior_mean_and_variance(name):
     """Within 4 standard errors of S draws."""
-    posterior, S = made(name), 512
+    posterior, S = made(name), 256
     functions = posterior.functions(S, key=jax.random.key(3))
     assert functions.n_samples == S
     values = np.asarray(functions(jnp.asarray(NEAR)))
