@@ -56,7 +56,7 @@ test-all: export STOCHGP_FUZZ ?= 40
 test-all: $(ALL_READY)
 # Two parts at a time, each to its end; one that fails fails the whole. `make test-all` checks annotations in all tests.
 test test-all: $(READY)
-	@$(MAKE) --no-print-directory -k -j2 $(if $(STOCHGP_TYPECHECK),$(filter-out contracts,$(PARTS)),$(PARTS))
+	@$(MAKE) --no-print-directory -k -j2 $(if $(ELSEWHERE),$(PARTS),$(filter-out contracts,$(PARTS)))
 
 tests: $(READY)
 	$(PYTEST) $(WORKERS) $(CHOSEN) $(ELSEWHERE)
