@@ -14,7 +14,6 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-LINT_READY := $(VENV)/.lint-ready
 ALL_READY := $(VENV)/.all-ready
 DOCS_READY := $(VENV)/.docs-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -23,13 +22,19 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py tests/features/test_contract.py
 
 # Of what stands beside the package, and of what the pages show. The README's blocks are run by tests/test_wheel.py.
-BESIDE := tests/benchmarks tests/examples tests/experiments tests/measuring tests/test_ablations.py tests/test_acceptance.py \
-	tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py tests/test_pages.py tests/test_walking.py
+BESIDE := tests/benchmarks tests/examples tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py \
+	tests/test_pages.py tests/test_walking.py
+
+# Tests in which every kind is called in every way: a process of their own checks the annotations of all functions.
+CONTRACTS := $(filter-out tests/estimators/%,$(wildcard tests/*/test_contract.py)) tests/test_toy_family.py tests/learning/test_fit_by_evidence.py \
+	tests/learning/test_fit_by_loss.py
 
 # A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
 PYTEST := $(BIN)/python -m pytest -q
 WORKERS := -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
-PARTS := tests style types tests-64
+# Each of some thirty processes would compile the package and the tests to bytecode again.
+unexport PYTHONDONTWRITEBYTECODE
+PARTS := tests style types tests-64 contracts
 
 .PHONY: demo test test-all test-docs lint docs setup $(PARTS)
 .DEFAULT_GOAL := test
@@ -43,29 +48,32 @@ test test-docs: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test test-docs: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 # A process of tests has a core: further threads of BLAS would wait longer than they work.
 test test-docs test-all: export OPENBLAS_NUM_THREADS := 1
-test: export CHOSEN := -m "not long" $(BESIDE:%=--ignore=%)
+test: export CHOSEN := -m "not long"
+test: export ELSEWHERE := $(BESIDE:%=--ignore=%) $(CONTRACTS:%=--ignore=%)
 test-all: export STOCHGP_EXTRAS := 1
 test-all: export STOCHGP_TYPECHECK := 1
 test-all: export STOCHGP_FUZZ ?= 40
 test-all: $(ALL_READY)
-# Two parts at a time, each to its end; one that fails fails the whole.
-test test-all: $(LINT_READY) $(READY)
-	@$(MAKE) --no-print-directory -k -j2 $(PARTS)
+# Two parts at a time, each to its end; one that fails fails the whole. `make test-all` checks annotations in all tests.
+test test-all: $(READY)
+	@$(MAKE) --no-print-directory -k -j2 $(if $(ELSEWHERE),$(PARTS),$(filter-out contracts,$(PARTS)))
 
 tests: $(READY)
-	$(PYTEST) $(WORKERS) $(CHOSEN)
+	$(PYTEST) $(WORKERS) $(CHOSEN) $(ELSEWHERE)
 
-style: $(LINT_READY)
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(LINT_READY)
+types: $(READY)
 	$(BIN)/pyright
 
-# Shown at its end, not between the lines of the other tests, and with one thread for linear algebra: it takes what those leave of the cores.
+# Both are shown at their end, not between the lines of the other tests.
+contracts: $(READY)
+	@STOCHGP_TYPECHECK=1 $(PYTEST) -n 0 $(CHOSEN) $(CONTRACTS) tests/test_long_cells.py >$(VENV)/$@.log 2>&1; failed=$$?; cat $(VENV)/$@.log; exit $$failed
+
 tests-64: $(READY)
-	@JAX_ENABLE_X64=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 0 $(CHOSEN) $(EITHER_PRECISION) >$(VENV)/tests-64.log 2>&1; \
-		failed=$$?; cat $(VENV)/tests-64.log; exit $$failed
+	@JAX_ENABLE_X64=1 $(PYTEST) -n 0 $(CHOSEN) $(EITHER_PRECISION) >$(VENV)/$@.log 2>&1; failed=$$?; cat $(VENV)/$@.log; exit $$failed
 
 test-docs: $(READY)
 	$(PYTEST) $(WORKERS) -m "not long" $(wildcard $(BESIDE))
@@ -84,7 +92,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.14 with venv was found: install one, or make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@echo "installing stochgp and what it needs into $(VENV) (a few minutes, once)" >&2
-	$(INSTALL) -e '.[test,demo]'
+	$(INSTALL) --no-compile -e '.[test,lint]'
+	-$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null 2>&1
 	@touch $@
 
 $(ALL_READY): $(READY)
@@ -93,8 +102,4 @@ $(ALL_READY): $(READY)
 
 $(DOCS_READY): $(READY)
 	$(INSTALL) -e '.[docs]'
-	@touch $@
-
-$(LINT_READY): $(READY)
-	$(INSTALL) -e '.[lint]'
 	@touch $@

@@ -1,10 +1,12 @@
-"""For all tests: one core a worker, compiled code on disk too, the annotations' shapes and dtypes checked in some files, and no skip without a name.
+"""For all tests: one core a worker, compiled code on disk too, and no skip without a name.
 
-Set STOCHGP_TYPECHECK=1 to check annotations in all files, or 0 in none, and STOCHGP_EXTRAS=1 where the extras are installed, whose tests may then
+Set STOCHGP_TYPECHECK=1 to check the shapes and dtypes of annotations, and STOCHGP_EXTRAS=1 if the extras are installed, whose tests may then
 not be skipped.
 """
 
+import gc
 import importlib
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -21,7 +23,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 # Small programs too: they are found in a third of the time that they are compiled in, and written in next to none.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-if os.environ.get("STOCHGP_TYPECHECK") != "0":
+if os.environ.get("STOCHGP_TYPECHECK") == "1":
     jaxtyping.install_import_hook("stochgp", "typecheck.checked")  # before the first import of the package
 
 import hypothesis
@@ -29,14 +31,11 @@ import jax
 import lowering
 import psutil
 import pytest
-import typecheck
 from costs import Costs
 from sweeps import long_cells
 
 lowering.share_contexts()
-
-TYPECHECK = os.environ.get("STOCHGP_TYPECHECK", "")
-typecheck.switch(TYPECHECK == "1")
+jax.config.update("jax_traceback_in_locations_limit", 0)  # nobody reads in programs which line made them
 
 # The same examples in every run, however slow the machine; STOCHGP_FUZZ asks for more.
 hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
@@ -62,29 +61,29 @@ _skipped: dict[str, str] = {}  # reasons by node
 
 # Workers take files in this order, then the others: a slow one that came last would be waited for. From the list that is printed at the end.
 FIRST = (
-    "tests/pools/test_regressor.py",
-    "tests/estimators/test_mean_function.py",
-    "tests/estimators/test_contract.py",
-    "tests/posteriors/test_contract.py",
-    "tests/posteriors/test_kernel.py",
-    "tests/families/test_error_distribution.py",
-    "tests/test_wheel.py",
-    "tests/pools/test_hurdle.py",
-    "tests/families/test_rotation.py",
-    "tests/pools/test_targets.py",
-    "tests/estimators/test_devices.py",
     "tests/test_devices.py",
-    "tests/families/test_targets.py",
-    "tests/families/test_observation.py",
+    "tests/families/test_growing.py",
     "tests/pools/test_classifier.py",
-    "tests/test_fuzz.py",
-    "tests/learners/test_conditionals.py",
-    "tests/operators/test_sharded.py",
-    "tests/solvers/test_choice.py",
+    "tests/test_wheel.py",
+    "tests/families/test_targets.py",
+    "tests/estimators/test_mean_function.py",
     "tests/families/test_sparse.py",
-    "tests/families/test_kernel.py",
-    "tests/families/test_feature.py",
-    "tests/test_kills.py",
+    "tests/objectives/test_decoupled.py",
+    "tests/learners/test_decoupled.py",
+    "tests/data/test_files.py",
+    "tests/families/test_observation.py",
+    "tests/pools/test_regressor.py",
+    "tests/families/test_update.py",
+    "tests/thompson/test_sampler.py",
+    "tests/families/test_error_distribution.py",
+    "tests/distributions/test_distributions.py",
+    "tests/variational/test_variational.py",
+    "tests/test_priors.py",
+    "tests/variational/test_decoupled_mean.py",
+    "tests/test_deadline.py",
+    "tests/test_fork.py",
+    "tests/pools/test_interrupts.py",
+    "tests/test_fuzz.py",
     "tests/test_simulated.py",
 )
 
@@ -109,6 +108,13 @@ def pytest_collection_modifyitems(config, items):
 def collected(request):
     """Of every node that was collected, whether its own file marks it long."""
     return request.config.stash[COLLECTED]
+
+
+def pytest_collection_finish():
+    """Traced programs are large heaps that live long: looking through them for garbage is a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 def pytest_configure(config):
@@ -184,27 +190,6 @@ def compiled_code_is_let_go():
         jax.clear_caches()
 
 
-# Files in which every kind is called in every way: here annotations are checked. Checking is a seventh of the time of what is traced.
-CHECKED = (
-    "test_contract.py",
-    "learning/test_fit_by_evidence.py",
-    "learning/test_fit_by_loss.py",
-    "test_toy_family.py",
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def annotations_are_checked(request):
-    """In the files of CHECKED, whose functions are traced afresh for it."""
-    chosen = TYPECHECK == "" and request.node.nodeid.endswith(CHECKED)
-    if chosen:
-        jax.clear_caches()
-        typecheck.switch(True)
-    yield
-    if chosen:
-        typecheck.switch(False)
-
-
 # Files in which kernel GPs of few rows have as many draws of their hyperparameters as those of users. Each is a factor of the rows, and a tenth of a fit.
 ALL_DRAWS = (
     "families/test_hyperparameters.py",
@@ -229,6 +214,23 @@ def few_draws(own_draws, request):
     from stochgp.families import hyperparameters
 
     hyperparameters.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
+
+
+# Files that take prior functions as users do. Their moments do not depend on the number of features, but their time does.
+ALL_FEATURES = ("test_priors.py", "test_simulated.py", "test_docstrings.py", "test_pages.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_features(request):
+    """200 random features of a prior function, instead of 2,000."""
+    from stochgp.priors import prior_functions
+
+    defaults = inspect.unwrap(prior_functions).__kwdefaults__
+    own = defaults["n_features"]
+    if not request.node.nodeid.endswith(ALL_FEATURES):
+        defaults["n_features"] = 200
+    yield
+    defaults["n_features"] = own
 
 
 @pytest.fixture

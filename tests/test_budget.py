@@ -5,11 +5,9 @@ import math
 import jax
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from stochgp import budget
-from stochgp.budget import Budget, format_bytes, parse_bytes
+from stochgp.budget import Budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -40,20 +38,6 @@ def test_other_sizes_are_refused(size):
     with pytest.raises(ValueError, match="memory_limit") as caught:
         parse_bytes(size)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("size", [True, [1], {}, 1j])
-def test_other_types_are_refused(size):
-    with pytest.raises(TypeError, match="memory_limit"):
-        parse_bytes(size)
-
-
-@given(st.integers(1, 10**15))
-@example(1001)  # 1.001 · 1000 is a little less than 1001
-def test_formatted_sizes_are_right_to_four_digits(size):
-    number, unit = format_bytes(size).split()
-    assert abs(parse_bytes(number + unit.replace("bytes", "B")) - size) <= 5.1e-4 * size
-    assert len(number) <= 6
 
 
 def test_what_is_in_use_follows_what_is_allocated():
@@ -108,13 +92,3 @@ def test_an_accelerator_s_allocator_is_asked(monkeypatch):
     assert budget.in_use() == 70
     assert budget.available() == 930
     assert Budget.of(None).limit == 535
-
-
-def test_what_is_released_does_not_grow_what_is_in_use():
-    blocks = [bytes(100_000) for _ in range(500)]
-    kept = blocks[-1]  # holds the end of the heap, so that what is below it stays
-    del blocks
-    before = budget.resident()
-    budget.release()
-    assert budget.resident() <= before + 1_000_000
-    assert len(kept) == 100_000

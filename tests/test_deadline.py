@@ -99,13 +99,6 @@ def test_of_a_first_piece_a_part_is_taken_for_compilation(clock, first, expected
         assert pace.expected == pytest.approx(then) and pace.seconds == pytest.approx(seconds)
 
 
-def test_of_a_first_piece_not_more_is_expected_again_than_ten_times_what_is_typical(clock):
-    pace = Pace(0.01)
-    with pace.piece():
-        clock.now += 2.0
-    assert pace.expected == pytest.approx(0.1)
-
-
 LEARNERS = {
     "mini-batches": (BSGD(batch_size=8, epochs=10_000, sampling=Uniform()), BSGD, "advance"),
     "full batch": (FullBatch(tolerance=0.0, epochs=1_000), full_batch, "nlml_and_gradient"),
@@ -146,16 +139,6 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
         clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, MemorySource(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and clock.now <= limit + over
-
-
-def test_without_time_to_prepare_nothing_is_learned(monkeypatch):
-    def late(*_):
-        raise TimeIsUpError
-
-    monkeypatch.setattr(BSGD, "prepare", late)
-    found = fit(BSGD(batch_size=8), GP, MemorySource(X, Y), key=KEY, time_limit=100)
-    assert found.result is RESULTS.time_limit and found.n_iter == 0
-    np.testing.assert_array_equal(found.gp.kernel.lengthscale, GP.kernel.lengthscale)
 
 
 def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
@@ -206,17 +189,6 @@ def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_l
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
     assert model.plan_["learning_rows"]["choice"] < 3_000
     assert model.plan_["prediction"]["choice"] == "local" and "local" in model.plan_["ended"]["why"]
-
-
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
-@pytest.mark.long
-def test_where_functions_were_asked_for_the_posterior_of_some_rows_gives_them():
-    model = KernelGPRegressor("rbf", prediction="global", time_limit=1e-3, random_state=0).fit(MANY, MANY_Y)
-    assert model.plan_["posterior_rows"]["choice"] == 3_000 and not model.converged_
-    assert model.sample_functions(2)(MANY[:5]).shape == (5, 2)
-    noise = np.sqrt(model.noise_variance_)
-    mean, std = model.predict(MANY[:500], return_std=True)
-    assert np.mean(np.abs(mean - MANY_Y[:500]) < 2 * np.hypot(std, noise)) > 0.9
 
 
 def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, monkeypatch):

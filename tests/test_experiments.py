@@ -11,72 +11,8 @@ from sweeps import some_of
 
 import stochgp
 from experiments import floors, stages, uci
-from experiments.problems import scores, unit_scores
-from experiments.uci import METHODS
-from measuring import harness, store
+from measuring import harness
 from stochgp.distributions import Normal
-
-
-def cell(**settings):
-    return {
-        "set": "bike",
-        "split": 0,
-        "batch": 32,
-        "method": "scgd-adam",
-        "epochs": 100,
-        "rate": 1e-3,
-        **settings,
-    }
-
-
-def record(nlml=0.0, **settings):
-    results = {
-        "nlml": nlml, "rmse": 0.1, "nlpd": 0.2, "nlpd_raw": 0.3, "coverage95": 0.95, "fit_seconds": 1.0, "rate": 1e-3,
-    }  # fmt: skip
-    where = {
-        "commit": "0" * 40,
-        "machine": {"processor": "a processor", "cores_physical": 2},
-        "versions": {"python": "3.12", "jax": "0.11"},
-        "threads": {"cores_usable": 1},
-    }
-    return {"settings": cell(**settings), "results": results, "seconds": 1.0, "command": "a command", **where}
-
-
-def test_later_splits_wait_for_all_rates_of_split_0_and_take_the_best():
-    later = cell(split=1, rate=uci.TUNED)
-    trials = [
-        record(nlml, rate=rate)
-        for rate, nlml in zip(METHODS["scgd-adam"].rates, (1.0, -1.0, 0.0), strict=True)
-    ]
-    assert uci.depends(later, trials[:2]) is None
-    assert uci.depends(later, trials) == {"rate": METHODS["scgd-adam"].rates[1]}
-    assert uci.depends(cell(), []) == {}
-
-
-def test_scores_of_scaled_predictions_are_those_of_unit_variance():
-    """RMSE falls by the scale, NLPD by its logarithm, the coverage stays."""
-    generator, s = np.random.default_rng(0), 3.7
-    y, mean, std = generator.normal(size=50), generator.normal(size=50), 0.5 + generator.random(50)
-    raw, unit = scores(y, mean, std), unit_scores(y, mean, std, s)
-    assert unit["rmse"] == pytest.approx(raw["rmse"] / s, rel=1e-12)
-    assert unit["nlpd"] == pytest.approx(raw["nlpd"] - math.log(s), rel=1e-12)
-    assert unit["coverage95"] == raw["coverage95"]
-
-
-def test_wins_are_counted_against_the_better_published_number():
-    found = [
-        record(nlml, rate=rate)
-        for rate, nlml in zip(METHODS["scgd-adam"].rates, (1.0, -1.0, 0.0), strict=True)
-    ]
-    lines = uci.summaries(found, 32, 100)
-    published = {("bike", 32, "SCGD"): -0.5, ("bike", 32, "MINIMAX"): -0.9}
-    assert "-0.100 adam" in uci.win_table(lines, published, 32) and "1 of 1" in uci.win_table(
-        lines, published, 32
-    )
-    published["bike", 32, "MINIMAX"] = -1.1
-    assert "+0.100 adam" in uci.win_table(lines, published, 32) and "0 of 1" in uci.win_table(
-        lines, published, 32
-    )
 
 
 @pytest.mark.parametrize("name", some_of(["uci_linear", "uci_gaussian"], ("uci_linear",)))
@@ -97,43 +33,6 @@ def test_a_cell_runs_on_one_core_in_a_process_of_its_own():
     assert threads["cores_usable"] == 1 and threads["OMP_NUM_THREADS"] == "1"
 
 
-def test_floors_compare_the_newest_lines_with_those_of_the_baseline(tmp_path, monkeypatch):
-    monkeypatch.setattr(floors, "RESULTS", tmp_path)
-
-    def line(table, commit, day, **scores):
-        settings = {"table": table, "split": "time", "model": "GPRegressor", "rows": 9, "seed": 0}
-        results = dict.fromkeys(floors.COLUMNS, 1.0) | scores
-        return {
-            "settings": settings | {"commit": commit},
-            "commit": commit,
-            "results": results,
-            "finished": f"2026-01-0{day}",
-        }
-
-    lines = [
-        line("a", "c" * 40, 3, crps=0.5, nlpd=0.75, fit_cpu_seconds=2.0),
-        line("a", floors.BASELINE, 1, crps=0.25),
-        line("a", "b" * 40, 2, crps=9.0),
-        line("b", floors.BASELINE, 1),
-        line("b", "c" * 40, 3, nlpd=None, coverage95=0.9),
-        line("new", "c" * 40, 3),
-    ]
-    second = line("a", "c" * 40, 3, crps=0.5)
-    second["settings"] |= {"seed": 1}
-    assert (
-        "| a | time | 1 | 2.000 |" in floors.page([*lines, second])[1]
-    )  # a seed without a line of the baseline
-    scores, comparison = floors.page(lines)
-    assert "| a | time | 0 | ccccccc | 0.5000 | 0.750 |" in scores and "| new |" in scores
-    rows = [row.strip("| ").split(" | ") for row in comparison.splitlines()[2:]]
-    assert rows == [
-        ["a", "time", "0", "2.000", "2.000", "1.000", "-0.250", "0.000", "0.000"],
-        ["b", "time", "0", "1.000", "1.000", "1.000", "n/a", "0.000", "-0.100"],
-        ["median", "", "", "1.500", "1.500", "1.000", "-0.250", "0.000", "-0.050"],
-    ]
-    assert len(floors.page(lines[1:2])) == 1
-
-
 def test_floors_score_in_standard_deviations_of_the_training_targets():
     """Of N(0, s²) the log score at a small resolution is the NLPD of N(0, 1)."""
     y, s = 3.0 * np.random.default_rng(0).normal(size=400), 3.0
@@ -143,15 +42,6 @@ def test_floors_score_in_standard_deviations_of_the_training_targets():
     assert found["log_score"] == pytest.approx(expected, abs=1e-3)
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y / s) ** 2)), rel=1e-9)
     assert abs(found["coverage95"] - 0.95) < 0.04 and abs(found["coverage50"] - 0.5) < 0.08
-
-
-def test_each_floor_of_the_baseline_is_recorded():
-    found = [
-        r for r in store.read(store.ROOT / "experiments" / "floors.jsonl") if r["commit"] == floors.BASELINE
-    ]
-    names = {(r["settings"]["table"], r["settings"]["split"]) for r in found}
-    assert names == {(cell["table"], cell["split"]) for cell in floors.cells(False, False)}
-    assert all(set(floors.COLUMNS) <= set(r["results"]) for r in found)
 
 
 @pytest.mark.parametrize("stage", stages.STAGES)

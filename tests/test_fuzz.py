@@ -190,7 +190,7 @@ def files(draw):
     return ("t.csv.gz" if packed else "t.csv"), content[:kept]
 
 
-@settings(max_examples=5 * EXAMPLES if ASKED else 40, deadline=None, derandomize=True)
+@settings(max_examples=5 * EXAMPLES if ASKED else 20, deadline=None, derandomize=True)
 @given(files())
 def test_a_text_file_is_a_table_or_one_clear_line(tmp_path_factory, file):
     """The same rows at once and in blocks; what its columns are as inputs, numbers and labels is said, or why they are none."""

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.__main__ import NAMES as BENCHMARKS
 from experiments.__main__ import NAMES as EXPERIMENTS
-from measuring import harness, machine, store, tables
+from measuring import harness, store, tables
 
 FORBIDDEN = {
     "benchmarks": {"experiments"},
@@ -146,11 +146,6 @@ def test_conditions_narrow_the_cells_and_a_quick_trial_leaves_no_lines(module, t
     assert module.ran == ["d"] and list(tmp_path.iterdir()) == [] and "| d | y |" in capsys.readouterr().out
 
 
-def test_a_list_of_modules_names_all(capsys):
-    assert harness.main("experiments", EXPERIMENTS, []) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(EXPERIMENTS)
-
-
 def test_a_process_answers_or_says_why_not():
     found = harness.apart("measuring.store", "key", {"b": 1, "a": 2})
     assert found["results"] == '{"a": 2, "b": 1}'
@@ -159,25 +154,9 @@ def test_a_process_answers_or_says_why_not():
         harness.apart("measuring.store", "nothing", {})
 
 
-def test_machine_description_is_json_and_names_versions():
-    found = json.loads(json.dumps(machine.describe()))
-    assert set(found) == {"commit", "machine", "versions", "threads"}
-    assert found["machine"]["memory_bytes"] > 0 and found["threads"]["cores_usable"] >= 1
-
-
-def test_commit_and_history_of_a_folder_without_git_are_none(tmp_path):
-    assert machine.commit(tmp_path) is None and machine.history(tmp_path) is None
-
-
 def test_published_tables_are_those_of_the_papers():
     folder = store.shared("paper_tables")
     if not folder.is_dir():
         pytest.skip("the shared tables are not at hand")
     for path in tables.PUBLISHED.glob("*.csv"):
         assert path.read_text() == (folder / path.name).read_text(), path.name
-
-
-def test_every_file_of_results_has_a_name_of_its_own():
-    assert {p.stem for p in store.EXPERIMENTS.glob("*.jsonl")} & {
-        p.stem for p in store.BENCHMARKS.glob("*.jsonl")
-    } == set()

@@ -9,7 +9,7 @@ import pytest
 
 from stochgp import kernels, neighbours, networks
 from stochgp.budget import resident
-from stochgp.neighbours import NONE, Neighbours, directions, earlier_rows, neighbours_bytes
+from stochgp.neighbours import NONE, Neighbours, earlier_rows, neighbours_bytes
 from stochgp.parameters import cast, frozen
 
 
@@ -41,63 +41,11 @@ def test_around_is_the_centre_and_its_nearest_others():
     np.testing.assert_array_equal(found, np.argsort(distances(rows[centres], rows), axis=1)[:, :9])
 
 
-@pytest.mark.parametrize("k", [1, 3, 60])
-def test_the_centre_is_first_among_equal_rows(k):
-    rows = np.repeat(normal(4, 3), [20, 1, 30, 9], axis=0)  # more equal rows than neighbours
-    centres = np.random.default_rng(2).permutation(60)
-    found = Neighbours(rows).around(centres, k)
-    np.testing.assert_array_equal(found[:, 0], centres)
-    assert all(len(set(row)) == k for row in found.tolist())
-    there = np.take_along_axis(distances(rows[centres], rows), found, axis=1)
-    np.testing.assert_array_equal(there, np.sort(distances(rows[centres], rows), axis=1)[:, :k])
-
-
-def test_an_answer_does_not_depend_on_what_else_is_asked(monkeypatch):
-    rows = np.repeat(np.round(normal(100, 2), 1), 3, axis=0)  # many ties
-    search, points = Neighbours(rows), np.round(normal(50, 2, seed=1), 1)
-    together, around = search.query(points, 4), search.around(np.arange(300), 4)
-    monkeypatch.setattr(neighbours, "BLOCK_ROWS", 16)
-    monkeypatch.setattr(neighbours, "CHUNK_BYTES", 5 * 4 * 16)
-    again = Neighbours(rows.copy())
-    np.testing.assert_array_equal(again.query(points, 4), together)
-    np.testing.assert_array_equal(again.around(np.arange(300), 4), around)
-    for i in (0, 49):
-        np.testing.assert_array_equal(search.query(points[i : i + 1], 4)[0], together[i])
-    np.testing.assert_array_equal(search.around(np.array([299, 7]), 4), around[[299, 7]])
-
-
-def test_nothing_asked_is_nothing_found():
-    search = Neighbours(normal(5, 2))
-    assert search.query(np.empty((0, 2)), 3).shape == (0, 3)
-    assert search.around(np.empty(0, np.int64), 3).shape == (0, 3)
-
-
 @pytest.mark.parametrize(("n", "d", "n_centres", "k"), [(200_000, 4, 1000, 8), (100_000, 20, 300, 50)])
 def test_memory_stays_below_what_is_announced(n, d, n_centres, k):
     rows, before = normal(n, d, dtype="float32"), resident()
     Neighbours(rows).around(np.arange(n_centres), k)
     assert resident() - before <= neighbours_bytes(None, n, d, n_centres, k)
-
-
-def test_refusals():
-    search = Neighbours(normal(20, 2))
-    for k in (0, 21):
-        with pytest.raises(ValueError, match=f"must be 1 to 20, the number of rows, but is {k}"):
-            search.query(normal(3, 2), k)
-        with pytest.raises(ValueError, match="must be 1 to 20"):
-            search.around(np.arange(3), k)
-    with pytest.raises(ValueError, match=r"shape \[P, 2\], but got \(3, 5\)"):
-        search.query(normal(3, 5), 2)
-    for wrong in (-1, 20):
-        with pytest.raises(ValueError, match=f"rows 0 to 19, but got {min(wrong, 0)} to {max(wrong, 0)}"):
-            search.around(np.array([0, wrong]), 2)
-    with pytest.raises(ValueError, match="from 1 to"):
-        Neighbours(np.empty((0, 2)))
-    broken = normal(5, 2)
-    broken[3, 1] = np.nan
-    for attempt in (lambda: Neighbours(broken), lambda: search.query(broken, 2)):
-        with pytest.raises(ValueError, match="finite"):
-            attempt()
 
 
 @pytest.mark.parametrize("k", [1, 40, 700])
@@ -117,17 +65,6 @@ def test_all_distances_find_the_nearest_rows(kind, k, monkeypatch):
     exact = np.sqrt(np.square(points[:, None] - rows).sum(axis=-1))
     found = np.take_along_axis(exact, Neighbours(rows).query(points, k), axis=1)
     np.testing.assert_allclose(found, np.sort(exact, axis=1)[:, :k], rtol=1e-6)
-
-
-def test_directions_are_counted_where_there_are_few_and_are_many_where_there_are_many():
-    """Uniform on d directions of 20 inputs: within a fifth of d up to 6, and more for more."""
-    found = []
-    for d in (1, 2, 4, 6, 12, 20):
-        basis = np.linalg.qr(normal(20, 20, seed=d))[0][:, :d]
-        found.append(directions(np.random.default_rng(d).uniform(size=(4000, d)) @ basis.T))
-    np.testing.assert_allclose(found[:4], [1, 2, 4, 6], rtol=0.2)
-    assert 8 < found[4] < found[5]
-    assert directions(np.zeros((100, 3))) == directions(normal(5, 3)) == 0
 
 
 def test_slack_bounds_the_distances_and_most_neighbours_are_found():
@@ -235,25 +172,6 @@ def test_a_term_with_its_own_lengthscales_finds_rows_that_the_other_has_far_away
     )  # the other term's variance
 
 
-def test_a_constant_goes_by_the_inputs():
-    X = draw()
-    found = Neighbours(X, kernels.Constant()).query(X[:5], 3)
-    distances = ((X[:5, None] - X) ** 2).sum(axis=2)
-    np.testing.assert_array_equal(found, np.argsort(distances, axis=1)[:, :3])
-
-
-@pytest.mark.parametrize("name", ["matern32", "sum"])
-def test_blocks_change_nothing(name, monkeypatch):
-    X, Z = draw(), draw(40, seed=1)
-    whole = Neighbours(X, made(name)).query(Z, K)
-    others = Neighbours(X, made(name)).others(np.arange(N), K)
-    monkeypatch.setattr(neighbours, "PLACED_ROWS", 64)
-    monkeypatch.setattr(neighbours, "PAIRS", 600)
-    again = Neighbours(X, made(name))
-    np.testing.assert_array_equal(again.query(Z, K), whole)
-    np.testing.assert_array_equal(again.others(np.arange(N), K), others)
-
-
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_others_are_never_the_row_itself(name):
     """Also among equal rows, of which there are more than neighbours."""
@@ -287,18 +205,6 @@ def test_others_are_the_nearest_of_other_groups(name, widest, monkeypatch):
     np.testing.assert_allclose(at(values, found), highest(allowed, K), atol=1e-9)
 
 
-@pytest.mark.parametrize("widest", [8, 1024])
-def test_groups_with_too_few_others_have_none_in_their_place(widest, monkeypatch):
-    monkeypatch.setattr(neighbours, "MAX_WIDTH", widest)
-    group = np.repeat([0, 1], [N - 3, 3])
-    found = Neighbours(draw(), made("matern32")).others(np.arange(N), K, group)
-    for i in (0, 100, N - 4):
-        assert sorted(found[i].tolist()) == [NONE] * (K - 3) + [N - 3, N - 2, N - 1]
-    assert (found[-3:] < N - 3).all() and found[-3:].min() >= 0
-    alone = Neighbours(draw(), made("matern32")).others(np.arange(N), K, np.zeros(N, int))
-    assert (alone == NONE).all()
-
-
 def positions_in(order):
     where = np.empty(len(order), int)
     where[order] = np.arange(len(order))
@@ -326,11 +232,3 @@ def test_all_earlier_rows_may_be_asked_for():
     found = earlier_rows(made("sum"), draw(n), order, positions, n - 1)
     for t, row in zip(positions, found, strict=True):
         assert set(row[:t].tolist()) == set(order[:t].tolist()) and (row[t:] == NONE).all()
-
-
-def test_an_earlier_row_does_not_depend_on_what_else_is_asked():
-    n = 600
-    X, order = draw(n), np.random.default_rng(3).permutation(n).astype(np.int32)
-    together = earlier_rows(made("sum"), X, order, np.arange(n), K)
-    for t in (3, 255, 256, 511, 512, 599):
-        np.testing.assert_array_equal(earlier_rows(made("sum"), X, order, np.array([t]), K)[0], together[t])

@@ -18,7 +18,6 @@ from stochgp.parameters import (
     partition,
     positive,
     trainable_mask,
-    value_of,
 )
 
 
@@ -120,25 +119,6 @@ def test_a_frozen_network_computes_what_the_network_does():
     network = networks.mlp(2, (3,), key=jax.random.key(0))
     x = jnp.ones(2, jnp.float32)
     np.testing.assert_array_equal(frozen(network)(x), network(x))
-
-
-def test_freezing_keeps_the_value_and_is_idempotent():
-    parameter = positive(2.5, lower=0.5)
-    np.testing.assert_array_equal(frozen(parameter).value, parameter.value)
-    assert frozen(frozen(2.0)).value.shape == ()
-
-
-def test_as_positive_and_value_of_pass_what_is_already_there():
-    parameter = frozen(2.0)
-    assert as_positive(parameter) is parameter
-    assert value_of("text") == "text"
-    assert value_of(3.0, jnp.float32).dtype == jnp.float32
-
-
-def test_conversions():
-    assert float(positive(4.0)) == pytest.approx(4.0)
-    np.testing.assert_allclose(np.asarray(positive([1.0, 4.0])), [1.0, 4.0], rtol=1e-6)
-    assert positive([1.0, 4.0]).shape == (2,)
 
 
 def test_repr_shows_the_value_where_it_is_known(model):

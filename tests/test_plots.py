@@ -4,8 +4,6 @@ import sys
 
 import matplotlib
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 from scipy.stats import norm
@@ -14,12 +12,6 @@ from stochgp import metrics, plots
 from stochgp.distributions import Normal
 
 RNG = np.random.default_rng(1)
-HISTORY = [
-    {"trial_rate": 0.01, "criterion": 3.0, "seconds": 1.0},
-    {"step": 1, "seconds": 2.0, "nlml": 2.0, "held_out_nlpd": 2.5},
-    {"step": 2, "seconds": 3.0, "nlml": np.nan, "held_out_nlpd": 2.0},
-    {"step": 3, "seconds": 4.0, "nlml": 1.0, "held_out_nlpd": 1.5},
-]
 
 
 def _predictions(n, spread=1.0):
@@ -51,32 +43,11 @@ def test_every_row_is_drawn_or_counted(n):
     assert axes.get_xlabel() == "actual delay (minutes)"
 
 
-def test_equal_values_have_a_picture():
-    axes = Figure().subplots()
-    plots.draw_predictions(axes, np.full(3, 7.0), np.full(3, 7.0))
-    low, high = axes.get_ylim()
-    assert low < 7 < high
-
-
-def test_the_history_s_finite_entries_are_drawn():
-    axes = Figure().subplots()
-    plots.draw_history(axes, HISTORY)
-    nlml, held_out = axes.get_lines()
-    np.testing.assert_array_equal(nlml.get_xydata(), [[2.0, 2.0], [4.0, 1.0]])
-    np.testing.assert_array_equal(held_out.get_ydata(), [2.5, 2.0, 1.5])
-
-
 def test_the_loss_is_drawn_where_nothing_exact_is_known():
     axes = Figure().subplots()
     plots.draw_history(axes, [{"step": 0, "seconds": 0.1}, {"step": 4, "seconds": 2.0, "loss": 1.5}])
     (loss,) = axes.get_lines()
     np.testing.assert_array_equal(loss.get_xydata(), [[2.0, 1.5]])
-
-
-def test_no_history_is_said():
-    axes = Figure().subplots()
-    plots.draw_history(axes, [])
-    assert axes.texts[0].get_text() == "no step was recorded"
 
 
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
@@ -125,14 +96,6 @@ class Sum:
         return Normal(2 * X[:, 0] + X[:, 1], np.ones(len(X)))
 
 
-def test_relevant_inputs_are_those_that_change_predictions():
-    """Exchanging values that are independent of each other changes a x by a √2 standard deviations."""
-    X = RNG.normal(size=(200, 3))
-    found = plots.relevances(Sum(), X)
-    assert found[2] == 0
-    np.testing.assert_allclose(found[:2], [2 * 2**0.5, 2**0.5], rtol=0.3)
-
-
 def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inputs(tmp_path):
     X = RNG.normal(size=(300, 3))
     law = Sum().predict_distribution(X)
@@ -148,41 +111,3 @@ def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inpu
     assert f"{level:.2g}" in panels["PIT values"].texts[0].get_text()
     figure.savefig(tmp_path / "report.png")
     assert len(plots.evaluation_report(y, law).axes) == 4
-
-
-def test_infinite_deviations_are_said():
-    axes = Figure().subplots()
-    plots.draw_errors(axes, np.zeros(3), np.zeros(3), np.full(3, np.inf))
-    assert "infinite" in axes.texts[0].get_text()
-
-
-class _OfTable:
-    """y = price + 2 for shop "x", in either kind of table."""
-
-    def predict_distribution(self, table):
-        table = table.to_pandas() if isinstance(table, pa.Table) else table
-        mean = table["price"].to_numpy() + 2.0 * (table["shop"] == "x").to_numpy()
-        return Normal(mean, np.ones(len(mean)))
-
-
-@pytest.mark.parametrize("kind", ["pandas", "categories", "Arrow"])
-def test_a_report_of_a_table_with_text_draws_its_columns(kind):
-    """Text, dates, a gap and an index of its own; the two inputs that matter are drawn, the effect of each text as it is."""
-    n, shops = 90, np.resize(["x", "y", "z"], 90)
-    table = pd.DataFrame(
-        {"when": pd.date_range("2020", periods=n), "shop": shops, "price": np.linspace(0, 9, n)}
-    )
-    table.index = table.index[::-1] + 7
-    table.loc[9, "shop"] = None
-    table = table.astype({"shop": "category"}) if kind == "categories" else table
-    given = pa.Table.from_pandas(table, preserve_index=False) if kind == "Arrow" else table
-    found = plots.relevances(_OfTable(), given)
-    assert found[0] == 0 and min(found[1:]) > 0.5
-    figure = plots.evaluation_report(
-        table["price"], _OfTable().predict_distribution(given), _OfTable(), given
-    )
-    panels = {axes.get_xlabel(): axes for axes in figure.axes}
-    assert [label.get_text() for label in panels["shop"].get_xticklabels()] == ["x", "y", "z"]
-    drawn = panels["shop"].lines[0].get_ydata()
-    np.testing.assert_allclose(drawn - drawn[1], [2, 0, 0], atol=1e-12)
-    assert "price" in panels

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import arena, arena_inputs, arena_summary, arena_tables, arena_tuning
+from benchmarks import arena, arena_inputs, arena_summary, arena_tuning
 from benchmarks.arena_rivals import LEVELS, Predicted, Rival
-from benchmarks.arena_tables import TABLES, Rows, division
-from benchmarks.quantiles import LEAST_SLOPE, QuantileDistribution
-from measuring.harness import AbsentError
+from benchmarks.arena_tables import Rows, division
+from benchmarks.quantiles import QuantileDistribution
 from stochgp import metrics
 
 
@@ -54,20 +53,6 @@ def test_the_crps_of_quantiles_is_that_of_numeric_integration(quantiles, row):
         assert law.crps(np.array([at]))[0] == pytest.approx(found, rel=1e-6)
 
 
-def test_quantiles_are_those_given_sorted_and_the_distribution_function_is_their_inverse(quantiles):
-    p = np.array([1e-9, 0.003, 0.01, 0.02, 0.3, 0.5, 0.51, 0.93, 0.98, 0.995, 1 - 1e-9])
-    np.testing.assert_allclose(
-        quantiles.cdf(quantiles.quantile(p)), np.broadcast_to(p, (4, len(p))), rtol=1e-9
-    )
-    np.testing.assert_allclose(quantiles.quantile(list(LEVELS))[1], quantiles.q[0], rtol=1e-9)
-    assert np.all(np.diff(quantiles.q, axis=1) >= LEAST_SLOPE * np.diff(LEVELS) * (1 - 1e-9))
-    beyond = quantiles.q[:, -1:] + quantiles.scales[:, 1:] * np.array([0.0, 1.0, 1e6])
-    logs = quantiles.logpdf(beyond)
-    np.testing.assert_allclose(logs[:, 1:] - logs[:, :1] + np.array([1, 1e6]), 0, atol=1e-6)  # exponential
-    both = quantiles.affine(3.0, -1.0)
-    np.testing.assert_allclose(both.crps(3 * quantiles.mean - 1), 3 * quantiles.crps(quantiles.mean))
-
-
 def test_divisions_are_those_that_the_tables_page_states():
     """A random fifth by `default_rng(0).permutation(n)`, the last fifth as rows stand, whole groups."""
     n = 23
@@ -79,48 +64,6 @@ def test_divisions_are_those_that_the_tables_page_states():
     groups = np.repeat(list("abcdefghij"), np.arange(1, 11))
     train, test = division(len(groups), "group", groups)
     assert len(set(groups[test])) == 2 and not set(groups[test]) & set(groups[train])
-
-
-def test_rows_are_capped_by_a_seeded_choice_in_the_order_of_the_table():
-    rows = Rows(pd.DataFrame({"x": np.arange(100)}), np.arange(100.0), np.arange(100) // 2)
-    train, test = arena_tables.divided(rows, "time", 10)
-    again, _ = arena_tables.divided(rows, "time", 10)
-    assert len(train.y) == len(test.y) == 10 and np.all(np.diff(train.y) > 0) and train.y.max() < 80
-    np.testing.assert_array_equal(train.X["x"], train.y)
-    np.testing.assert_array_equal(train.groups, train.y // 2)
-    np.testing.assert_array_equal(train.y, again.y)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_have_no_missing_target_and_not_the_target_among_the_inputs(name):
-    try:
-        rows = TABLES[name].load()
-    except AbsentError as absent:
-        if "not at hand" in str(absent):
-            pytest.skip(str(absent))
-        assert "pip install 'stochgp[bench]'" in str(absent)
-        return
-    assert np.isfinite(rows.y).all() and len(rows.X) == len(rows.y)
-    assert not {TABLES[name].target, *TABLES[name].dropped} & set(rows.X.columns)
-    few = rows.some(np.arange(20))
-    numbers = arena_inputs.with_numbers_of_dates(few.X, TABLES[name].dates)
-    assert not set(TABLES[name].dates) & set(numbers.columns)
-
-
-def test_an_absent_table_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(arena_tables, "shared", lambda part: tmp_path / part)
-    with pytest.raises(AbsentError, match="../shared/data/tables/steel_energy.csv.gz is not at hand"):
-        TABLES["steel"].load()
-
-
-def test_an_exact_gp_is_fitted_to_few_rows_and_is_not_tuned(monkeypatch):
-    rows = Rows(pd.DataFrame({"x": np.arange(3000.0)}), np.arange(3000.0))
-    monkeypatch.setattr(arena_tables.Table, "load", lambda table: rows)
-    cell = {"table": "diabetes", "split": "random", "side": "exact", "variant": "default", "rows": 2_001}
-    with pytest.raises(AbsentError, match="exact: 2,001 rows are too many"):
-        arena.run(cell)
-    sides = {(cell["side"], cell["variant"]) for cell in arena.cells(False, False)}
-    assert ("exact", "default") in sides and ("exact", "tuned") not in sides
 
 
 @pytest.mark.parametrize("inputs", [arena_inputs.Levels, arena_inputs.Categories, arena_inputs.Numbers])
@@ -195,27 +138,6 @@ def test_scores_are_those_of_metrics_in_units_of_the_training_targets():
     assert found["crps"] == pytest.approx(metrics.crps(y, law))
 
 
-def test_quantiles_that_agree_surround_their_value_within_a_step():
-    """Zero at the levels to 0.7 of whole numbers: the density there is 1, and the central half of the distribution holds zero."""
-    q = np.array([[0.0] * 9 + [1.0, 2.0, 3.0, 5.0]])
-    law = QuantileDistribution.through(q, 4.5, 1.0)
-    assert law.quantile(0.01)[0] == -(LEVELS[8] - 0.01) / 2 and law.logpdf(0.0)[0] == pytest.approx(
-        0, abs=1e-9
-    )
-    lower, upper = law.interval(0.5)[0]
-    assert lower < 0 < upper
-
-
-def test_tuning_takes_the_seconds_of_the_pools_fit():
-    cell = {"table": "cars", "split": "random", "side": "ridge", "variant": "tuned", "rows": arena.ROWS}
-    pool = {"settings": cell | {"side": "pool", "variant": "default"}, "results": {"fit_seconds": 12.5}}
-    assert arena.depends(cell, []) is None
-    assert arena.depends(cell, [pool | {"settings": pool["settings"] | {"split": "time"}}]) is None
-    assert arena.depends(cell, [pool]) == {"seconds": 12.5}
-    assert arena.depends(cell, [pool | {"results": {"refused": "no"}}]) == {"seconds": arena.AFTER_REFUSAL}
-    assert arena.depends(cell | {"variant": "default"}, []) == {}
-
-
 def line(table, side, variant="default", **results):
     of = {
         "split": "random",
@@ -226,21 +148,6 @@ def line(table, side, variant="default", **results):
         "coverage95": 0.9,
     }
     return {"table": table, "side": side, "variant": variant} | of | results
-
-
-def test_a_pool_in_haste_is_beside_ridge_regression_and_in_no_share():
-    rows = [
-        line("a", "pool", "20 s", nlpd=0.0, crps=0.1, rmse=0.5, fit_seconds=19.5),
-        line("a", "ridge", nlpd=1.0, crps=0.2, rmse=0.4),
-        line("b", "pool", nlpd=-1.0, crps=0.0, rmse=0.0),
-        line("b", "pool", "20 s", nlpd=0.5, crps=0.1, rmse=0.3, fit_seconds=20.5),
-        line("b", "ridge", nlpd=1.0, crps=0.2, rmse=0.4),
-        line("c", "pool", "20 s", nlpd=0.5, crps=0.1, rmse=0.3),
-    ]
-    headings, (found,) = arena_summary.in_haste(rows)
-    assert found == [2, 2, 2, 1, "0.750", "20.5"] and len(headings) == len(found)
-    assert arena_summary.shares(rows)[1][0][1] == 1
-    assert {name[3] for name in arena_summary.sides(rows)[1]} == {"pool", "pool, 20 s", "ridge"}
 
 
 def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
@@ -268,43 +175,6 @@ def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
     assert (split, n, both, nlpd, crps, rmse) == ("all", 3, "1 of 3", "2 of 3", "1 of 3", "1 of 3")
     assert half == "0.500 (0.500 to 0.500)" and second[0] == "random" and len(headings) == len(second)
     assert arena_summary.shares([])[1] == []
-
-
-def test_mean_ranks_and_their_critical_difference():
-    """Ties share a rank, a refusal is last, a division without a side does not count, nor a side of few divisions; Demšar's example of 4 sides and 14 divisions has 1.25."""
-    scored = lambda table, side, nlpd: line(table, side, nlpd=nlpd, crps=-nlpd, rmse=1.0)
-    rows = [scored(t, side, k) for t in range(13) for k, side in enumerate("abcd")]
-    rows += [scored(13, side, 0.0) for side in "abc"] + [line(13, "d", refused="no")]
-    rows += [scored(t, "of few", -1.0) for t in range(7)]
-    rows += [scored(14, "a", 9.0), line(0, "a", "tuned", nlpd=-9.0, crps=0.0, rmse=0.0)]
-    headings, found = arena_summary.ranks(rows)
-    assert headings == ["side", "divisions", "NLPD", "CRPS", "RMSE"]
-    assert found[0] == [
-        "a",
-        14,
-        f"{(13 * 1 + 2) / 14:.2f}",
-        f"{(13 * 4 + 2) / 14:.2f}",
-        f"{(13 * 2.5 + 2) / 14:.2f}",
-    ]
-    assert [row[0] for row in found] == [*"abcd", "critical difference"]
-    assert found[3][2] == "4.00" and found[4][2:] == ["1.25"] * 3
-    assert arena_summary.ranks(rows[:1])[1] == []
-    assert {row[0] for row in arena_summary.ranks([*rows, scored(7, "of few", -1.0)])[1]} > {"of few"}
-
-
-def test_every_line_is_shown():
-    scored = line("t", "pool", nlpd=0.5, crps=0.1, rmse=0.3, peak_bytes=3e6, predict_seconds=0.25)
-    rows = [
-        scored,
-        line("t", "ridge", "tuned", nlpd=0.25, crps=0.1, rmse=0.3),
-        line("u", "pool", refused="no"),
-    ]
-    headings, (first, second, third) = arena_summary.sides(rows)
-    assert len(headings) == len(first) == len(second) == len(third)
-    assert first[:5] == ["t", "random", 9, "ridge, tuned", "0.250"] and second[3:] == [
-        "pool", "0.500", "0.100", "0.300", "0.500", "0.900", "1.0", "0.2", "3",
-    ]  # fmt: skip
-    assert third[4] == "refused"
 
 
 @pytest.mark.parametrize("side", ["ridge", "histograms"])

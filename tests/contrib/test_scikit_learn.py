@@ -44,16 +44,6 @@ def test_the_example_of_the_docstring_runs():
     assert len(example.examples) == 4 and said == []
 
 
-def test_a_period_is_of_one_input(double):
-    found, _ = from_sklearn(2.0 * theirs.ExpSineSquared(0.8, 1.3))
-    one = X[:, :1]
-    np.testing.assert_allclose(
-        found.matrix(jnp.asarray(one), jnp.asarray(one)),
-        2.0 * theirs.ExpSineSquared(0.8, 1.3)(one),
-        rtol=1e-5,
-    )
-
-
 def test_what_is_fixed_is_frozen_and_constants_are_amplitudes():
     found, noise = from_sklearn(KERNELS["fixed"] + theirs.WhiteKernel(0.1))
     assert isinstance(found, kernels.RBF) and noise == 0.1

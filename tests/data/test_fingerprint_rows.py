@@ -111,17 +111,6 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(prediction):
         features.partial_fit(new, targets)
 
 
-def test_packed_rows_give_their_counts_back():
-    packed = Fingerprints.pack(scipy.sparse.csr_array(X))
-    np.testing.assert_array_equal(packed[[3, 1]].counts().toarray(), X[[3, 1]])
-
-
-def test_a_million_molecules_of_1024_bits_would_take_140_megabytes():
-    bits = np.random.default_rng(0).integers(0, 2, (1000, 1024))
-    packed = Fingerprints.pack(bits)
-    assert packed.words.nbytes == 140_000 and packed.shape == (1000, 1024) and len(packed[5:9]) == 4
-
-
 @pytest.mark.parametrize("solver", ["cg", "sdd"])
 def test_stochastic_solvers_reach_the_exact_posterior(solver):
     """On the operator of packed rows; samples included."""
@@ -131,17 +120,6 @@ def test_stochastic_solvers_reach_the_exact_posterior(solver):
     assert np.sqrt(np.mean((model.predict(Z) - mean) ** 2)) < 0.15 * np.std(mean)
     functions = model.sample_functions(4)
     np.testing.assert_allclose(functions(Z), functions(Fingerprints.pack(Z)), rtol=1e-5)
-
-
-@pytest.mark.long
-def test_function_samples_have_the_moments_of_the_posterior():
-    """Of S functions, within 4 standard errors: S mean draws, and S degrees of freedom of a variance."""
-    S = 150
-    model = KernelGPRegressor(**KEPT, dtype="float64", random_state=0).fit(X, y)
-    values = model.sample_functions(S)(Z)
-    mean, std = exact(X, y, Z)
-    assert np.all(np.abs(values.mean(axis=1) - mean) < 4 * std / np.sqrt(S))
-    assert np.all(np.abs(values.std(axis=1) / std - 1) < 4 / np.sqrt(2 * S) + 0.03)  # 2,000 hashes each
 
 
 @pytest.fixture(scope="module")
@@ -174,32 +152,10 @@ def test_learners_find_the_two_hyperparameters(learner, learnable):
     assert least <= fitted.nlml_ + 1e-3
 
 
-def test_by_name_the_kernel_has_a_level(learnable):
-    """It is Tanimoto + Constant, whose likelihood is at least that of Tanimoto alone: a constant of 0 is one of its values."""
-    counts, targets, least = learnable
-    named = KernelGPRegressor("tanimoto", learner="full-batch", random_state=0).fit(counts, targets + 5)
-    given = kernels.Tanimoto() + kernels.Constant()
-    built = KernelGPRegressor(given, learner="full-batch", random_state=0).fit(counts, targets + 5)
-    np.testing.assert_allclose(named.predict(counts), built.predict(counts), rtol=1e-5)
-    assert named.nlml_ < least + 1e-3
-
-
 def test_local_prediction_of_all_neighbours_is_the_global_one():
     settings = KEPT | {"dtype": "float64", "random_state": 0}
     local = KernelGPRegressor(**settings, prediction="local").fit(X, y)
     np.testing.assert_allclose(local.predict(Z), exact(X, y, Z)[0], rtol=1e-6)
-
-
-def test_a_kernel_beside_tanimoto_sees_its_own_columns_as_they_are():
-    """The bits and a measured number, whose scale is the user's."""
-    number = np.random.default_rng(7).normal(size=(N, 1)) * 100
-    both = np.concatenate([X, number], axis=1)
-    kernel = kernels.Tanimoto(1.7, active_dims=range(D)) + kernels.RBF(50.0, active_dims=[D])
-    model = KernelGPRegressor(kernel, learner=None, noise_variance=0.3, dtype="float64").fit(both, y)
-    A = 1.7 * loop(X, X) + np.exp(-0.5 * ((number - number.T) / 50) ** 2)
-    s = y.std()
-    wanted = y.mean() + s * A @ np.linalg.solve(A + 0.3 * np.eye(N), (y - y.mean()) / s)
-    np.testing.assert_allclose(model.predict(both), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["tanimoto", "nystrom"])

@@ -39,14 +39,6 @@ def test_host_and_device_give_the_same_bits(shape, weighted):
     assert (host.size, host.n_inputs) == (device.size, device.n_inputs) == (23, 3)
 
 
-def test_host_rows_may_be_memory_mapped(tmp_path):
-    X, y, _ = _arrays()
-    mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
-    mapped[:] = X
-    indices = np.array([3, 1, 20])
-    np.testing.assert_array_equal(host_rows(mapped, y).take(indices).X, host_rows(X, y).take(indices).X)
-
-
 @pytest.mark.parametrize("source", [MemorySource, host_rows])
 @pytest.mark.parametrize("size", [1, 5, 7, 21, 100])
 def test_chunks_have_one_shape_and_every_row_once(source, size):
@@ -131,19 +123,3 @@ def test_every_row_comes_equally_often():
     left_out = 3000 - np.bincount(batches.ravel(), minlength=7)
     error = np.sqrt(3000 * (1 / 7) * (6 / 7))
     assert np.all(np.abs(left_out - 3000 / 7) < 4 * error)
-
-
-def test_independent_draws_are_uniform():
-    counts = np.bincount(independent_batches(np.arange(7), 3, 0, 5000, (5,)).ravel(), minlength=7)
-    error = np.sqrt(15_000 * (1 / 7) * (6 / 7))
-    assert np.all(np.abs(counts - 15_000 / 7) < 4 * error)
-
-
-@pytest.mark.parametrize("draw", [shuffled_batches, independent_batches])
-def test_the_seed_and_the_start_say_the_batches(draw):
-    indices = np.arange(50)
-    first = draw(indices, 5, 10, 10, (1, 2))
-    assert first.shape == (10, 5)
-    np.testing.assert_array_equal(first, draw(indices, 5, 10, 10, (1, 2)))
-    assert not np.array_equal(first, draw(indices, 5, 10, 10, (1, 3)))
-    assert not np.array_equal(first, draw(indices, 5, 20, 10, (1, 2)))

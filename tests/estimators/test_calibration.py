@@ -1,15 +1,13 @@
 """calibration=: corrections by rows that the fit does not see, in intervals, files and plans, with refusals."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, load, metrics
+from stochgp import FeatureGPRegressor, KernelGPRegressor, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import ConformalScores, Normal, PITRecalibration, recalibration
+from stochgp.distributions import ConformalScores, Normal
 from stochgp.estimators.calibrating import set_aside
 
 N = 1_200
@@ -30,22 +28,6 @@ def fitted(**settings):
 @pytest.fixture(scope="module")
 def pit():
     return fitted(calibration="pit")
-
-
-def test_recalibration_pays_on_new_rows(pit):
-    """The distributions are those of the same fit without it, corrected by its Beta."""
-    X, y = rows(3000, seed=1)
-    assert "Beta" in pit.plan_["calibration"]["choice"]
-    found = pit.predict_distribution(X)
-    made = pit._fitted.observation.correction
-    assert isinstance(made, PITRecalibration)
-    assert made.n_rows == N // 10
-    base = found.base
-    np.testing.assert_allclose(found.cdf(y), stats.beta.cdf(base.cdf(y), made.a, made.b), rtol=1e-9)
-    assert metrics.nlpd(y, found) < metrics.nlpd(y, base) - 0.03
-    np.testing.assert_array_equal(
-        pit.predict(X[:5]), pit.predict(X[:5], return_std=True, include_noise=True)[0]
-    )
 
 
 def test_conformal_intervals_cover_as_they_promise():
@@ -72,44 +54,6 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
     ).fit(kept.X, kept.y)
     np.testing.assert_array_equal(alone.predict(X[:20]), pit.predict(X[:20]))
     assert len(np.intersect1d(kept.y, left.y)) == 0
-
-
-def test_rows_that_are_left_out_are_random_ones():
-    """A tenth of the first hundred rows, as of all others: within 4 standard errors of a hypergeometric number, over 30 seeds."""
-    y = rows()[1]
-    given = Data(np.arange(N)[:, None], y)
-    left = [set_aside(given, "pit", "real", seed)[1].X[:, 0] for seed in range(30)]
-    found = np.mean([np.sum(part < 100) for part in left])
-    error = (120 * (1 / 12) * (11 / 12) * (1_080 / 1_199) / 30) ** 0.5
-    assert abs(found - 10) < 4 * error
-    assert not np.array_equal(left[0], left[1])
-
-
-@pytest.mark.parametrize("calibration", ["pit", "conformal"])
-def test_weights_of_the_fit_enter_its_correction(calibration):
-    """That of `distributions` with the weights of the left-out rows."""
-    X, y = rows()
-    weight = np.random.default_rng(5).integers(1, 5, N).astype(float)
-    model = KernelGPRegressor(
-        "rbf",
-        learner=None,
-        noise_variance=0.5,
-        random_state=0,
-        likelihood="gaussian",
-        calibration=calibration,
-    ).fit(X, y, weight)
-    order = np.lexsort(np.column_stack([X, y]).T[::-1])
-    given = Data(X[order], y[order], weight[order])
-    left = set_aside(given, calibration, "real", pit_seed(model))[1]
-    found = model._fitted.observation.correction
-    uncorrected = dataclasses.replace(model._fitted.observation, correction=None)
-    base = dataclasses.replace(model._fitted, observation=uncorrected).distribution(left.X)
-    if calibration == "pit":
-        assert found == recalibration(base, left.y, weight=left.weight)
-    else:
-        wanted = ConformalScores.of(base, left.y, weight=left.weight)
-        np.testing.assert_array_equal(found.scores, wanted.scores)
-        np.testing.assert_array_equal(found.weight, wanted.weight)
 
 
 def pit_seed(model):
@@ -159,14 +103,6 @@ def test_what_cannot_be_corrected_is_refused():
             model.fit("rows.csv", "y")
     with pytest.raises(ValueError, match="calibration"):
         FeatureGPRegressor(calibration="platt").fit(X, y)
-
-
-def test_a_few_large_weights_are_too_few_rows():
-    X, y = rows()
-    weight = np.where(np.arange(N) % 30 == 0, 1e6, 1.0)
-    with pytest.raises(ValueError, match="wants at least 19 rows, and the 120 set aside count as"):
-        fitted_to = KernelGPRegressor("rbf", learner=None, calibration="conformal", random_state=0)
-        fitted_to.fit(X, y, weight)
 
 
 def test_scores_give_the_intervals_of_every_level():

@@ -22,8 +22,8 @@ from stochgp import (
 
 QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
 DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
-KERNEL = KernelGPRegressor(epochs=20)
-POOL = GPRegressor(members={"kernel": KernelGPRegressor(epochs=20)}, missing="refuse")
+KERNEL = KernelGPRegressor(epochs=8)
+POOL = GPRegressor(members={"kernel": KERNEL}, missing="refuse")
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
 STREAMS = {
     name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)

@@ -10,13 +10,11 @@ from numpy.testing import assert_allclose
 from stochgp import (
     FeatureGPRegressor,
     KernelGPRegressor,
-    SparseGPClassifier,
     SparseGPRegressor,
     kernels,
     solvers,
 )
 from stochgp.contrib.joint_predictions import JointPredictions
-from stochgp.distributions import PITRecalibration
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
 
@@ -94,15 +92,6 @@ def test_slopes_are_differences(law):
         assert_allclose(slope[place], (total(SETS + step) - total(SETS - step)) / 2e-5, rtol=1e-4, atol=1e-4)
 
 
-def test_a_corrected_spread_of_observations_is_in_the_noise():
-    model = made("exact")
-    correction = PITRecalibration(0.6, 0.6, 0.1, 200)
-    observation = dataclasses.replace(model._fitted.observation, correction=correction)
-    model._fitted = dataclasses.replace(model._fitted, observation=observation)
-    std, observed = (model.predict(ROWS, return_std=True, include_noise=given)[1] for given in (False, True))
-    assert_allclose(JointPredictions(model).noise(ROWS), observed**2 - std**2, rtol=1e-9)
-
-
 COUNTS = np.random.default_rng(1).poisson(3.0, 50)
 REFUSED = {
     "log rate": (lambda: SparseGPRegressor(likelihood="poisson", n_inducing=5, epochs=1).fit(X, COUNTS), "no Gaussian around f"),
@@ -117,8 +106,3 @@ def test_what_has_no_gaussian_posterior_of_targets_is_refused_when_made(name):
     with pytest.raises(ValueError, match=words) as caught:
         JointPredictions(make())
     assert "\n" not in str(caught.value)
-
-
-def test_a_classifier_is_refused():
-    with pytest.raises(TypeError, match="a fitted regressor of stochgp is wanted, not SparseGPClassifier"):
-        JointPredictions(SparseGPClassifier())

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
+from sweeps import some_of
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
@@ -50,7 +51,11 @@ FITS = {
 PAIRS = [("linear", name) for name in FITS] + [("trees", name) for name in ("exact", "sparse student")]
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=" ".join)
+@pytest.fixture(
+    scope="module",
+    params=some_of(PAIRS, [("linear", "exact"), ("linear", "sparse"), ("trees", "exact")]),
+    ids=" ".join,
+)
 def pair(request):
     """(With the mean function, the same of the rest, the function)."""
     mean, make = request.param[0], FITS[request.param[1]]
@@ -108,8 +113,9 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
     for noisy in (False, True) if is_noise_given else ():
         found, other = (part.sample_y(NEW, 5, random_state=3, include_noise=noisy) for part in (one, rest))
         np.testing.assert_allclose(found, other + of_mean, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4, atol=1e-4)
-    slope = jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0])(jnp.asarray(NEW[0], jnp.float32))
+    single = jnp.asarray(NEW, jnp.float32)
+    np.testing.assert_allclose(jax.jit(lambda X: f(X))(single), f(NEW), rtol=1e-4, atol=1e-4)
+    slope = jax.jit(jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0]))(single[0])
     by = m.gradient(NEW[0]) + m.gradient(NEW[0], np.asarray(f.normals)[:, 0])
     np.testing.assert_allclose(slope, by, rtol=1e-3, atol=1e-3)
 
@@ -118,7 +124,7 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
 def test_draws_and_covariances_have_the_variance_of_f(mean):
     """Monte Carlo variances within four standard errors, of f and of observations; exact ones everywhere else."""
     model = FITS["exact"](kernel=kernels.Linear(0.01), mean=mean).fit(X, Y)
-    n, covariance = 4_000, model.predict(NEW, return_cov=True)[1]
+    n, covariance = 1_000, model.predict(NEW, return_cov=True)[1]
     for noisy in (False, True):
         std = model.predict(NEW, return_std=True, include_noise=noisy)[1]
         drawn = model.sample_y(NEW, n, random_state=1, include_noise=noisy)
@@ -222,12 +228,6 @@ def test_of_transformed_targets_the_line_is_of_the_logarithm():
     np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
 
 
-def test_counts_keep_their_values_with_a_line():
-    y = np.round(np.exp(0.2 * Y))
-    model = FITS["exact"](mean="linear", target="count").fit(X, y)
-    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.9
-
-
 def test_new_rows_join_what_the_line_leaves():
     one = FITS["exact"](mean="linear").fit(X[:250], Y[:250])
     line = one._fitted.observation.mean_function
@@ -235,32 +235,6 @@ def test_new_rows_join_what_the_line_leaves():
     one.update(X[250:], Y[250:])
     rest.update(X[250:], Y[250:] - line(X[250:]))
     np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + line(NEW), rtol=1e-9)
-
-
-def test_slopes_of_joint_predictions_have_the_line():
-    joint = JointPredictions(FITS["exact"](mean="linear").fit(X, Y))
-    at, by_mean, by_covariance = (
-        NEW[:4].reshape(2, 2, 3),
-        RNG.normal(size=(2, 2)),
-        1e3 * RNG.normal(size=(2, 2, 2)),
-    )
-    value = lambda Z: float(
-        sum(np.sum(a * b) for a, b in zip((by_mean, by_covariance), joint.value(Z), strict=True))
-    )
-    numeric = np.zeros_like(at)
-    for place in np.ndindex(at.shape):
-        step = np.zeros_like(at)
-        step[place] = 1e-4
-        numeric[place] = (value(at + step) - value(at - step)) / 2e-4
-    np.testing.assert_allclose(joint.pull(at, by_mean, by_covariance), numeric, rtol=1e-3, atol=1e-4)
-
-
-def test_a_saved_model_has_its_line(tmp_path):
-    model = FITS["exact"](mean="linear").fit(X, Y)
-    model.save(tmp_path / "model.safetensors")
-    again = stochgp.load(tmp_path / "model.safetensors")
-    np.testing.assert_array_equal(again.predict(NEW, True), model.predict(NEW, True))
-    np.testing.assert_array_equal(again.sample_y(NEW, 3), model.sample_y(NEW, 3))
 
 
 def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
@@ -309,16 +283,6 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
     np.testing.assert_allclose(found.noise_factor, max(1 - share, 0.1), rtol=1e-9)
     np.testing.assert_allclose(found.on_device(jnp.asarray(NEW, jnp.float32)), new, rtol=1e-4)
     assert found.gradient(NEW).shape == NEW.shape and not found.gradient(NEW).any()
-
-
-def test_what_trees_leave_of_pure_noise_is_as_large_as_it():
-    Z, noise = RNG.normal(size=(1_500, 4)), RNG.normal(size=1_500)
-    values = TreeMean.fit(Data(Z, noise))[1]
-    assert np.mean((noise - values) ** 2) > 0.97 * np.var(noise)
-    with_trees, without = (
-        FeatureGPRegressor(**OF_FEATURES, mean=mean).fit(Z, noise).noise_variance_ for mean in ("trees", None)
-    )
-    assert abs(with_trees / without - 1) < 0.03
 
 
 def test_groups_are_learned_from_as_a_whole():
@@ -372,18 +336,3 @@ def test_a_saved_model_has_its_trees(tmp_path):
     with pytest.raises(ValueError, match="to_onnx does not write fitted prior means"):
         to_onnx(model, tmp_path / "model.onnx")
     assert "but for trees" in model.summary() and "that of trees" in model.plan_["mean"]["why"]
-
-
-def test_linear_features_choose_their_noise_by_rows_that_are_left_out():
-    generator = np.random.default_rng(4)
-    Z = generator.uniform(-2, 2, (3_000, 2))
-    std = np.where(Z[:, 0] > 0, 2.0, 0.2)
-    y = Z[:, 1] + std * generator.normal(size=len(Z))
-    model = FeatureGPRegressor("linear", epochs=5, random_state=0).fit(Z, y)
-    assert model.plan_["likelihood"]["choice"] == "student-t"
-    found = model.predict([[-1.0, 0.0], [1.0, 0.0]], return_std=True, include_noise=True)[1]
-    np.testing.assert_allclose(found, [0.2, 2.0], rtol=0.15)
-    tails = y * 0 + Z[:, 1] + generator.standard_t(3, len(Z))
-    groups = np.arange(len(Z)) // 10
-    heavy = FeatureGPRegressor("linear", epochs=5, random_state=0).fit(Z, tails, groups=groups)
-    assert heavy.plan_["likelihood"]["choice"] == "student-t"

@@ -1,15 +1,10 @@
 """Nested parameters as scikit-learn has them: kernels, learners and solvers by the names of their fields."""
 
-import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
-from stochgp import GPRegressor, KernelGPRegressor, kernels, learners, solvers
-from stochgp.parameters import Frozen, frozen, positive, value_of
-
-X = np.random.default_rng(0).normal(size=(60, 2))
-y = np.sin(3 * X[:, 0])
+from stochgp import KernelGPRegressor, kernels, learners, solvers
+from stochgp.parameters import Frozen, frozen, value_of
 
 
 def number(parameter):
@@ -66,24 +61,3 @@ def test_what_was_read_sets_the_same_again():
 def test_a_name_that_is_not_there_is_refused(model, name, words):
     with pytest.raises(ValueError, match=words.replace("?", r"\?")):
         model.set_params(**{name: 1.0})
-
-
-def test_parts_that_are_made_in_another_way_are_one_parameter():
-    class Own(kernels.RBF):
-        def __init__(self, size):
-            self.lengthscale, self.variance, self.active_dims = positive(size), positive(1.0), None
-
-    assert [name for name in KernelGPRegressor(Own(2.0)).get_params() if name.startswith("kernel_")] == []
-
-
-def test_members_of_a_pool_are_no_parts():
-    pool = GPRegressor(members={"a": KernelGPRegressor(kernels.RBF())})
-    assert clone(pool).get_params(deep=False)["members"]["a"] is not pool.members["a"]
-
-
-def test_a_search_chooses_a_lengthscale():
-    model = KernelGPRegressor(kernels.RBF(), learner=None, noise_variance=1e-4, random_state=0)
-    grid = {"kernel__lengthscale": [0.01, 0.5, 50.0]}
-    found = GridSearchCV(model, grid, cv=3, scoring="neg_mean_squared_error").fit(X, y)
-    assert found.best_params_ == {"kernel__lengthscale": 0.5}
-    assert number(found.best_estimator_.kernel.lengthscale) == 0.5

@@ -5,11 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import KernelGPRegressor
 from stochgp.estimators.report import with_notes
 from stochgp.families import kernel_posterior, left_out
-from stochgp.families.default_learners import kernel_learner
-from stochgp.learners import BSGD, SCGD, FullBatch, Uniform
+from stochgp.learners import BSGD, FullBatch
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"
 SUBSET = FullBatch(subset_rows=30, epochs=3)
@@ -66,33 +65,9 @@ def test_the_report_says_what_is_exact(learner, what):
     assert model.plan_["learner"]["choice"] == type(learner).__name__
 
 
-@pytest.mark.parametrize(
-    ("learner", "what"),
-    [
-        (SCGD(), "unbiased"),
-        (SCGD(tracking=0.9, anchored=False), "biased"),
-    ],
-    ids=["anchored", "tracked"],
-)
-def test_the_variant_of_scgd_is_in_the_report(learner, what):
-    model = FeatureGPRegressor(
-        "rff", n_features=20, learner=learner, epochs=2, learning_rate=1e-3, random_state=0
-    )
-    report = model.fit(*make_data()).fit_report_
-    settings = report["learner"]
-    assert model.plan_["learner"]["choice"] == "SCGD" and report["gradients"] == what
-    assert settings["anchored"] == learner.anchored and settings["tracking"] == learner.tracking
-
-
 def test_nothing_learned_is_said_as_such():
     plan = KernelGPRegressor(learner=None, random_state=0).fit(*make_data()).plan_
     assert plan["learner"] == {"choice": None, "why": "learner=None: the hyperparameters given are kept"}
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_learner_given_keeps_its_sampling(deep):
-    learner = BSGD(sampling=Uniform(replace=True), batch_size=16)
-    assert kernel_learner(learner, 10_000, deep=deep, epochs=3)[0].sampling == Uniform(replace=True)
 
 
 def test_a_summary_of_many_notes_has_twenty_lines():

@@ -10,7 +10,6 @@ from examples.demo import compare as demo
 from examples.demo import rivals as demo_rivals
 from examples.demo.__main__ import main
 from examples.demo.departures import Departures
-from examples.demo.rivals import LEVELS, Quantiles
 from examples.demo.words import Arrivals, promises_of
 from stochgp import metrics
 from stochgp.distributions import Normal
@@ -78,11 +77,3 @@ def test_promises_of_true_probabilities_are_kept():
     late = flights.lost + flights.table["dep_delay"].to_numpy()
     np.testing.assert_array_equal(found.late, late)
     np.testing.assert_allclose(found.at_most(15), norm.cdf(15.5, late - flights.lost + expected, NOISE))
-
-
-def test_quantiles_have_nearly_the_score_of_their_distribution():
-    y = np.random.default_rng(0).normal(size=400)
-    predicted = Quantiles(np.tile(norm.ppf(LEVELS), (400, 1)), np.zeros(400))
-    exact = Normal(np.zeros(400), np.ones(400))
-    assert abs(np.mean(predicted.crps(y)) - np.mean(exact.crps(y))) < 0.03 * np.mean(exact.crps(y))
-    np.testing.assert_allclose(predicted.interval(0.95), exact.interval(0.95), rtol=1e-12)

@@ -24,7 +24,7 @@ from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
 from stochgp.variational.decoupled import DecoupledProcess
 
-N = 600
+N = 500
 
 
 SPARSE = {"approximation": "sgpr", "n_inducing": 60}
@@ -122,7 +122,7 @@ def test_few_rows_and_little_time_choose_nothing():
     few = make().fit(*rows(60))
     assert few.plan_["likelihood"]["choice"] == GAUSSIAN
     assert "too few" in few.plan_["likelihood"]["why"]
-    kept = make(noise_variance=0.1).fit(*rows(N))
+    kept = make(noise_variance=0.1).fit(*rows(150))
     assert "not learned" in kept.plan_["likelihood"]["why"]
     late = make(time_limit=0.5).fit(*rows(N))
     assert late.plan_["likelihood"]["choice"] == GAUSSIAN
@@ -149,8 +149,8 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
 
 
 def test_few_groups_choose_nothing():
-    X, y = rows(N)
-    few = make().fit(X, y, groups=np.arange(N) % 5)
+    X, y = rows(150)
+    few = make().fit(X, y, groups=np.arange(150) % 5)
     assert "groups" in few.plan_["likelihood"]["why"]
 
 

@@ -1,16 +1,12 @@
 """FeatureGPRegressor: units, weights, predictions, samples, attributes, bad input."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp import FeatureGPRegressor, features, kernels, learners, networks
+from stochgp import FeatureGPRegressor, kernels, learners, networks
 from stochgp.data.rows import MERGED_ROWS
 
 QUICK = {
@@ -83,14 +79,6 @@ def test_the_three_uncertainties_agree(fitted):
         model.predict(X, return_std=True, return_cov=True)
 
 
-def test_a_row_is_predicted_alike_in_any_company(fitted):
-    model, X, _ = fitted
-    mean, std = model.predict(np.tile(X, (9, 1)), return_std=True)  # 540 rows: three blocks
-    alone = [model.predict(row[None], return_std=True) for row in X[:5]]
-    assert_array_equal(mean[:5], [m[0] for m, _ in alone])
-    assert_array_equal(std[-60:], std[:60])
-
-
 def test_samples_have_the_posterior_moments(fitted):
     model, X, _ = fitted
     S, X = 4000, X[:5]
@@ -103,19 +91,6 @@ def test_samples_have_the_posterior_moments(fitted):
     assert np.all(np.abs(np.cov(draws) - covariance) < 5 * error)
     noisy = model.sample_y(X, S, random_state=1, include_noise=True) - draws
     assert_allclose(noisy.var(), model.noise_variance_, rtol=5 * (2 / noisy.size) ** 0.5)
-
-
-def test_functions_are_differentiable_and_agree_with_sample_y(fitted):
-    model, X, _ = fitted
-    f = model.sample_functions(3, random_state=2)
-    assert_array_equal(f(X), model.sample_y(X, 3, random_state=2))
-    with jax.enable_x64(True):
-        on_device = f(jnp.asarray(X))
-        slope = jax.grad(lambda x: f(x[None])[0, 1])(jnp.asarray(X[0]))
-        step = np.array([1e-5, 0.0])
-        difference = (f(jnp.asarray(X[:1] + step)) - f(jnp.asarray(X[:1] - step)))[0, 1] / 2e-5
-    assert_allclose(on_device, f(X), rtol=1e-5)
-    assert_allclose(slope[0], difference, rtol=1e-5)
 
 
 def test_weights_are_repetitions_and_order_does_not_matter():
@@ -152,16 +127,6 @@ def test_same_seed_same_model_and_generators_move_on():
     assert np.any(fit(generator) != fit(generator))
     with pytest.raises(ValueError, match="random_state"):
         fit(-1)
-
-
-def test_attributes_and_plan(fitted):
-    model, _, _ = fitted
-    assert isinstance(model.features_, features.AbstractFeatureMap)
-    assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
-    assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
-    assert model.plan_["variance"]["choice"] == "exact" and model.fit_report_["batch_size"] == 40
-    assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
-    assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")
 
 
 @pytest.mark.parametrize(
@@ -206,29 +171,6 @@ def test_degenerate_data_give_finite_answers(X, y):
         assert_allclose(mean, y, rtol=1e-6)
 
 
-def test_frames_are_matched_by_name():
-    X, y = make_data(40)
-    frame = pd.DataFrame(
-        {"a": X[:, 0], "b": X[:, 1], "kind": pd.Categorical(np.where(X[:, 0] > 2013, "up", "down"))}
-    )
-    model = FeatureGPRegressor(**QUICK | {"epochs": 2}).fit(frame, pd.Series(y, name="late"))
-    assert list(model.feature_names_in_) == ["a", "b", "kind"] and model.target_name_ == "late"
-    expected = model.predict(frame)
-    assert_array_equal(model.predict(frame[["kind", "b", "a"]]), expected)
-    assert_array_equal(model.predict(pa.Table.from_pandas(frame)), expected)
-    assert_array_equal(model.predict(frame.assign(late=y)), expected)
-    assert_array_equal(model.sample_functions(2)(frame), model.sample_y(frame, 2))
-    with pytest.warns(UserWarning, match="'extra'"):
-        model.predict(frame.assign(extra=1.0))
-    with pytest.raises(ValueError, match="lacks the column 'b'"):
-        model.predict(frame.drop(columns="b"))
-    strange = frame.assign(kind=["up"] * 39 + ["sideways"])
-    assert np.isfinite(model.predict(strange)).all()
-    strict = FeatureGPRegressor(**QUICK | {"epochs": 2}, missing="refuse").fit(frame, y)
-    with pytest.raises(ValueError, match="'sideways' at data row 40"):
-        strict.predict(strange)
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -250,64 +192,3 @@ def test_impossible_settings_are_refused_in_one_line(setting, message):
     with pytest.raises(ValueError, match=message) as caught:
         FeatureGPRegressor().set_params(**setting).fit(X, y)
     assert "\n" not in str(caught.value)
-
-
-def test_bad_values_are_named_with_their_place(fitted):
-    model, X, y = fitted
-    bad = X.copy()
-    bad[4, 1] = np.nan
-    model.set_params(missing="refuse")
-    with pytest.raises(ValueError, match="NaN at row 5, column 2"):
-        FeatureGPRegressor(missing="refuse").fit(bad, y)
-    with pytest.raises(ValueError, match="y contains NaN.* row 3"):
-        FeatureGPRegressor(missing="refuse").fit(X, np.where(np.arange(60) == 2, np.nan, y))
-    model.set_params(missing="auto")
-    with pytest.raises(ValueError, match="too large for float32"):
-        model.predict(np.full((1, 2), 1e300))
-
-
-def test_a_covariance_over_the_limit_is_refused_before_it_starts(fitted):
-    model, X, _ = fitted
-    model.set_params(memory_limit="8GB")
-    with pytest.raises(ValueError, match=r"covariance of 120000 rows needs .*GB.* memory_limit is 8 GB"):
-        model.predict(np.repeat(X, 2000, axis=0), return_cov=True)
-    model.set_params(memory_limit=None)
-
-
-def test_rows_from_the_host_give_the_same_fit(monkeypatch):
-    X, y = make_data(50)
-    model = FeatureGPRegressor(**QUICK | {"epochs": 5})
-    on_device = model.fit(X, y).predict(X)
-    assert model.fit_report_["rows_on_device"]
-    monkeypatch.setattr(sys.modules["stochgp.learning.fit"], "SHARE_FOR_ROWS", 0.0)
-    assert_array_equal(model.fit(X, y).predict(X), on_device)
-    assert not model.fit_report_["rows_on_device"]
-
-
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
-def test_a_time_limit_ends_the_fit_with_a_usable_model():
-    X, y = make_data(30)
-    model = FeatureGPRegressor(**QUICK | {"epochs": 10**6, "time_limit": 0.01}).fit(X, y)
-    assert not model.converged_ and model.n_iter_ < 10**6 and np.isfinite(model.predict(X)).all()
-
-
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
-def test_a_checkpoint_continues_to_the_same_result(tmp_path):
-    X, y = make_data(30)
-    settings = QUICK | {"epochs": 300}
-    whole = FeatureGPRegressor(**settings).fit(X, y)
-    path = tmp_path / "run.ckpt"
-    first = FeatureGPRegressor(**settings, time_limit=0.01).fit(X, y, checkpoint=path)
-    assert first.n_iter_ < whole.n_iter_
-    second = FeatureGPRegressor(**settings).fit(X, y, checkpoint=path)
-    assert second.n_iter_ == whole.n_iter_
-    assert_array_equal(second.predict(X), whole.predict(X))
-
-
-def test_verbose_writes_to_stderr_and_silence_writes_nothing(capsys):
-    X, y = make_data(20)
-    FeatureGPRegressor(**QUICK | {"epochs": 1, "verbose": 1}).fit(X, y)
-    captured = capsys.readouterr()
-    assert captured.out == "" and "NLML" in captured.err
-    FeatureGPRegressor(**QUICK | {"epochs": 1}).fit(X, y)
-    assert capsys.readouterr() == ("", "")

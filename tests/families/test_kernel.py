@@ -127,13 +127,6 @@ def test_single_precision_is_close_where_it_is_chosen(monkeypatch):
     assert_is(model, dense(X, y), rtol=1e-3)
 
 
-def test_a_row_is_predicted_alike_in_any_company(fitted):
-    mean, std = fitted.predict(np.tile(X, (9, 1)), return_std=True)  # 540 rows: two blocks
-    alone = [fitted.predict(row[None], return_std=True) for row in X[:5]]
-    assert_allclose(mean[:5], [m[0] for m, _ in alone], rtol=1e-10)
-    assert_allclose(std[-60:], std[:60], rtol=1e-10)
-
-
 # Stochastic dual descent
 
 
@@ -231,15 +224,6 @@ def test_local_prediction_with_all_rows_as_neighbours_is_global(fitted):
     assert_allclose(noisy**2, std**2 + local.noise_variance_, rtol=1e-6)
 
 
-def test_local_prediction_knows_single_rows_only():
-    local = given(prediction="local").fit(X, y)
-    with pytest.raises(ValueError, match="prediction='global' for return_cov"):
-        local.predict(X_NEW, return_cov=True)
-    for draw in (lambda: local.sample_functions(2), lambda: local.sample_y(X_NEW)):
-        with pytest.raises(ValueError, match="prediction='global' for samples"):
-            draw()
-
-
 # Limits
 
 
@@ -312,20 +296,6 @@ def test_degenerate_data_give_finite_answers(rows, targets, learner):
         assert_allclose(mean, targets, rtol=1e-6)
 
 
-def test_one_block_is_solved_by_one_step():
-    model = given(solver="sdd", n_samples=0).fit(X, y)  # in single precision
-    assert model.converged_ and model.n_iter_ <= 2 and model.fit_report_["residual"] < 1e-5
-    assert_allclose(model.predict(X_NEW), dense(X, y).mean, rtol=1e-4)
-
-
-def test_duplicates_do_not_stop_dual_descent():
-    rows, targets = np.repeat(X[:15], 4, axis=0), np.repeat(y[:15], 4) + np.arange(60) * 1e-3
-    found = given(solver=solvers.SDD(batch_size=16), n_samples=0).fit(rows, targets)
-    assert found.converged_
-    exact = given().fit(rows, targets).predict(X_NEW)
-    assert_allclose(found.predict(X_NEW), exact, atol=0.05 * targets.std())
-
-
 def test_frames_are_matched_by_name():
     frame = pd.DataFrame({"a": X[:, 0], "kind": np.where(X[:, 1] > -5, "up", "down")})
     model = KernelGPRegressor("rbf", learner=None, random_state=0).fit(frame, pd.Series(y, name="late"))
@@ -358,12 +328,6 @@ def test_impossible_settings_are_refused_in_one_line(setting, message):
     with pytest.raises(ValueError, match=message) as caught:
         given().set_params(**setting).fit(X, y)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("setting", [{"solver": 3}, {"learner": 3}, {"kernel": 3}])
-def test_settings_of_another_type_are_refused(setting):
-    with pytest.raises(TypeError, match="3"):
-        given().set_params(**setting).fit(X, y)
 
 
 def test_bad_values_are_named_with_their_place(fitted):

@@ -5,12 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sweeps import some_of
 
-from stochgp import KernelGPRegressor, solvers
 from stochgp.observations import Observation
-from tests.families.test_kernel import X_NEW, X, dense, given, y
-from tests.kernels.test_contract import KERNELS
+from tests.families.test_kernel import X_NEW, X, given, y
 
 
 @pytest.fixture(scope="module")
@@ -18,54 +15,19 @@ def fitted():
     return given().fit(X, y)
 
 
-@pytest.mark.parametrize("name", some_of(KERNELS, ["product-sum"]))
-def test_functions_have_the_posterior_moments(name):
-    """4,096 of them; errors from 64 groups of 64, so that functions which share their features are in the same group.
-
-    The prior functions of every kernel are tested in `test_priors.py`.
-    """
-    generator = np.random.default_rng(3)
-    rows, new = generator.normal(size=(12, 3)), generator.normal(size=(4, 3))
-    targets = np.sin(rows[:, 0]) + 0.3 * generator.normal(size=12)
-    model = KernelGPRegressor(KERNELS[name](), learner=None, noise_variance=0.1, random_state=0)
-    mean, covariance = model.fit(rows, targets).predict(new, return_cov=True)
-    with jax.enable_x64(True):
-        values = np.asarray(
-            model.sample_functions(4096)(jnp.asarray(new))
-        )  # as a JAX array: not in blocks of 512 rows
-    deviations = (values - mean[:, None]).reshape(4, 64, 64)
-    means = deviations.mean(axis=2)
-    assert np.all(np.abs(means.mean(axis=1)) < 4 * means.std(axis=1, ddof=1) / 8 + 1e-6)
-    products = np.einsum("ags,bgs->gab", deviations, deviations) / 64
-    errors = products.std(axis=0, ddof=1) / 8
-    assert np.all(np.abs(products.mean(axis=0) - covariance) < 4 * errors + 1e-6)
-
-
 def test_functions_are_differentiable_and_agree_with_sample_y(fitted):
     f = fitted.sample_functions(3, random_state=2)
     assert f.n_samples == 3
     assert_array_equal(f(X_NEW), fitted.sample_y(X_NEW, 3, random_state=2))
-    single = f(jnp.asarray(X_NEW, jnp.float32))  # outside of the 64-bit mode
+    single = jax.jit(lambda X: f(X))(jnp.asarray(X_NEW, jnp.float32))  # outside of the 64-bit mode
     assert single.dtype == jnp.float32
     assert_allclose(single, f(X_NEW), rtol=1e-3)
     with jax.enable_x64(True):
         value = jax.jit(lambda x: f(x[None])[0, 1])
-        slope = jax.grad(value)(jnp.asarray(X_NEW[0]))
+        slope = jax.jit(jax.grad(value))(jnp.asarray(X_NEW[0]))
         for i, step in enumerate(np.diag([1e-5, 1e-6])):
             ahead, behind = (float(value(jnp.asarray(X_NEW[0] + d))) for d in (step, -step))
             assert_allclose(slope[i], (ahead - behind) / (2 * step[i]), rtol=1e-4)
-
-
-def test_functions_of_an_iterative_solver_pass_near_their_means():
-    """Newly drawn functions solve for their own right-hand sides."""
-    descended = given(solver=solvers.SDD(batch_size=16), n_samples=0).fit(X, y)
-    f = descended.sample_functions(64, random_state=5)
-    values = f(X_NEW)
-    exact = dense(X, y)
-    error = np.sqrt(np.diag(exact.covariance) / 64)
-    assert np.all(np.abs(values.mean(axis=1) - exact.mean) < 5 * error)
-    gradient = jax.grad(lambda x: f(x[None])[0, 0])(jnp.asarray(X_NEW[0], jnp.float32))
-    assert np.isfinite(gradient).all()
 
 
 def test_the_random_state_decides_the_functions(fitted):
@@ -96,10 +58,3 @@ def test_parts_of_functions_and_noise_are_drawn_from_keys_of_their_own(monkeypat
     as_words = lambda key: tuple(np.asarray(jax.random.key_data(key)).tolist())
     families = [{as_words(key)} | {as_words(child) for child in jax.random.split(key, 8)} for key in drawn]
     assert len(set.union(*families)) == sum(map(len, families))
-
-
-def test_noise_of_samples(fitted):
-    rows = np.tile(X_NEW, (60, 1))
-    clean = fitted.sample_y(rows, 40, random_state=1)
-    noisy = fitted.sample_y(rows, 40, random_state=1, include_noise=True)
-    assert_allclose((noisy - clean).var(), fitted.noise_variance_, rtol=5 * (2 / clean.size) ** 0.5)

@@ -1,15 +1,11 @@
 """A likelihood of the user's own, in a file of its own, from `fit` to a file and back."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, likelihoods, load
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, likelihoods
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, (600, 1))
@@ -52,19 +48,6 @@ def test_draws_of_observations_are_of_it(model):
     assert stats.kstest(found, "uniform").pvalue > 1e-4
 
 
-def test_a_file_holds_it_where_it_is_registered(Laplace, model, tmp_path):
-    model.save(tmp_path / "m")
-    again = load(tmp_path / "m")
-    assert isinstance(again.likelihood_, Laplace)
-    quantiles = [of.predict_quantiles(NEW, [0.1, 0.9]) for of in (again, model)]
-    assert_array_equal(*quantiles)
-    code = f"import stochgp; stochgp.load({str(tmp_path / 'm')!r})"
-    alone = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert "register its class before" in alone.stderr
-
-
 def test_it_may_be_transformed_and_calibrated(Laplace):
     settings = {"likelihood": likelihoods.Warped(Laplace(0.4), "log"), "calibration": "pit"}
     model = SparseGPRegressor(**settings, **QUICK).fit(X, np.exp(Y / 4))
@@ -76,13 +59,6 @@ def test_other_families_say_which_takes_it(kind, Laplace):
     with pytest.raises(TypeError, match="SparseGPRegressor takes it") as caught:
         kind(likelihood=Laplace()).fit(X[:30], Y[:30])
     assert "\n" not in str(caught.value)
-
-
-def test_it_has_the_name_under_which_it_is_registered(Laplace, model):
-    named = SparseGPRegressor(likelihood="laplace", **QUICK | {"epochs": 1}).fit(X, Y)
-    assert isinstance(named.likelihood_, Laplace)
-    with pytest.raises(TypeError, match="SparseGPRegressor takes it"):
-        KernelGPRegressor(likelihood="laplace").fit(X[:30], Y[:30])
 
 
 def test_a_learner_that_cannot_take_it_says_which_can(Laplace):

@@ -1,32 +1,22 @@
 """Sparse estimators: units, weights, files, classes, limits, what they refuse."""
 
 import itertools
-from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from killing import KilledError, stop_at
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 from sweeps import some_of
-from toy import KEY
 
 import stochgp
-from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
-from stochgp.data import Standardiser
-from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import sparse_learner
 from stochgp.learners import SGPR, SVGP
-from stochgp.learning import fit
-from stochgp.models import SparseGP
 from stochgp.parameters import frozen
-from stochgp.posteriors import VariationalPosterior
-from stochgp.variational import InducingPoints, choose_points
 
 _generator = np.random.default_rng(0)
 X = _generator.normal(size=(80, 2))
@@ -99,14 +89,6 @@ def test_a_file_holds_the_model_and_not_the_data(name, fitted, tmp_path):
     assert "inducing" in model.summary() and "lower bound" in model.summary()
 
 
-def test_functions_have_the_posterior_mean_and_variance(fitted):
-    S = 200
-    draws = fitted["svgp"].sample_functions(S)(X[:6])
-    mean, std = fitted["svgp"].predict(X[:6], return_std=True)
-    assert np.all(np.abs(draws.mean(axis=1) - mean) < 4 * std / np.sqrt(S))
-    assert_allclose(draws.std(axis=1), std, rtol=4 / np.sqrt(2 * S))
-
-
 def test_probabilities_are_those_of_the_classes(fitted):
     model = fitted["classes"]
     p = model.predict_proba(X)
@@ -134,27 +116,6 @@ def test_breast_cancer_probabilities_are_calibrated():
     a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)
     model = SparseGPClassifier(n_inducing=32, learning_rate=0.03, epochs=60, random_state=0).fit(a, c)
     assert log_loss(d, model.predict_proba(b)) < 0.12
-
-
-@pytest.mark.filterwarnings("ignore:input column")  # that some pixels are always white in the training rows
-@pytest.mark.parametrize(
-    ("settings", "least"),
-    [
-        pytest.param({"n_inducing": 100, "learning_rate": 0.01, "epochs": 100}, 0.97, marks=pytest.mark.long),
-        ({"n_inducing": 40, "learning_rate": 0.03, "epochs": 20}, 0.95),
-    ],
-)
-@pytest.mark.long
-def test_ten_digits_are_told_apart(settings, least):
-    rows, labels = load_digits(return_X_y=True)
-    a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)
-    assert SparseGPClassifier(random_state=0, **settings).fit(a, c).score(b, d) >= least
-
-
-def test_fewer_rows_than_points():
-    model = SparseGPRegressor(**QUICK | {"n_inducing": 400}).fit(X, y)
-    assert model.plan_["n_inducing"]["choice"] == 80
-    assert "only 80 different rows" in model.plan_["n_inducing"]["why"]
 
 
 EDGES = {
@@ -213,33 +174,6 @@ def test_a_killed_fit_resumes_to_the_same_bits(name, fitted, tmp_path):
     resumed = of().fit(X, targets, checkpoint=tmp_path / "run")
     assert_array_equal(resumed.predict(X), whole.predict(X))
     assert resumed.elbo_ == whole.elbo_ and resumed.n_iter_ == whole.n_iter_
-
-
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-SETS = ["pol", "elevators", "bike", "protein", "kin40k", "keggdirected"]
-
-
-@pytest.mark.parametrize(
-    "rows", some_of(itertools.product(SETS, [16, 400]), [("bike", 400), ("keggdirected", 16)]), ids=str
-)
-@pytest.mark.skipif(not (SHARED / "uci").is_dir(), reason="needs the data sets in ../shared/data")
-def test_float32_is_safe_on_real_rows(rows, monkeypatch):
-    """300 rows, fewer or more points than rows: every number of the history and of the predictions is finite."""
-    name, M = rows
-    monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
-    found = load(f"uci:{name}:0")
-    inputs = Standardiser.fit(found.X[:300], None).transform(found.X[:300], "float32")
-    targets = Standardiser.fit(found.y[:300], None).transform(found.y[:300])
-    points = choose_points(inputs, M, key=KEY)
-    kernel = kernels.resolve("rbf", inputs.shape[1])
-    gp = SparseGP(kernel, InducingPoints.of(points), 0.1)
-    result = fit(
-        SVGP(batch_size=64, epochs=32, learning_rate=0.03), gp, MemorySource(inputs, targets), key=KEY
-    )
-    assert all(np.isfinite(value) for entry in result.history[1:] for value in entry.values())
-    with jax.enable_x64(True):
-        mean, variance = VariationalPosterior.of(result.gp, inputs.shape[1]).mean_and_variance(inputs[:256])
-    assert np.all(np.isfinite(mean)) and np.all(np.asarray(variance) > 0)
 
 
 REFUSED = {

@@ -99,12 +99,6 @@ def test_merged_models_hold_the_rows_of_both(first):
         np.testing.assert_array_equal([seen.low, seen.high], [X.min(axis=0), X.max(axis=0)])
 
 
-def test_models_of_other_features_are_not_merged(first):
-    other = FeatureGPRegressor(epochs=1, learning_rate=0.02, random_state=0).fit(X[:N_FIRST], y[:N_FIRST])
-    with pytest.raises(ValueError, match="merge takes a model with the same features"):
-        stochgp.load(first).merge(other)
-
-
 def test_a_saved_model_goes_on_to_the_same_bits(first, tmp_path):
     model = stochgp.load(first).partial_fit(X[N_FIRST:100], y[N_FIRST:100])
     model.save(tmp_path / "later.stochgp")
@@ -133,19 +127,6 @@ def test_the_first_call_is_a_fit():
     one = FeatureGPRegressor(**settings).partial_fit(X[:N_FIRST], y[:N_FIRST])
     other = FeatureGPRegressor(**settings).fit(X[:N_FIRST], y[:N_FIRST])
     np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
-
-
-@pytest.mark.parametrize("forget", [-0.1, 1.5, np.nan])
-def test_forget_is_a_share(first, forget):
-    with pytest.raises(ValueError, match="it must lie between 0 and 1"):
-        stochgp.load(first).partial_fit(X, y, forget=forget)
-
-
-def test_a_model_without_sums_is_refused(first):
-    model = stochgp.load(first)
-    del model._stream
-    with pytest.raises(ValueError, match="fit it again"):
-        model.partial_fit(X, y)
 
 
 def test_a_far_row_of_a_stream_is_bounded(first):

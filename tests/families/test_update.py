@@ -132,17 +132,6 @@ def test_the_noise_of_new_rows_is_independent_of_that_of_all_before():
     assert (np.abs(products - np.eye(3)) < 4 * error).all()
 
 
-def test_a_tolerance_below_that_of_new_solves_is_kept():
-    found = model(solvers.CG()).fit(X[:N], y[:N])
-    posterior = found._fitted.posterior
-    found._fitted = dataclasses.replace(
-        found._fitted, posterior=dataclasses.replace(posterior, tolerance=posterior.tolerance / 50)
-    )
-    found.update(X[N:], y[N:])
-    assert found._fitted.posterior.tolerance == posterior.tolerance / 50
-    assert found.fit_report_["residual"] <= posterior.tolerance / 50
-
-
 def _energy(A, b):
     return lambda v: 0.5 * np.sum(v * (A @ v), axis=0) - np.sum(v * b, axis=0)
 

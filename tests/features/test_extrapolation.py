@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
-from stochgp import FeatureGPRegressor, features, networks
+from stochgp import FeatureGPRegressor, features
 from stochgp.data.memory import MemorySource
 from stochgp.learners import SCGD
 from stochgp.learning import fit
@@ -137,10 +137,3 @@ def test_rows_outside_that_are_taken_in_are_learned_from(fitted, tmp_path):
     mean, std = later.predict(far, return_std=True)
     assert std[0] < before / 3 and abs(mean[0] - 60) < 3 * std[0] + 1
     assert later.predict(far)[0] != model.predict(far)[0]
-
-
-def test_a_network_of_ones_own_is_left_alone(fitted):
-    _, X, y = fitted
-    own = networks.mlp(2, (8, 8), key=jax.random.key(0))
-    model = FeatureGPRegressor(own, epochs=1, learning_rate=0.01, random_state=0).fit(X, y)
-    assert isinstance(model.features_, features.Network) and isinstance(model.features_.network, networks.MLP)

@@ -71,24 +71,3 @@ def test_landmarks_are_rows_and_do_not_train():
     assert chosen <= rows
     assert len(chosen) == 5
     assert jax.tree.leaves(partition(phi)[0].landmarks) == []
-
-
-def test_kmeans_finds_separated_clusters():
-    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], dtype=np.float32)
-    noise = np.random.default_rng(0).normal(size=(90, 2)).astype(np.float32) * 0.1
-    X = jnp.asarray(np.repeat(centres, 30, axis=0) + noise)
-    found = np.asarray(features.kmeans_landmarks(X, 3, key=KEY))
-    nearest = np.linalg.norm(found[:, None] - centres[None], axis=2).min(axis=0)
-    assert np.all(nearest < 0.1)
-    assert found.dtype == np.float32
-
-
-@pytest.mark.parametrize("choose", [features.choose_landmarks, features.kmeans_landmarks])
-def test_more_landmarks_than_rows_are_refused(choose):
-    with pytest.raises(ValueError, match="n_landmarks is 7.*the 6 rows"):
-        choose(_rows(6, dtype=jnp.float32), 7, key=KEY)
-
-
-def test_landmarks_of_the_wrong_shape_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(4,\)"):
-        features.Nystrom(kernels.RBF(), jnp.ones(4, jnp.float32))

@@ -100,34 +100,6 @@ def test_a_network_that_has_no_value_at_the_centre():
     np.testing.assert_allclose(at_zero, kernel.matrix(rows, rows), atol=1e-5)
 
 
-def test_rational_quadratic_tends_to_the_rbf():
-    with jax.enable_x64(True):
-        found = matrix(kernels.RationalQuadratic(0.7, alpha=1e6), jnp.asarray(X), jnp.asarray(Z))
-        wanted = matrix(kernels.RBF(0.7), jnp.asarray(X), jnp.asarray(Z))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
-def test_periodic_repeats_after_its_period():
-    with jax.enable_x64(True):
-        kernel = kernels.Periodic(1.5, period=np.asarray(P))
-        shifted = matrix(kernel, jnp.asarray(X + 4 * P), jnp.asarray(Z))
-        np.testing.assert_allclose(shifted, matrix(kernel, jnp.asarray(X), jnp.asarray(Z)), rtol=1e-10)
-
-
-def test_sums_and_products_add_and_multiply():
-    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
-    k1, k2 = kernels.RBF(0.7), kernels.Linear(2.0)
-    np.testing.assert_array_equal((k1 + k2).matrix(A, B), k1.matrix(A, B) + k2.matrix(A, B))
-    np.testing.assert_array_equal((k1 * k2).matrix(A, B), k1.matrix(A, B) * k2.matrix(A, B))
-
-
-def test_active_dims_are_the_columns_by_hand():
-    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
-    found = kernels.Matern32([1.0, 2.0], active_dims=[2, 0]).matrix(A, B)
-    by_hand = kernels.Matern32([1.0, 2.0]).matrix(A[:, jnp.array([2, 0])], B[:, jnp.array([2, 0])])
-    np.testing.assert_array_equal(found, by_hand)
-
-
 def test_warped_is_the_kernel_of_the_network_output():
     A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
     network = networks.mlp(3, (4,), key=jax.random.key(0))

@@ -123,20 +123,3 @@ def test_jitter_is_added_only_where_it_is_needed():
     assert 1e-5 < jitter <= 1e-2 * mean * (1 + 1e-6)
     assert_close(L @ L.T, np.asarray(bad) + float(jitter) * np.eye(6), rtol=1e-4, atol=1e-4)
     assert np.isnan(safe_cholesky(-good)[0][-1, -1])
-
-
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-6), ("float64", 1e-14)])
-def test_a_singular_matrix_takes_the_first_jitter_of_its_precision(dtype, share):
-    with jax.enable_x64(dtype == "float64"):
-        L, jitter = safe_cholesky(jnp.full((5, 5), 7.0, dtype))
-        np.testing.assert_allclose(jitter, 7 * share, rtol=1e-5)
-        assert_close(L @ L.T, np.full((5, 5), 7.0), rtol=1e-5)
-
-
-def test_duplicate_rows_with_little_noise_give_a_finite_step():
-    toy = make_toy(4)
-    gp = make_gp(M=3, dtype=jnp.float32, noise_variance=FLOOR * 1.0001)
-    learner = BSGD(learning_rate=1e-3, **PLAIN)
-    rows = rows_of(toy, np.zeros(64, np.int64), dtype=jnp.float32)
-    after = stepper(learner)(begin(learner, gp, toy, rate=1e-3), rows)
-    assert all(np.all(np.isfinite(part)) for part in theta_of(after.gp))

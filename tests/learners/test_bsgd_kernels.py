@@ -15,7 +15,6 @@ from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import (
     BSGD,
-    ByLoss,
     NearestNeighbours,
     PowerLaw,
     Problem,
@@ -197,31 +196,6 @@ def test_a_batch_of_neighbours_is_a_centre_and_the_rows_nearest_to_it():
     np.testing.assert_array_equal(batches[30:35], sampling.batches(prepared, 30, 5, 5, (1,)))
 
 
-def test_only_drawn_centres_are_searched():
-    source = MemorySource(np.random.default_rng(0).normal(size=(40, 2)), np.zeros(40))
-    assert NearestNeighbours().prepare(source, 5, 7, (1,))[0].shape == (7, 5)
-
-
-def test_uniform_batches():
-    source = MemorySource(np.zeros((10, 1)), np.zeros(10))
-    without, with_ = Uniform(), Uniform(replace=True)
-    rows = without.prepare(source, 3, 6, (0,))
-    epoch = without.batches(rows, 3, 3, 3, (0,))
-    assert len(np.unique(epoch)) == 9
-    assert any(len(np.unique(batch)) < 3 for batch in with_.batches(rows, 0, 100, 3, (0,)))
-
-
-def test_rows_on_the_host_give_the_same_bits():
-    X, y, weight = _toy(60)
-    learner, gp = BSGD(8, 12), KernelGP(RBF([1.0, 1.0]))
-    device = MemorySource(X.astype(np.float32), y.astype(np.float32), weight.astype(np.float32))
-    found = [
-        fit(learner, gp, source, key=KEY) for source in (device, MemorySource(X, y, weight, on_device=False))
-    ]
-    np.testing.assert_array_equal(found[0].gp.kernel.lengthscale, found[1].gp.kernel.lengthscale)
-    assert found[0].loss == found[1].loss
-
-
 # Fits
 
 
@@ -333,16 +307,3 @@ def test_the_sampling_suits_the_model_unless_it_is_given():
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         BSGD(**settings)
-
-
-def test_plans():
-    def plan(learner, n):
-        found = learner.plan(n, 5, ByLoss())
-        assert found.steps_per_evaluation % found.chunk_steps == 0
-        return found.steps_per_epoch, found.total_steps, found.steps_per_evaluation
-
-    assert plan(BSGD(16, epochs=1), 10**6) == (62_500, 61 * 1024, 1024)
-    assert plan(BSGD(16, epochs=25), 1_200_000) == (75_000, 458 * 4096, 4096)
-    assert plan(BSGD(16, epochs=3), 16) == (1, 3, 3)
-    assert plan(BSGD(), 1) == (1, 4096, 64)
-    assert plan(BSGD(), 10**6) == (7812, 4096, 64)

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sweeps import some_of
-from toy import KEY, make_gp
+from toy import KEY
 
 import stochgp.learners.conditionals as conditionals
-from stochgp import kernels, networks
 from stochgp.budget import resident
 from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32
@@ -25,7 +24,7 @@ from stochgp.learners import (
 from stochgp.learning import fit
 from stochgp.learning.fit import COMPILER_BYTES
 from stochgp.models import KernelGP
-from stochgp.neighbours import Neighbours, shared
+from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature
 from stochgp.objectives.kernel import left_out, nlml
@@ -148,13 +147,6 @@ def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
     assert learner.model(refused) is refused.gp
 
 
-def test_what_a_search_changed_counts_rows_and_not_gaps():
-    a, b = np.array([[3, 1, -1], [-1, -1, -1], [5, 6, 7]]), np.array([[1, -1, -1], [-1, -1, -1], [7, 8, 5]])
-    assert shared(a, b) == 3 / 5
-    assert shared(a, a) == 1 and shared(a, np.full_like(a, -1)) == 0
-    assert shared(np.full((2, 2), -1), np.full((2, 2), -1)) == 1
-
-
 @sweep
 def test_histories_tell_the_searches_and_the_steps(kind):
     X, y, _ = draw(200)
@@ -210,15 +202,6 @@ def test_learning_ends_after_steps_without_progress(monkeypatch):
     monkeypatch.setattr(conditionals.densities, "curvature", same)
     found = fit(LeaveOneOut(n_neighbours=12), model(), MemorySource(X, y, dtype=jnp.float64), key=KEY)
     assert found.converged and [entry["stalled"] for entry in found.history[1:]] == [1, 2, 1, 2, 3]
-
-
-def test_kernels_with_large_networks_are_refused():
-    X, y, _ = draw(30)
-    gp = KernelGP(kernels.Warped(RBF(), networks.mlp(1, (400,), key=KEY)), 0.5)
-    with pytest.raises(
-        ValueError, match="at most 500 parameters: learn a kernel with a network by learner='bsgd'"
-    ):
-        fit(LeaveOneOut(), gp, MemorySource(X, y), key=KEY)
 
 
 # Optima
@@ -403,20 +386,6 @@ def test_impossible_settings_are_refused_by_name(kind, setting, value):
         (ValueError, TypeError), match=f"{setting} is {value}|parameters of stochgp.*{kind.__name__}"
     ):
         kind(**{setting: value})
-
-
-@sweep
-def test_a_model_without_a_kernel_is_refused(kind):
-    gp, learner = make_gp(), kind()
-    X = np.random.default_rng(0).normal(size=(20, 2))
-    for ask in (
-        lambda: learner.peak_bytes(gp, 20, 2),
-        lambda: fit(learner, gp, MemorySource(X, X[:, 0], dtype=jnp.float64), key=KEY),
-    ):
-        with pytest.raises(
-            ValueError, match=f"{kind.__name__} finds neighbours by a kernel, and FeatureGP has none"
-        ):
-            ask()
 
 
 @sweep

@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
+from sweeps import some_of
 from toy import KEY
 
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
-from stochgp.learners.decoupled import grown, linear_part, mirror_step, with_parts
+from stochgp.learners.decoupled import linear_part, mirror_step, with_parts
 from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.models import SparseGP
@@ -61,7 +62,9 @@ def _flat(gp):
     return np.asarray(vector), lambda v: eqx.combine(back(jnp.asarray(v)), rest)
 
 
-@pytest.mark.parametrize(("n_covariance", "spread"), [(2, True), (None, False)])
+@pytest.mark.parametrize(
+    ("n_covariance", "spread"), [(2, True), pytest.param(None, False, marks=pytest.mark.long)]
+)
 def test_steps_of_svdgp_ascend_the_bound_of_the_batch(n_covariance, spread):
     """Three steps of plain ascent with all columns, against finite differences of the bound: every parameter moves along its derivative."""
     learner = SVDGP(4, learning_rate=InverseRoot(1e-3), growth=2, n_columns=3, optimizer=optax.sgd)
@@ -92,7 +95,7 @@ def test_a_new_row_has_no_weight_in_the_mean_and_counts_once_in_the_covariance()
     """B = Λ, its ρ/σ², at the rows: their exact posterior covariance (algorithms 2.5). The rate is 0 in effect."""
     learner = SVDGP(4, learning_rate=1e-30, growth=4)
     state = stepper(learner)(begun(learner, empty(6, 4)), [0, 1, 2, 3])
-    mean, variance = state.gp.process().moments(jnp.asarray(X))
+    mean, variance = moments(state.gp, jnp.asarray(X))
     A, across = gram(X[:4], X[:4]) + np.diag(NOISE / COUNT[:4]), gram(X, X[:4])
     assert_allclose(mean, 0, atol=1e-12)
     assert_allclose(variance[:, 0], V - np.sum(across * np.linalg.solve(A, across.T).T, axis=1), rtol=1e-9)
@@ -105,10 +108,16 @@ def coupled(S=range(5)):
 
 
 def mirrored(gp, S, gamma):
-    batch = rows(S)
+    return _mirrored(gp, rows(S), jnp.asarray(N / len(S)), jnp.asarray(gamma))
+
+
+@eqx.filter_jit
+def _mirrored(gp, batch, share, gamma):
     seen = sites(gp, batch, *gp.process().moments(batch.X))
-    q = mirror_step(gp, batch.X, seen, jnp.asarray(N / len(S)), gamma, 1e-12)
-    return eqx.tree_at(lambda g: g.approximation, gp, q)
+    return eqx.tree_at(lambda g: g.approximation, gp, mirror_step(gp, batch.X, seen, share, gamma, 1e-12))
+
+
+moments = eqx.filter_jit(lambda gp, X: gp.process().moments(X))
 
 
 def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
@@ -149,9 +158,7 @@ def test_functions_that_move_within_their_span_leave_q_as_it_is(moved):
         lambda g: g.approximation.mean_functions.points, gp, jnp.asarray([moved, [2.0, -1.0]])
     )
     carried = with_parts(other, q, linear_part(gp), 1e-14)
-    for mine, before in zip(
-        carried.process().moments(jnp.asarray(X)), gp.process().moments(jnp.asarray(X)), strict=True
-    ):
+    for mine, before in zip(moments(carried, jnp.asarray(X)), moments(gp, jnp.asarray(X)), strict=True):
         assert_allclose(mine, before, rtol=1e-8, atol=1e-10)
 
 
@@ -177,19 +184,9 @@ def test_a_mirror_step_of_svdgp_finds_the_covariance_of_sgpr_and_leaves_the_mean
     state = stepper(learner)(begun(learner, gp), np.arange(N))
     K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
     S = K @ np.linalg.solve(K + across * weight @ across.T, K)
-    mean, variance = state.gp.process().moments(jnp.asarray(X[:5]))
+    mean, variance = moments(state.gp, jnp.asarray(X[:5]))
     assert_allclose(variance[:, 0], np.diag(S), rtol=1e-6)
     assert_allclose(mean, 0, atol=1e-12)
-
-
-def test_growth_leaves_the_process_of_ivsgpr_as_it_is():
-    learner = IVSGPR(4, learning_rate=1e-2, growth=3)
-    state = stepper(learner)(begun(learner, empty(8, None)), [0, 1, 2, 3])
-    before = state.gp.process().moments(jnp.asarray(X))
-    gp = grown(state.gp, rows([4, 5, 6, 7]), 3)
-    assert int(gp.approximation.beta.used) == 6
-    for a, b in zip(gp.process().moments(jnp.asarray(X)), before, strict=True):
-        assert_allclose(a, b, rtol=1e-11)
 
 
 def test_ivsgpr_with_frozen_parameters_ends_near_sgprs_bound():
@@ -249,7 +246,7 @@ def test_the_cost_of_a_step_is_linear_in_the_functions_of_the_mean(spread, monke
     assert_allclose((counts[2] - counts[1]) / (counts[1] - counts[0]), 2, rtol=0.02)
 
 
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("spread", some_of([False, True], [False]))
 def test_a_step_keeps_no_number_for_each_row_and_function(spread):
     memory = lambda n: lowered_step(n, 512, spread).compile().memory_analysis().temp_size_in_bytes
     assert memory(4096) - memory(2048) < 4 * 512 * 2048 / 4
@@ -269,13 +266,3 @@ def test_impossible_settings_are_refused():
             kind(mirror_rate=2.0)
     with pytest.raises(ValueError, match="functions of its own"):
         begun(IVSGPR(4, learning_rate=0.01), empty(3, 2))
-
-
-def test_variances_stay_below_the_priors_while_it_learns():
-    learner = SVDGP(4, learning_rate=0.1, growth=3)
-    state, step = begun(learner, empty(8, 4, True)), stepper(learner)
-    for t in range(12):
-        state = step(state, (np.arange(4) + t) % N)
-        variance = state.gp.process().moments(jnp.asarray(X))[1]
-        assert np.all(variance > 0) and np.all(variance <= state.gp.kernel.variance.value)
-    assert_array_equal(np.isfinite(jax.flatten_util.ravel_pytree(partition(state.gp)[0])[0]), True)

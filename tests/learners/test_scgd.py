@@ -38,7 +38,6 @@ from toy import (
 
 from stochgp.data.rows import Data
 from stochgp.learners import SCGD, ByEvidence, PowerLaw, constant
-from stochgp.parameters import cast
 
 PLAIN = {"anchored": False, "evaluator": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 EXACT_M = {
@@ -98,30 +97,6 @@ def test_ten_steps_are_those_of_the_plain_loop(name):
 def _values(rule, n_steps):
     """The rule's values at its steps."""
     return [float(rule(jnp.asarray(t, jnp.float32))) if callable(rule) else rule for t in range(n_steps)]
-
-
-def test_power_law():
-    rule = PowerLaw(0.3, 0.75)
-    np.testing.assert_allclose(_values(rule, 5), 0.3 * (np.arange(5) + 1) ** -0.75, rtol=1e-6)
-
-
-def test_any_optax_rule_sees_the_gradient():
-    """Adam's first step is the rate times the sign of the gradient, up to its ε."""
-    toy, gp = make_toy(12), make_gp(M=5)
-    learner = SCGD(batch_size=4, learning_rate=0.01, tracking=0.5, **{**PLAIN, "optimizer": optax.adam})
-    plain = SCGD(batch_size=4, learning_rate=1.0, tracking=0.5, **PLAIN)
-    S = np.arange(4)
-    ((by_theta, by_w),) = _gradients(plain, begin(plain, gp, toy), toy, [S])
-    state = begin(learner, gp, toy, rate=0.01)
-    with jax.numpy_dtype_promotion("standard"):  # which optax expects
-        after = stepper(learner)(state, rows_of(toy, S))
-    rate = float(np.float32(0.01))
-    wanted = jax.tree.map(lambda g: rate * g / (np.abs(g) + 1e-8), (by_theta, by_w))
-    found = (
-        Theta(*(a - b for a, b in zip(theta_of(gp), theta_of(after.gp), strict=True))),
-        -np.asarray(after.weights),
-    )
-    assert_close(found, wanted, rtol=1e-6, atol=1e-12)
 
 
 # Unbiasedness by enumeration
@@ -213,13 +188,6 @@ def test_an_anchor_is_exact(M, tracking):
     assert_close(state.weights, best_weights(Phi, toy.y, noise(theta, FLOOR)))
 
 
-def test_without_anchors_a_evaluation_changes_nothing():
-    toy, gp = make_toy(6), make_gp(M=4)
-    learner = SCGD(tracking=0.1, **PLAIN)
-    state = begin(learner, gp, toy)
-    assert anchored(learner, state, gp, toy) is state
-
-
 def _bound(theta, w, F0, toy):
     """g(θ, w₀) + log|F₀| + tr F₀⁻¹(F − F₀)."""
     excess = np.trace(np.linalg.solve(F0, F_of(theta, toy) - F0))
@@ -299,40 +267,6 @@ def test_constant_b_leaves_part_of_the_variance(b):
 
 
 # What a state is
-
-
-FLOAT32 = {
-    "defaults": {},
-    "adam": {"optimizer": optax.adam, "tracking": 0.3},
-    "plain": PLAIN | {"tracking": PowerLaw(1.0, 0.5), "learning_rate": PowerLaw(1e-3, 0.75)},
-}
-
-
-@pytest.mark.parametrize("name", FLOAT32)
-def test_a_float32_state_stays_float32(name):
-    """Under x64 nothing in a float32 state, or on the way through a step, becomes float64."""
-    toy, gp = make_toy(12), make_gp(M=5, dtype=jnp.float32)
-    learner = SCGD(batch_size=4, **{"learning_rate": 1e-3, **FLOAT32[name]})
-    state = anchored(learner, begin(learner, gp, toy), gp, toy)
-    rows = rows_of(toy, np.arange(4), dtype=jnp.float32)
-    dynamic, static = eqx.partition(state, eqx.is_array)
-    step = lambda d, r: eqx.filter(learner.step(eqx.combine(d, static), r, key=KEY)[0], eqx.is_array)
-    with jax.numpy_dtype_promotion("standard"):  # which optax expects
-        program = jax.make_jaxpr(step)(dynamic, rows)
-    assert all(a.dtype != jnp.float64 for a in program.out_avals)
-    assert "f64[" not in str(program).replace("f64[]", "")
-
-
-def test_single_and_double_precision_agree():
-    toy, gp = make_toy(30), make_gp(M=5)
-    learner = SCGD(batch_size=8, learning_rate=1e-3, tracking=0.5, **PLAIN)
-    step, found = stepper(learner), []
-    for dtype in (jnp.float32, jnp.float64):
-        state = begin(learner, cast(gp, dtype), toy, rate=1e-3)
-        for S in random_batches(30, 8, 10):
-            state = step(state, rows_of(toy, S, dtype=dtype))
-        found.append(theta_of(state.gp))
-    assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,6 @@ def test_the_same_key_gives_the_same_bits(name):
     _assert_same(again, _fit(name))
 
 
-def test_another_key_gives_another_run():
-    assert _fit("scgd", 1).nlml != _fit("scgd", 0).nlml
-
-
 def test_progress_sees_every_entry():
     seen = []
     found = fit(LEARNERS["scgd"], make_gp(M=5, dtype=jnp.float32), _data(), key=KEY, progress=seen.append)
@@ -249,20 +245,6 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
         assert taken == list(range(first, steps[-1]))
 
 
-def test_kills_at_random_evaluations_resume_to_the_same_bits(tmp_path):
-    learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1)  # 8 evaluations
-    gp = make_gp(M=5, dtype=jnp.float32)
-    unbroken = fit(learner, gp, _data(), key=KEY)
-    generator, found = np.random.default_rng(0), None
-    while found is None:
-        try:
-            report = stop_at(generator.integers(2, 5), KilledError())
-            found = fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=report)
-        except KilledError:
-            continue
-    _assert_same(found, unbroken)
-
-
 def test_a_run_killed_while_rates_are_tried_starts_again(tmp_path):
     learner = SCGD(**ALONE | {"learning_rate": None, "epochs": 20})
     gp = make_gp(M=5, dtype=jnp.float32)
@@ -292,15 +274,6 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     with pytest.raises(ValueError, match="another run"):
         fit(learner, gp, data, key=key, checkpoint=path)
     assert path.read_bytes() == before
-
-
-def test_a_finished_run_stays_finished(tmp_path):
-    learner = FullBatch(epochs=100, tolerance=1e9, evaluator=ByEvidence(validation_fraction=0.0))
-    gp = make_gp(M=5, dtype=jnp.float32)
-    first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
-    assert first.result is RESULTS.successful
-    assert first.n_iter < 100
-    _assert_same(first, again)
 
 
 def test_a_fingerprint_does_not_see_where_functions_lie():
@@ -353,22 +326,6 @@ def test_a_run_lost_seven_times_has_diverged(tmp_path):
     assert [e.get("recovered", 0.0) for e in found.history] == [0.0] + 7 * [1.0]
     assert found.nlml == found.history[0]["nlml"]
     _assert_same(fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), found)
-
-
-def test_a_run_whose_last_evaluation_is_lost_has_not_converged():
-    learner = SCGD(**ALONE | {"learning_rate": 1e30, "optimizer": optax.sgd, "epochs": 20})
-    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
-    assert found.result is RESULTS.diverged
-    assert sum(e.get("recovered", 0.0) for e in found.history) == 2
-
-
-def test_a_lost_run_goes_back_to_the_best_evaluation_at_a_smaller_rate():
-    """Plain descent at a rate beyond stability recovers and improves on the start."""
-    learner = SCGD(**ALONE | {"learning_rate": 3e-4, "optimizer": optax.sgd, "epochs": 90})
-    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
-    assert 0 < sum(e.get("recovered", 0.0) for e in found.history) < 7
-    assert found.history[-1]["recovered"] == 0
-    assert found.nlml < found.history[0]["nlml"] - 0.1
 
 
 # Rates

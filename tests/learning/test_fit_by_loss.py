@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from killing import KilledError, stop_at
 from sweeps import some_of
@@ -131,45 +130,6 @@ def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
         _assert_same(fit(LEARNERS[name], _gp(name), _data(), key=KEY, checkpoint=path), _fit(name))
 
 
-def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch):
-    """Killed at its fourth entry, which is that of step 192, a run has its checkpoint of step 128; one that has ended takes no step."""
-    path, taken, advance = tmp_path / "run", [], BSGD.advance
-
-    def counted(self, state, problem, first_step, n_steps, seed):
-        taken.extend(range(first_step, first_step + n_steps))
-        return advance(self, state, problem, first_step, n_steps, seed)
-
-    monkeypatch.setattr(BSGD, "advance", counted)
-    with pytest.raises(KilledError):
-        report = stop_at(4, KilledError())
-        fit(LEARNERS["uniform"], GP, _data(), key=KEY, checkpoint=path, progress=report)
-    assert taken == list(range(192))
-    for first in (128, 320):
-        taken.clear()
-        fit(LEARNERS["uniform"], GP, _data(), key=KEY, checkpoint=path)
-        assert taken == list(range(first, 320))
-
-
-@pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
-def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
-    path, data = tmp_path / "run", _data()
-    fit(LEARNERS["neighbours"], GP, data, key=KEY, checkpoint=path)
-    before = path.read_bytes()
-    key = jax.random.key(1) if what == "key" else KEY
-    learner = BSGD(**COMMON, signal_scale=3.0) if what == "learner" else LEARNERS["neighbours"]
-    data = MemorySource(data._rows.X, 2 * data._rows.y) if what == "data" else data
-    gp = KernelGP(RBF([1.0, 1.1])) if what == "model" else GP
-    with pytest.raises(ValueError, match="another run"):
-        fit(learner, gp, data, key=key, checkpoint=path)
-    assert path.read_bytes() == before
-
-
-def test_progress_sees_every_entry():
-    seen = []
-    found = fit(LEARNERS["uniform"], GP, _data(), key=KEY, progress=seen.append)
-    assert seen == found.history
-
-
 @pytest.mark.parametrize("entry", [1, 3])
 def test_an_interrupt_keeps_the_last_good_evaluation(entry):
     report = stop_at(entry, KeyboardInterrupt())
@@ -187,16 +147,6 @@ def test_a_time_limit_ends_the_run(learner):
     assert found.result is RESULTS.time_limit
     assert not found.converged
     assert found.n_iter == 0  # to compile a step takes longer
-
-
-def test_a_diverging_run_goes_back_and_says_so():
-    """Plain descent at an absurd rate: every evaluation is lost, until it is given up with the start."""
-    learner = BSGD(8, 200, 1e30, optax.sgd)
-    found = fit(learner, GP, _data(), key=KEY)
-    assert found.result is RESULTS.diverged
-    assert [entry.get("recovered", 0.0) for entry in found.history] == [0.0] + 7 * [1.0]
-    assert float(found.gp.noise_variance) == float(GP.noise_variance)
-    assert np.isnan(found.loss)
 
 
 class Scripted(AbstractLearner):
@@ -301,13 +251,3 @@ def test_a_learner_may_finish():
 def test_settling(losses, settled):
     history = [{"step": 0}, *({"loss": float(loss), "recovered": 0.0} for loss in losses)]
     assert ByLoss().settled(history) is settled
-
-
-@pytest.mark.parametrize("x64", [False, True])
-def test_the_x64_flag_is_as_before(x64):
-    with jax.enable_x64(x64):
-        _play(1.0, 0.5)
-        assert jax.config.jax_enable_x64 is x64
-        with pytest.raises(KilledError):
-            _play(1.0, progress=stop_at(1, KilledError()))
-        assert jax.config.jax_enable_x64 is x64

@@ -1,8 +1,5 @@
 """Networks against plain NumPy, their starting values, their symmetries, and what they refuse."""
 
-import copy
-import pickle
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -64,14 +61,6 @@ def test_mlp_starts_with_he_weights_that_keep_the_mean_square():
     assert abs(squares.mean() - expected) < 5 * squares.std(ddof=1) / np.sqrt(squares.size)
 
 
-def test_networks_can_be_copied_and_pickled():
-    """With the same activation afterwards, so that nothing compiles again."""
-    for make in (networks.mlp, networks.attention):
-        network = make(3, key=KEY)
-        assert eqx.tree_equal(copy.deepcopy(network), network)
-        assert eqx.tree_equal(pickle.loads(pickle.dumps(network)), network)
-
-
 def _layer_norm(norm, x):
     x = np.asarray(x)
     return (x - x.mean()) / np.sqrt(x.var() + norm.eps) * np.asarray(norm.weight) + np.asarray(norm.bias)
@@ -128,37 +117,6 @@ def test_attention_defaults_are_the_papers():
     assert np.abs(network.token_weight).max() <= np.sqrt(6 / (6 + 32))
     assert not np.any(network.token_bias)
     assert np.abs(network.summary).max() < 0.02 * 5
-
-
-def test_attention_does_not_see_mean_and_scale_of_a_row():
-    """The first LayerNorm removes them, up to its eps of 1e-5 of the row's variance."""
-    with jax.enable_x64(True):
-        network = _wide(networks.attention(5, key=KEY))
-        x = jnp.asarray(np.random.default_rng(2).normal(size=5))
-        np.testing.assert_allclose(_run(network, 3 * x + 7), _run(network, x), atol=1e-4)
-
-
-def test_attention_has_no_order_of_inputs():
-    """Inputs and all that belongs to them permuted together: the same output."""
-    with jax.enable_x64(True):
-        network = _jiggle(_wide(networks.attention(5, key=KEY)))
-        x, order = jnp.asarray(np.random.default_rng(3).normal(size=5)), jnp.asarray([3, 1, 4, 0, 2])
-        places = lambda n: (n.token_weight, n.token_bias, n.input_norm.weight, n.input_norm.bias)
-        permuted = eqx.tree_at(places, network, tuple(leaf[order] for leaf in places(network)))
-        np.testing.assert_allclose(_run(permuted, x[order]), _run(network, x), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("make", [networks.mlp, networks.attention])
-def test_draws_and_dtypes_do_not_depend_on_x64(make):
-    network, x = make(3, key=KEY), jnp.asarray([0.5, -1.0, 2.0], jnp.float32)
-    with jax.enable_x64(True):
-        again = make(3, key=KEY)
-        assert eqx.tree_equal(again, network)
-        found = jax.eval_shape(again, x)
-        assert (found.dtype, found.weak_type) == (jnp.float32, False)
-        assert jax.eval_shape(again, x.astype(jnp.float64)).dtype == jnp.float64
-        leaves = jax.tree.leaves(eqx.filter_eval_shape(make, 3, key=KEY, dtype=jnp.float64))
-        assert {leaf.dtype for leaf in leaves if hasattr(leaf, "dtype")} == {np.dtype("float64")}
 
 
 def test_impossible_sizes_and_rows_are_refused():

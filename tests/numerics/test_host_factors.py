@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stochgp.numerics import linalg
-from stochgp.numerics.linalg import factorised, safe_covariance
+from stochgp.numerics.linalg import factorised
 
 BLOCK = 7
 
@@ -55,18 +55,3 @@ def test_a_matrix_that_is_singular_up_to_rounding_gets_a_jitter_of_rounding():
     x = np.linspace(0, 1, 300)[:, None]
     K = np.exp(-0.5 * (x - x.T) ** 2)
     assert 0 < factorised(lambda: K.copy()).jitter <= 1e-12
-
-
-@pytest.mark.parametrize("least", [1.0, -1e-3])
-def test_a_joint_covariance_is_judged_by_blocks_as_in_one_piece(least, monkeypatch):
-    """Whether it has a factor, and so whether its negative eigenvalues are taken away."""
-    n = 3 * BLOCK + 1
-    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
-    C = (vectors * np.append(np.ones(n - 1), least)) @ vectors.T
-    args = np.zeros((n, n)), np.full(n, 1e-9)
-    by_blocks = safe_covariance(args[0], C.copy(), args[1])
-    monkeypatch.setattr(linalg, "WHOLE", 8 * n)
-    np.testing.assert_array_equal(by_blocks, safe_covariance(args[0], C.copy(), args[1]))
-    assert np.linalg.eigvalsh(by_blocks)[0] > 0
-    if least > 0:
-        np.testing.assert_allclose(by_blocks, C, atol=1e-8)

@@ -12,11 +12,9 @@ from stochgp.models import KernelGP
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import (
-    WIDE_BELOW,
     Conditional,
     curvature,
     evaluate,
-    is_small,
     left_out,
 )
 from stochgp.parameters import AbstractParameter, bounded, frozen, partition, positive
@@ -393,15 +391,6 @@ def test_the_mean_square_is_the_best_common_scale():
 # What must not matter, and what must not fail
 
 
-def test_the_order_of_neighbours_changes_nothing():
-    X, y, count = make_data()
-    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(N, 5)
-    mixed = np.concatenate([near[:, [3, 0, 4, 1, 2]], near[:, -1:]], axis=1)
-    a, b = (curvature(make_gp(), source, rows, True, joint=True) for rows in (near, mixed))
-    for left, right in zip(a, b, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-13)
-
-
 @pytest.mark.parametrize("noise", [0.2, 1e-8])
 @pytest.mark.parametrize("wide", [False, True])
 def test_missing_neighbours_have_no_influence(noise, wide):
@@ -414,21 +403,6 @@ def test_missing_neighbours_have_no_influence(noise, wide):
     a, b = (curvature(make_gp(noise=noise), source, rows, wide, joint=True) for rows in (near, more))
     for left, right in zip(a, b, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-6 if wide else 2e-5, atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("noise", [1e-1, 1e-3])
-def test_variances_are_above_the_noise_also_beside_a_duplicate(noise, dtype):
-    """σ_i² ≤ V ≤ 2σ² given a row at the same place, within (m + 1) roundings of a = k + σ²: no pivot fails."""
-    X, y, _ = make_data(40)
-    X[1::2] = X[::2]
-    gp = make_gp(noise=noise, slope=0.0, dtype=dtype)
-    source, near = MemorySource(X, y, dtype=dtype), all_others(40)
-    found = evaluate(gp, source, near, False)
-    rounding = 40 * np.finfo(dtype).eps * (1.3 + noise)
-    np.testing.assert_array_equal(found.jitter, 0)
-    assert found.variance.min() >= noise - rounding
-    assert found.variance.max() <= 2 * noise + rounding
 
 
 def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
@@ -446,26 +420,3 @@ def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
     bound = 40 * np.finfo(np.float32).eps * 1.3 / 1e-4
     assert np.abs(single / exact - 1).max() < bound
     assert np.abs(double / exact - 1).max() < 1e-5  # θ itself is a float32 number
-
-
-def test_noise_is_small_where_float32_is_not_enough():
-    X, y, count = make_data()
-    rows = MemorySource(X, y, count, dtype=jnp.float64).take(np.arange(N))
-    bound = WIDE_BELOW * 1.3 * count.max()
-    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0, dtype=jnp.float32), rows)
-    assert is_small(make_gp(noise=0.99 * bound, slope=0.0, dtype=jnp.float32), rows)
-    assert is_small(make_gp(), rows)  # parameters in float64
-
-
-def test_blocks_are_added_up():
-    """The means are those of two parts, weighted by their Σρ; sums of squares are added up."""
-    X, y, count = make_data(172)
-    source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(172, 2)
-    whole = curvature(make_gp(), source, near, True)
-    parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
-    n, rho = np.array([100, 72]), np.array([count[:100].sum(), count[100:].sum()])
-    sums = {name: (rho, rho.sum()) for name in ("loss", "gradient", "hessian", "squares")}
-    sums["scores"] = (rho**2 / n, rho.sum() ** 2 / n.sum())
-    for name, (times, total) in sums.items():
-        wanted = sum(w * getattr(part, name) for w, part in zip(times, parts, strict=True)) / total
-        np.testing.assert_allclose(getattr(whole, name), wanted, rtol=1e-10, atol=1e-13)

@@ -13,9 +13,8 @@ from toy import KEY
 from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Matern32
 from stochgp.models import SparseGP
-from stochgp.objectives.elbo import bound_parts, columns_to_draw, elbo, sampled_mean_divergence
+from stochgp.objectives.elbo import bound_parts, elbo, sampled_mean_divergence
 from stochgp.parameters import partition, positive
-from stochgp.posteriors import VariationalPosterior
 from stochgp.priors import prior_functions, spread_values
 from stochgp.variational import (
     Decoupled,
@@ -187,14 +186,6 @@ def test_tiles_of_functions_add_up_to_all(spread, monkeypatch, traced_afresh):
     assert_allclose(divergence(gp), value, rtol=1e-13)
 
 
-def test_the_prior_diverges_by_nothing():
-    gp = in_model(Decoupled.of(5, 4, D, dtype=jnp.float64))
-    assert float(divergence(gp)) == 0.0
-    found = moments(gp, NEAR)
-    assert_array_equal(found[0], np.zeros(5))
-    assert_array_equal(found[1], np.full(5, V))
-
-
 def test_gradients_of_the_divergence_are_the_closed_forms():
     """∇_a = K_α a; ∇_B = ½(I + K_βB)⁻¹K_βBK_β(I + BK_β)⁻¹ and ∇_L = 2(∇_B)L."""
     gp = made()
@@ -306,16 +297,6 @@ def test_the_gradient_by_a_is_the_papers_with_its_factor():
     assert_allclose(found, 5 / 2 * K[:, [1, 3]] @ np.asarray(q.a)[[1, 3]], rtol=1e-11)
 
 
-def test_every_function_is_drawn_equally_often(monkeypatch, traced_afresh):
-    """Over a grid of starts finer than every boundary; n = m gives all functions at once."""
-    used, drawn = jnp.asarray(5, jnp.int32), []
-    for u in (np.arange(3 * 5) + 0.5) / 15:
-        monkeypatch.setattr(jax.random, "uniform", lambda key, dtype, u=u: jnp.asarray(u, dtype))
-        drawn.append(np.asarray(columns_to_draw(used, 3, key=KEY)))
-    assert_array_equal(np.bincount(np.concatenate(drawn), minlength=5), np.full(5, 3 * 15 / 5))
-    assert_array_equal(columns_to_draw(used, 5, key=KEY), np.arange(5))
-
-
 @pytest.mark.parametrize("spread", [False, True])
 def test_estimates_from_batches_are_unbiased(spread):
     """All 15 batches of 2 of 6 rows, with all pairs of columns of 3 functions."""
@@ -355,23 +336,6 @@ def test_functions_that_are_not_there_count_for_nothing():
         assert not np.any(np.asarray(big.at[inner].set(0)))
 
 
-def test_functions_grow_bit_for_bit_until_they_are_full():
-    """By parts or at once, the arrays are the same; rows without room are left out."""
-    grow = lambda q, Z: q.grown(jnp.asarray(Z), jnp.full(len(Z), 2.5))
-    at_once, by_parts = (
-        grow(Decoupled.of(8, 5, D, dtype=jnp.float64), X),
-        Decoupled.of(8, 5, D, dtype=jnp.float64),
-    )
-    for part in (X[:1], X[1:4], X[4:]):
-        by_parts = grow(by_parts, part)
-    for a, b in zip(jax.tree.leaves(at_once), jax.tree.leaves(by_parts), strict=True):
-        assert_array_equal(a, b)
-    full = grow(at_once, NEAR)
-    assert (int(full.mean_functions.used), int(full.beta.used)) == (8, 5)
-    assert_array_equal(full.mean_functions.points, np.concatenate([X, NEAR[:2]]))
-    assert_array_equal(full.L, 2.5 * np.eye(5))
-
-
 def test_coupled_models_are_decoupled_ones_and_back():
     """m̃ = Ka, S̃ = (K⁻¹ + B)⁻¹; a covariance above the prior's is refused (erratum SV3)."""
     Z = X[:4]
@@ -405,20 +369,3 @@ def test_values_seen_by_spread_functions_have_their_covariance():
     assert_allclose(
         spread_values(prior, at.points, jnp.zeros((3, D))), prior(at.points), rtol=1e-9, atol=1e-9
     )
-
-
-@pytest.mark.parametrize("n_covariance", [4, None])
-@pytest.mark.long
-def test_functions_of_spread_processes_have_their_mean_and_covariance(n_covariance):
-    """Of 2,048 draws, whose prior parts come in 512 independent groups, within 5 standard errors."""
-    gp, S = made(n_covariance=n_covariance), 2048
-    with jax.numpy_dtype_promotion("standard"):
-        draws = VariationalPosterior.of(gp, D).functions(S, key=KEY)(jnp.asarray(NEAR))
-    mean, covariance = process(gp.approximation, NEAR)
-    away = np.asarray(draws) - mean[:, None]
-    products = away[:, None, :] * away[None, :, :]
-    of_groups = lambda values: values.reshape(*values.shape[:-1], -1, 4).mean(axis=-1)
-    for values, wanted in ((away, np.zeros(5)), (products, covariance)):
-        groups = of_groups(values)
-        error = groups.std(axis=-1) / np.sqrt(groups.shape[-1])
-        assert np.all(np.abs(groups.mean(axis=-1) - wanted) < 5 * error)

@@ -5,15 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels, networks
 from stochgp.data.rows import Data
-from stochgp.features.base import AbstractFeatureMap
 from stochgp.kernels import dense
-from stochgp.models import FeatureGP, KernelGP
-from stochgp.objectives.feature import nlml as feature_nlml
+from stochgp.models import KernelGP
 from stochgp.objectives.kernel import left_out, nlml, nlml_and_gradient, weights_of_mean
-from stochgp.objectives.moments import moments_of_rows
 from stochgp.parameters import cast, frozen, partition, positive, value_of
 
 N, D = 13, 3
@@ -98,35 +96,6 @@ def test_weights_stand_for_repeated_rows():
     assert_trees_close(found.gradient, wanted.gradient, rtol=1e-8, atol=1e-10)
 
 
-def test_rows_of_weight_zero_count_for_nothing():
-    rows = make_rows()
-    padded = make_rows(weight=np.append(np.ones(N - 2), np.zeros(2)))
-    short = rows.take(slice(-2))
-    found, wanted = nlml_and_gradient(matern(), padded), nlml_and_gradient(matern(), short)
-    np.testing.assert_allclose(found.nlml, wanted.nlml, rtol=1e-7)
-    assert_trees_close(found.gradient, wanted.gradient, rtol=1e-6)
-
-
-class Identity(AbstractFeatureMap):
-    """φ(x) = x."""
-
-    @property
-    def n_features(self) -> int:
-        return D
-
-    def __call__(self, X: jax.Array) -> jax.Array:
-        return X
-
-
-def test_a_linear_kernel_is_the_feature_family():
-    rows = make_rows(weight=np.random.default_rng(4).uniform(0.3, 3.0, N))
-    gp = cast(KernelGP(kernels.Linear(0.7), 0.2), jnp.float64)
-    features = cast(FeatureGP(Identity(), 0.2, 0.7), jnp.float64)
-    moments = moments_of_rows(FeatureGP(Identity()), jax.tree.map(jnp.asarray, rows))
-    wanted = feature_nlml(moments, features.variance.value, features.noise_variance.value)
-    np.testing.assert_allclose(nlml(gp, rows), float(wanted), rtol=1e-9)
-
-
 def test_what_is_frozen_has_no_gradient():
     gp = KernelGP(frozen(kernels.RBF(1.0)), 0.2)
     gradient = nlml_and_gradient(gp, make_rows()).gradient
@@ -161,7 +130,7 @@ def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile, monkey
 
     def wanted(G):
         rows = jnp.asarray(X)
-        return jax.grad(lambda t: jnp.sum(G * eqx.combine(t, rest).matrix(rows, rows)))(theta)
+        return jax.jit(jax.grad(lambda t: jnp.sum(G * eqx.combine(t, rest).matrix(rows, rows))))(theta)
 
     G = generator.normal(size=(N, N))
     upper = np.where(np.tri(N, k=-1, dtype=bool), np.nan, G + G.T)
@@ -173,7 +142,7 @@ def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile, monkey
 def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
     monkeypatch.setattr(dense, "TILE", tile)
     kernel, X = composed().kernel, make_rows().X
-    whole = np.asarray(value_of(kernel).matrix(jnp.asarray(X), jnp.asarray(X)))
+    whole = np.asarray(matrix(value_of(kernel), jnp.asarray(X), jnp.asarray(X)))
     np.testing.assert_allclose(dense.block(kernel, X[:3], X), whole[:3], rtol=1e-12)
     right = np.triu(np.ones((N, N), bool))
     np.testing.assert_allclose(dense.upper(kernel, X, np.float64)[right], whole[right], rtol=1e-12)
@@ -186,7 +155,7 @@ def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
 def test_each_row_left_out_is_predicted_from_all_others(weight):
     """One observation, whose noise variance is at least σ²: by N solves without the row."""
     gp, rows = matern(), make_rows(weight=weight)
-    K = np.asarray(gp.kernel.matrix(jnp.asarray(rows.X), jnp.asarray(rows.X)))
+    K = np.asarray(matrix(gp.kernel, jnp.asarray(rows.X), jnp.asarray(rows.X)))
     A, s2 = K + np.diag(0.2 / weight), 0.2
     found = left_out(gp, rows)
     for i in range(N):

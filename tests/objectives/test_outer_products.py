@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
+from sweeps import some_of
 
 from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
@@ -65,17 +67,17 @@ def test_slopes_are_those_of_the_posterior_mean(kind):
     """Given all rows, by central differences; Matérn 1/2 has a kink at each row, where its own term counts as flat."""
     gp, i, step = model(kind), 4, 1e-6
     rows = np.concatenate([np.delete(np.arange(N), i), [i]])[None].astype(np.int32)
-    K = np.asarray(gp.kernel.matrix(jnp.asarray(X), jnp.asarray(X)))
+    K = np.asarray(matrix(gp.kernel, jnp.asarray(X), jnp.asarray(X)))
     alpha = np.linalg.solve(K + np.diag(NOISE / WEIGHT), Y)
     if kind is Matern12:
         alpha[i] = 0.0
-    mean = lambda x: float(np.asarray(gp.kernel.matrix(jnp.asarray(x[None]), jnp.asarray(X)))[0] @ alpha)
+    mean = lambda x: float(np.asarray(matrix(gp.kernel, jnp.asarray(x[None]), jnp.asarray(X)))[0] @ alpha)
     shifts = step * LENGTHS * np.eye(D)
     g = np.array([(mean(X[i] + s) - mean(X[i] - s)) / (2 * step) for s in shifts])
     np.testing.assert_allclose(outer_products(gp, source(), rows, True), np.outer(g, g), rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52])
+@pytest.mark.parametrize("kind", some_of([RBF, Matern12, Matern32, Matern52], [Matern32]))
 @pytest.mark.parametrize("n", [N, 300])
 def test_of_few_rows_all_others_are_neighbours(n, kind):
     """Of rows in one tile and in several; also along other directions."""

@@ -17,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.clustered import cells, clusters, folds, median, paired
+from stochgp.numerics.clustered import cells, clusters, median, paired
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion, Observation
 from stochgp.observations.boosting import Boosting, binned, edges_of
@@ -64,22 +64,6 @@ def test_the_dispersion_of_observations_has_their_standard_deviation(df):
     assert_allclose(law.quantile(0.75), quartile * std, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_trees_are_tables_of_answers(dtype):
-    trees, X = some_trees(), draws(50, 0).X.astype(dtype)
-    wanted = np.zeros(50)
-    for i, x in enumerate(X):
-        for t in range(3):
-            first, second = (x[int(trees.inputs[t, k])] > float(trees.thresholds[t, k]) for k in range(2))
-            wanted[i] += float(trees.leaves[t, 2 * int(first) + int(second)])
-    with jax.enable_x64(True):
-        found = trees(jnp.asarray(X))
-    assert found.dtype == dtype
-    assert_allclose(found, wanted, rtol=1e-6 if dtype == "float32" else 1e-14)
-    assert_allclose(trees.on_host(X), wanted, rtol=1e-14)
-    assert_allclose(trees.plus(0.5).on_host(X), wanted + 0.5, rtol=1e-14)
-
-
 def test_a_bin_is_above_a_cut_exactly_where_the_value_is_above_its_threshold():
     X = np.round(draws(200, 1).X, 1)  # with ties
     edges = edges_of(X, 16)
@@ -89,11 +73,6 @@ def test_a_bin_is_above_a_cut_exactly_where_the_value_is_above_its_threshold():
         assert not np.isin(edge, X[:, j]).any()
         for c, threshold in enumerate(edge):
             assert_array_equal(bins[:, j] > c, X[:, j] > threshold)
-
-
-def test_values_that_are_few_have_a_threshold_between_any_two():
-    few = np.repeat([0.0, 1.0, 5.0], [90, 2, 8])[:, None]
-    assert_array_equal(edges_of(few, 16)[0], [0.5, 3.0])
 
 
 def test_bins_at_the_ends_are_halved_down_to_as_many_rows_as_are_asked_for():
@@ -162,13 +141,6 @@ def test_slopes_are_those_of_the_loss_and_of_its_expectation(shape):
     assert_allclose(slopes(squares, eta, shape)[1], expected, rtol=1e-6)  # E g² is the information
 
 
-def test_many_degrees_of_freedom_are_a_gaussian():
-    squares, eta = draws(20, 6).y ** 2, np.linspace(-1, 1, 20)
-    gaussian, student = Dispersion(0.8, None), Dispersion(0.8, 1e8)
-    assert_allclose(student.log_density(squares, eta), gaussian.log_density(squares, eta), rtol=1e-6)
-    assert_allclose(slopes(squares, eta, student)[0], slopes(squares, eta, gaussian)[0], rtol=1e-5)
-
-
 @pytest.mark.parametrize("df", [3.0, 8.0])
 def test_the_shape_is_found(df):
     """log κ within 4 standard errors, by the inverse information of (log κ, log ν) at the truth."""
@@ -216,21 +188,6 @@ def test_parts_are_the_groups_or_cells():
     X, group = np.random.default_rng(1).uniform(size=(1000, 2)), np.arange(1000) // 7 + 5
     assert_array_equal(clusters(X, group), group - 5)
     assert_array_equal(clusters(X, None), cells(X, 64))
-
-
-def test_cells_are_halves_of_halves():
-    X = np.random.default_rng(1).uniform(size=(1000, 2)) * [10, 1]
-    found = cells(X, 8)
-    assert_array_equal(np.bincount(found), 125)
-    spread = max(np.ptp(X[found == c, 0]) for c in range(8))
-    assert spread < 2  # the long side was halved each time
-
-
-def test_parts_do_not_split_groups():
-    rows = dataclasses.replace(draws(300, 0), group=np.arange(300) // 7)
-    part = split(rows, 0)
-    assert all(len(np.unique(part[rows.group == g])) == 1 for g in range(43))
-    assert set(part) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("n", [120, 600])
@@ -407,13 +364,3 @@ def test_boosting_ends_when_it_is_told_to():
         goes_on=lambda: next(asked),
     )
     assert len(found.leaves) == 2
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_folds_are_as_large_as_one_another_and_keep_groups_whole(grouped):
-    group = np.repeat(np.arange(24), 5) if grouped else None
-    fold = folds(120, group, 5)
-    assert_array_equal(np.unique(fold), np.arange(5))
-    assert np.ptp(np.bincount(fold)) <= (5 if grouped else 0)
-    assert group is None or len(np.unique(np.column_stack([group, fold]), axis=0)) == 24
-    assert_array_equal(folds(3, None, 5), np.random.default_rng(0).permutation(3))

@@ -114,18 +114,6 @@ def test_rows_a_solver_may_keep_are_kept_in_its_own_order():
     assert op.reordered(jnp.arange(N)).keeping().kept.shape == (17, op.padded)
 
 
-def test_one_noise_for_all_rows():
-    op = operator(jnp.float64, noise=0.25)
-    np.testing.assert_allclose(op.dense(), K + 0.25 * np.eye(N), rtol=1e-10, atol=1e-12)
-
-
-def test_float32_and_back():
-    op = operator(jnp.float32).astype(jnp.float64)
-    assert op.dtype == jnp.float64 and op.inputs.dtype == jnp.float64
-    np.testing.assert_allclose(op.dense(), A, atol=1e-4)
-    assert operator(jnp.float32).matvec(jnp.zeros((42, 1), jnp.float32), n_rows=15).dtype == jnp.float32
-
-
 @pytest.mark.parametrize(
     ("rows", "noise"), [(X, NOISE[1:]), (X[:0], 0.1)], ids=["noise of another length", "no rows"]
 )

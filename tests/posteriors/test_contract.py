@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
@@ -115,7 +116,7 @@ def variational():
 
 def decoupled():
     """α = β = the rows, a = A⁻¹y, B = Σ⁻¹: the posterior again."""
-    K = np.asarray(kernel().matrix(jnp.asarray(X), jnp.asarray(X)))
+    K = np.asarray(matrix(kernel(), jnp.asarray(X), jnp.asarray(X)))
     weights = jnp.asarray(np.linalg.solve(K + np.diag(NOISE / COUNT), y))
     root = jnp.diag(jnp.sqrt(jnp.asarray(COUNT / NOISE)))
     q = Decoupled(functions_at(X), weights, functions_at(X), root)
@@ -205,7 +206,7 @@ def test_posteriors_of_one_kernel_agree():
 @pytest.mark.parametrize("name", GLOBAL)
 def test_functions_have_the_posterior_mean_and_variance(name):
     """Within 4 standard errors of S draws."""
-    posterior, S = made(name), 512
+    posterior, S = made(name), 256
     functions = posterior.functions(S, key=jax.random.key(3))
     assert functions.n_samples == S
     values = np.asarray(functions(jnp.asarray(NEAR)))
@@ -256,10 +257,10 @@ def test_the_moments_of_a_mixture_are_those_of_enumeration():
     means, covariances, errors, variances = [], [], [], []
     for part in posterior.parts:
         k, level = part.system.kernel, float(part.noise.level)
-        A = np.asarray(k.matrix(jnp.asarray(X), jnp.asarray(X))) + np.diag(level / COUNT)
-        across = np.asarray(k.matrix(Z, jnp.asarray(X)))
+        A = np.asarray(matrix(k, jnp.asarray(X), jnp.asarray(X))) + np.diag(level / COUNT)
+        across = np.asarray(matrix(k, Z, jnp.asarray(X)))
         means.append(across @ np.linalg.solve(A, y))
-        covariances.append(np.asarray(k.matrix(Z, Z)) - across @ np.linalg.solve(A, across.T))
+        covariances.append(np.asarray(matrix(k, Z, Z)) - across @ np.linalg.solve(A, across.T))
         Q = np.linalg.inv(A)
         errors.append(Q @ y / np.diag(Q))
         variances.append(1 / np.diag(Q) + level * (1 - 1 / COUNT))
@@ -326,7 +327,7 @@ def test_noise_of_the_input_is_added_row_by_row():
 def test_the_likelihood_of_noise_of_the_input_is_the_dense_one(count):
     """A row that counts as ρ stands for ρ rows."""
     posterior, rows = exact(ramp(), count), np.repeat(np.arange(N), count.astype(int))
-    A = np.asarray(kernel().matrix(jnp.asarray(X), jnp.asarray(X)))[np.ix_(rows, rows)]
+    A = np.asarray(matrix(kernel(), jnp.asarray(X), jnp.asarray(X)))[np.ix_(rows, rows)]
     A = A + np.diag(NOISE * (1 + X[rows, 0] ** 2))
     total = y[rows] @ np.linalg.solve(A, y[rows]) + np.linalg.slogdet(A)[1] + len(rows) * np.log(2 * np.pi)
     assert_allclose(posterior.nlml(), total / (2 * len(rows)), rtol=1e-9)

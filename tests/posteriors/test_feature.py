@@ -1,12 +1,10 @@
 """The posterior of a feature GP against the dense formulas, and its function samples."""
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import dense_posterior, features, noise
-from toy import FLOOR, KEY, make_gp, make_toy, rows_of, theta_of
+from toy import FLOOR, make_gp, make_toy, rows_of, theta_of
 
 from stochgp.data.rows import Data
 from stochgp.numerics.clustered import folds
@@ -38,26 +36,6 @@ def test_moments_are_the_dense_ones(n, M):
     np.testing.assert_allclose(posterior.covariance(X), covariance, rtol=1e-9, atol=1e-10)
 
 
-@sizes
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_variance_is_the_diagonal_and_not_negative(n, M, dtype):
-    posterior, _, _, X = _posterior(n, M, dtype=dtype)
-    X = jnp.tile(
-        X, (posterior.block_rows // len(X), 1)
-    )  # features of other numbers of rows are rounded otherwise
-    mean, variance = posterior.mean_and_variance(X)
-    assert np.all(np.asarray(variance) >= 0)
-    np.testing.assert_allclose(variance, np.diag(posterior.covariance(X)), rtol=1e-12)
-    np.testing.assert_array_equal(mean, posterior.mean(X))
-
-
-def test_variance_where_nothing_is_left_to_learn():
-    """10⁶ repetitions of every row: the variance is that of F⁻¹, tiny, and not below 0."""
-    posterior, _, toy, _ = _posterior(12, 4, dtype=jnp.float32, weight=np.full(12, 1e6))
-    variance = np.asarray(posterior.mean_and_variance(jnp.asarray(toy.X, jnp.float32))[1])
-    assert np.all((variance >= 0) & (variance < 1e-5))
-
-
 def test_row_weights_are_repeated_rows():
     times = np.array([1, 3, 2, 1, 4])
     weighted, gp, toy, X = _posterior(5, 4, weight=times.astype(float))
@@ -83,36 +61,6 @@ def test_float32_features_are_continued_in_float64():
 
 
 # Function samples
-
-
-def test_sample_moments_within_four_standard_errors():
-    posterior, _, _, X = _posterior(12, 4)
-    S = 20_000
-    draws = np.asarray(posterior.functions(S, key=KEY)(X))
-    mean, covariance = np.asarray(posterior.mean(X)), np.asarray(posterior.covariance(X))
-    assert np.all(np.abs(draws.mean(1) - mean) < 4 * np.sqrt(np.diag(covariance) / S))
-    error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / S)
-    assert np.all(np.abs(np.cov(draws) - covariance) < 4 * error)
-
-
-def test_samples_are_functions():
-    posterior, _, _, X = _posterior(12, 4)
-    samples = posterior.functions(3, key=KEY)
-    assert samples.n_samples == 3
-    assert samples(X).shape == (8, 3)
-    np.testing.assert_allclose(samples(X[2:5]), samples(X)[2:5], rtol=1e-12)  # the same functions anywhere
-    again, other = (posterior.functions(3, key=k) for k in (KEY, jax.random.key(9)))
-    np.testing.assert_array_equal(again.weights, samples.weights)
-    assert not np.any(np.asarray(other.weights) == np.asarray(samples.weights))
-
-
-def test_gradient_of_a_sample_by_finite_differences():
-    posterior, _, _, X = _posterior(12, 4)
-    f = eqx.filter_jit(lambda x: posterior.functions(1, key=KEY)(x[None])[0, 0])
-    x, h = X[0], 1e-6
-    steps = h * jnp.eye(2, dtype=x.dtype)
-    differences = [(f(x + step) - f(x - step)) / (2 * h) for step in steps]
-    np.testing.assert_allclose(jax.grad(f)(x), differences, rtol=1e-6)
 
 
 @pytest.mark.parametrize("grouped", [False, True])

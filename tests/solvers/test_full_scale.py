@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels
 from stochgp.neighbours import earlier_rows
@@ -31,7 +32,7 @@ def operator(kernel=KERNEL, dtype=jnp.float64):
 
 
 def gram(kernel=KERNEL):
-    return np.asarray(kernel.matrix(jnp.asarray(X), jnp.asarray(X)))
+    return np.asarray(matrix(kernel, jnp.asarray(X), jnp.asarray(X)))
 
 
 def low_rank(rank, kernel=KERNEL):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 
 from stochgp import kernels
 from stochgp.operators import KernelOperator
@@ -27,18 +28,7 @@ def operator(kernel=KERNEL, rows=X, noise=0.1, dtype=jnp.float64):
 
 
 def dense(kernel=KERNEL, rows=X):
-    return np.asarray(kernel.matrix(jnp.asarray(rows), jnp.asarray(rows)))
-
-
-def greedily(K, rank):
-    """Pivoted Cholesky by the book: F [rank, N] and the pivots."""
-    F, left, pivots = np.zeros((len(K), rank)), K.diagonal().copy(), []
-    for j in range(rank):
-        p = int(np.argmax(left))
-        F[:, j] = (K[:, p] - F @ F[p]) / np.sqrt(left[p])
-        left = left - F[:, j] ** 2
-        pivots.append(p)
-    return F.T, pivots
+    return np.asarray(matrix(kernel, jnp.asarray(rows), jnp.asarray(rows)))
 
 
 def test_what_is_left_is_positive_and_zero_at_the_pivots(key):
@@ -83,28 +73,11 @@ def test_random_pivots_have_the_distribution_of_drawing_one_after_the_other():
             assert abs(share - p) <= 4 * np.sqrt(p * (1 - p) / n) + 1e-12
 
 
-def test_a_kernel_of_lower_rank_ends_early(key):
-    kernel = kernels.Linear(variance=2.0)
-    found = partial_cholesky(operator(kernel), RANK, key=key)
-    np.testing.assert_allclose(found.F.T @ found.F, dense(kernel), atol=1e-10)
-    assert found.F.shape == (2, N) and len(found.pivots) == 2
-
-
 def test_repeated_rows_in_float32_are_no_pivots_twice(key):
     rows = np.repeat(X[:10], 6, axis=0)
     found = partial_cholesky(operator(rows=rows, dtype=jnp.float32), RANK, key=key)
     assert found.F.shape == (10, N) and np.all(np.isfinite(found.F))
     np.testing.assert_allclose(found.F.T @ found.F, dense(rows=rows), atol=1e-5)
-
-
-def test_the_same_key_gives_the_same_bits():
-    first, second = (partial_cholesky(operator(), RANK, key=jax.random.key(3)) for _ in range(2))
-    assert np.array_equal(first.F, second.F)
-
-
-def test_of_rank_zero_is_the_diagonal():
-    found = LowRankPlusDiagonal.of(np.zeros((0, N)), NOISE, jnp.float64)
-    np.testing.assert_allclose(found.solve(jnp.ones((N, 1))), 1 / NOISE[:, None], rtol=1e-12)
 
 
 @pytest.mark.parametrize("rank", [0, N + 1])

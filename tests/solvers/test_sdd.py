@@ -12,7 +12,7 @@ from systems import KERNEL, NOISE, A, B, N, X, operator
 from stochgp.operators import KernelOperator
 from stochgp.solvers import SDD, solve
 from stochgp.solvers.momentum import APART, accelerated
-from stochgp.solvers.sdd import block_starts, horizon
+from stochgp.solvers.sdd import block_starts
 
 STEPS, BATCH = 10, 8
 GENERATOR = np.random.default_rng(4)
@@ -112,18 +112,6 @@ def test_full_batches_are_stable_below_the_limit_of_the_theory_only(rho):
         assert (np.linalg.norm(solver.value(epochs(state))) < 1) == stable
 
 
-def test_rows_drawn_do_not_depend_on_how_a_run_is_cut():
-    solver = SDD(batch_size=4, step_size=1.0)
-    whole = solver.batches(N, 0, 6, (7, 8))
-    for cuts in ((0, 2, 4, 6), (0, 1, 6), (0, 5, 6)):
-        parts = [solver.batches(N, first, last - first, (7, 8)) for first, last in itertools.pairwise(cuts)]
-        assert np.array_equal(whole, np.concatenate(parts))
-    assert whole.dtype == np.int32 and len(np.unique(whole, axis=0)) == 6
-    blocks = SDD(batch_size=10)
-    parts = [blocks.batches(N, first, 3, (7,)) for first in (0, 3, 6, 9)]
-    assert np.array_equal(blocks.batches(N, 0, 12, (7,)), np.concatenate(parts))
-
-
 # Blocks
 
 
@@ -183,19 +171,6 @@ def test_accelerated_blocks_are_the_three_sequences(stage):
         ahead = np.asarray(state.u)[:N] - float(coefficients.kappa) * d
         np.testing.assert_allclose(ahead, z, rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(solver.value(state)[:N], mean, rtol=1e-8, atol=1e-10)
-
-
-def test_the_horizon_is_a_third_of_the_epochs_in_doublings():
-    assert [horizon(e) for e in (0, 2, 3, 5, 6, 11, 12, 24, 47, 48)] == [1, 1, 1, 1, 2, 2, 4, 8, 8, 16]
-
-
-def test_an_average_that_lags_far_behind_its_steps_is_waited_for():
-    """Measurements that promising steps cause, close together, do not count as precision exhausted."""
-    solver = SDD(batch_size=8, step_size=0.06 / N, averaging=0.001, epochs=2000, check_every=10_000)
-    found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.7)
-    assert found.converged
-    measured = [entry["epoch"] for entry in found.history if entry["measured"]]
-    assert 2 < len(measured) < 60
 
 
 def test_a_given_step_that_diverges_is_made_smaller():

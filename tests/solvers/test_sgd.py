@@ -15,7 +15,6 @@ from stochgp.operators import KernelOperator
 from stochgp.priors import random_features
 from stochgp.results import RESULTS
 from stochgp.solvers import SGD, solve
-from stochgp.solvers.sgd import scales
 
 STEPS = 10
 MEAN_NOISE = NOISE.mean()
@@ -155,39 +154,12 @@ def test_the_step_size_that_is_called_stable_is_the_limit_of_full_batches_withou
         assert (np.linalg.norm(alpha) < 1) == stable
 
 
-def test_the_scales_behind_the_step_size(key):
-    largest, row, trace, noise, weight = scales(operator(jnp.float64), key=key)
-    values = np.linalg.eigvalsh(K)
-    assert 0.85 * values[-1] <= largest <= values[-1] * (1 + 1e-9)
-    np.testing.assert_allclose(
-        (trace, noise, weight),
-        (np.trace(K), MEAN_NOISE, MEAN_NOISE / NOISE.min()),
-        rtol=1e-9,
-    )
-    assert 0.3 * np.max(np.sum(K**2, axis=1)) < row < 5 * np.max(np.sum(K**2, axis=1))
-
-
-def test_the_chosen_step_is_half_of_what_is_stable_for_the_full_batch_or_less():
-    for rho in (0.0, 0.9):
-        limit = (2 + 2 * rho) / ((1 + 2 * rho) * 50 * 50.1)
-        np.testing.assert_allclose(SGD(momentum=rho).stable_step_size(1000, 50.0, 0.0, 0.0, 0.1, 1.0), limit)
-    assert SGD().stable_step_size(1000, 50.0, 100.0, 0.0, 0.1, 1.0) < limit
-
-
 def test_a_step_that_diverges_is_made_smaller():
     solver = SGD(batch_size=16, epochs=200, step_size=2.0, clip=None)
     found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.3)
     assert found.history[-1]["failures"] > 0
     assert np.all(np.isfinite(found.value)) and np.all(found.residual_norms <= 1)
     assert found.result in (RESULTS.tolerance_reached, RESULTS.steps_exhausted)
-
-
-def test_batches_do_not_depend_on_how_a_run_is_cut():
-    solver = SGD(batch_size=4)
-    whole = solver.batches(N, 0, 6, (7,))
-    parts = [solver.batches(N, first, 2, (7,)) for first in (0, 2, 4)]
-    for both, cut in zip(whole, zip(*parts, strict=True), strict=True):  # rows, seeds
-        assert np.array_equal(both, np.concatenate(cut))
 
 
 def test_what_it_cannot_solve_is_refused(key):

@@ -1,21 +1,31 @@
 """Computations on forced devices, in a process of its own, for `test_devices.py`: prints one JSON object.
 
-The arguments are the names of what is asked, separated by commas, and of several processes the port, their number and which one this is.
+The arguments are the names of what is asked, separated by commas, and of several processes the port, their number and which one this is. Arrays of JAX
+are made inside functions: no earlier than `jax.distributed` begins.
 """
 
+import hashlib
 import json
-import math
 import os
-import re
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stochgp import FeatureGPRegressor, features
+from stochgp import (
+    FeatureGPRegressor,
+    KernelGPRegressor,
+    SparseGPClassifier,
+    SparseGPRegressor,
+    features,
+    kernels,
+)
 from stochgp.data.memory import MemorySource
 from stochgp.devices import (
     agreed,
@@ -28,13 +38,22 @@ from stochgp.devices import (
     on_one,
     spread,
     together,
-)  # fmt: skip
+)
 from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
 from stochgp.learners.base import _scan
-from stochgp.models import FeatureGP, split
+from stochgp.likelihoods import constant_noise
+from stochgp.models import FeatureGP, SparseGP
 from stochgp.numerics.arrays import packed
+from stochgp.objectives import bound_of_all
+from stochgp.objectives.collapsed import lower_bound, lower_bound_and_gradient
 from stochgp.objectives.moments import add_up
+from stochgp.operators import KernelOperator, wide
 from stochgp.parameters import cast
+from stochgp.solvers import CG, SDD, SGD, Cholesky, solve
+from stochgp.solvers.solve import _take_steps
+from stochgp.variational import InducingPoints
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def placing() -> dict:
@@ -144,27 +163,6 @@ def steps() -> dict:
     return found
 
 
-def collectives() -> dict:
-    """Of a compiled float32 step: kind and numbers of each exchange between devices."""
-    found = {}
-    for name, learner in LEARNERS.items():
-        text = _scan.lower(*stepped(learner, mesh_of("all"), "float32")[0]).compile().compiled.as_text()
-        exchanges = []
-        for line in re.sub(r"/\*index=\d+\*/", "", text).splitlines():
-            if match := EXCHANGE.search(line):
-                shapes = re.findall(r"(\w+)\[([\d,]*)\]", match[1])
-                numbers = [math.prod(int(n) for n in shape.split(",") if n) for _, shape in shapes]
-                exchanges.append([match[2], sorted({kind for kind, _ in shapes}), sum(numbers)])
-        found[name] = exchanges
-    theta = split(model("float32"), hold_variances=True)[0]
-    return found | {"parameters": packed(theta).size}
-
-
-EXCHANGE = re.compile(
-    r"= (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)(?:-start)?\("
-)
-
-
 def fits() -> dict:
     """What whole fits predict with every number of devices, and at the end with mini-batches spread over all of them."""
     y = np.sin(X[:, 0]) + 0.1 * Y
@@ -179,16 +177,286 @@ def fits() -> dict:
     return found
 
 
-ASKED = {one.__name__: one for one in (placing, moments, steps, collectives, fits)}
+# Operators and solvers, in float64
+
+PRODUCTS = (("rbf", 13), ("rbf", 3), ("tanimoto", 13))  # kernels and rows
+
+
+def distance(found, wanted) -> float:
+    """The largest, relative to the largest number wanted."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return float(np.max(np.abs(found - wanted)) / np.max(np.abs(wanted)))
+
+
+def both():
+    """The system of `systems` on one device and on four, 40 rows in 3 tiles and in 12."""
+    import systems
+
+    given = systems.KERNEL, jnp.asarray(systems.X), systems.NOISE
+    many = KernelOperator.of(*given, mesh=mesh_of(4), tile=4)
+    return KernelOperator.of(*given, tile=14), many
+
+
+def products() -> dict:
+    """Each way's distance from the dense product, also of fewer rows than devices."""
+    from tests.kernels.test_contract import KERNELS
+
+    multiply = eqx.filter_jit(lambda ops, V: [op.unpad(op.matvec(op.pad(V), n_rows=3)) for op in ops])
+    found = {}
+    for name, n in PRODUCTS:
+        kernel, X, V = (
+            KERNELS[name](),
+            jnp.asarray(GENERATOR.normal(size=(n, 3))),
+            GENERATOR.normal(size=(n, 2)),
+        )
+        noise = GENERATOR.uniform(0.1, 0.3, size=n)
+        wanted = np.asarray(KernelOperator.of(kernel, X, noise).dense()) @ V
+        operators = [KernelOperator.of(kernel, X, noise, mesh=mesh_of(4), tile=3)]
+        found[f"{name} {n}"] = [distance(one, wanted) for one in multiply(operators, jnp.asarray(V))]
+    return found
+
+
+def sums() -> dict:
+    """Of products summed in float64 that cancel: each way's distance from one device's, and that of sums in float32."""
+    import systems
+
+    rows, W = systems.cancelling()
+    given = systems.KERNEL, jnp.asarray(rows), 0.0
+    ops = [KernelOperator.of(*given, tile=14)]
+    ops.append(KernelOperator.of(*given, mesh=mesh_of(4), tile=4))
+    product = eqx.filter_jit(lambda ops, V, *read: [op.unpad(op.matvec(op.pad(V), 3, *read)) for op in ops])
+    ops = [op.astype(jnp.float32) for op in ops]
+    one, *found = product(ops, jnp.asarray(W), wide)
+    return {
+        "float64": [distance(many, one) for many in found],
+        "float32": [distance(many, one) for many in product(ops, jnp.asarray(W))],
+    }
+
+
+def parts() -> dict:
+    """How far everything else that an operator gives is from what one device gives; nothing else of it may matter."""
+    import systems
+
+    V, Z = jnp.asarray(GENERATOR.normal(size=(systems.N, 2))), jnp.asarray(GENERATOR.normal(size=(6, 2)))
+    order, few = jnp.asarray(GENERATOR.permutation(systems.N)), jnp.array([39, 0, 7, 39])
+
+    @eqx.filter_jit
+    def of(op):
+        W, rows = op.pad(V), op.prepare(Z)
+        moved, change = op.reordered(order), jnp.ones((4, 2))
+        read = lambda part: part[0] - 0.3 * part[1]
+        given = {
+            "padded": op.unpad(W),
+            "slice": op.slice(W, 9, 15),
+            "pick": op.pick(op.noise, few),
+            "add": op.unpad(op.add(W, change, few)),
+            "add_slice": op.unpad(op.add_slice(W, change, 10)),
+            "cleared": op.unpad(op.cleared(W + 1)),
+            "times": op.times(rows, W),
+            "own_times": op.own_times(rows, W),
+            "block_times": op.block_times(8, 9, (W, 2 * W), read),
+            "rows_times": op.rows_times(few, W),
+            "features": op.unpad(op.features_times(jnp.sin, W)),
+            "matrix_rows": op.matrix_rows(few)[:, : systems.N],
+            "diagonal": op.diagonal(),
+            "columns": op.columns(few),
+            "dense": op.dense(),
+            "reordered": moved.unpad(moved.matvec(moved.pad(V))),
+            "astype": op.astype(jnp.float32).pick(op.noise, few),
+        }
+        slope = jax.grad(lambda Z: jnp.sum(jnp.sin(op.times(op.prepare(Z), W))))(Z)
+        return given | {"slope": slope}, op.matvec(W)[op.size :]
+
+    (wanted, _), (found, beyond) = (of(op) for op in both())
+    distances = {name: distance(found[name], wanted[name]) for name in wanted}
+    return distances | {"beyond": float(jnp.abs(beyond).max())}
+
+
+def solves() -> dict:
+    """Of solutions after ten steps or some more, and of their residuals: how far those of four devices are from those of one."""
+    import systems
+
+    runs = {
+        "cg": CG(rank=5, epochs=10),
+        "sdd": SDD(batch_size=8, epochs=3),
+    }
+    found = {}
+    for name, solver in runs.items():
+        one, many = (solve(op, systems.B, solver, key=jax.random.key(0), tolerance=1e-14) for op in both())
+        found[name] = {
+            "value": distance(many.value, one.value),
+            "residual": distance(many.residual_norms, one.residual_norms),
+            "steps": [one.n_steps, many.n_steps],
+        }
+    return found
+
+
+def solver_steps() -> dict:
+    """The same of what ten steps of other solvers reach from a start that is not 0."""
+    import systems
+
+    solvers = {
+        "sdd of random rows": SDD(batch_size=8, step_size=0.02, averaging=0.1),
+        "sgd": SGD(batch_size=8, n_features=20, step_size=0.02),
+    }
+    found = {}
+    for name, solver in solvers.items():
+        reached = []
+        for op in both():
+            arranged = solver.arrange(op, key=jax.random.key(0))
+            b, start = op.pad(jnp.asarray(systems.B)), op.pad(jnp.asarray(systems.EXACT + 0.1))
+            batches = jax.tree.map(lambda leaf: leaf[None], solver.batches(systems.N, 0, 10, (0, 0)))
+            state = solver.at_epoch(arranged, solver.init(arranged, b, start), 0, 0)
+            state, info = _take_steps(solver, arranged, b, state, batches)
+            reached.append((op.unpad(solver.value(state)), info.residual_squares))
+        found[name] = [distance(many, one) for one, many in zip(*reached, strict=True)]
+    return found
+
+
+def refused() -> list[str]:
+    """What is said of a factorisation on several devices, and of a kernel GP in several processes."""
+    import systems
+
+    several = jax.process_count() > 1
+    calls = {
+        False: lambda: solve(both()[1], systems.B, Cholesky(), key=jax.random.key(0)),
+        True: lambda: solved(devices="all"),
+    }
+    try:
+        calls[several]()
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+# Whole fits of kernel and sparse models
+
+FIT_X = GENERATOR.uniform(-2, 2, size=(90, 2))
+FIT_Y = np.sin(2 * FIT_X[:, 0]) + 0.1 * GENERATOR.normal(size=90)
+NEW = GENERATOR.uniform(-2, 2, size=(37, 2))
+SOLVERS = {
+    "cg": CG(epochs=12, check_every=12),
+    "sdd": SDD(batch_size=16, epochs=6, check_every=3),
+    "sgd": SGD(batch_size=16, epochs=2, n_features=20, check_every=4),
+}
+
+
+COUNTS = {"cg": (1, 4), "sdd": (1, 2, 4), "sgd": (1, 4)}  # of devices
+
+
+def digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def solved(**settings) -> KernelGPRegressor:
+    given = {"learner": None, "noise_variance": 0.05, "dtype": "float64", "n_samples": 4, "random_state": 0}
+    return KernelGPRegressor("rbf", **given | settings).fit(FIT_X, FIT_Y)
+
+
+def kernel() -> dict:
+    """Of each solver on devices that share it: how far predictions are from those without devices, and what the plan says."""
+    found = {}
+    for name, solver in SOLVERS.items():
+        alone = solved(solver=solver)
+        wanted = alone.predict(NEW, return_std=True)
+        far, told = [], []
+        for G in COUNTS[name]:
+            model = solved(solver=solver, devices=G)
+            pairs = zip(model.predict(NEW, return_std=True), wanted, strict=True)
+            far.append(max(float(np.max(np.abs(one - other))) for one, other in pairs))
+            told.append(model.plan_["devices"])
+        found[name] = {
+            "far": far,
+            "told": told,
+            "converged": [alone.converged_, model.converged_],
+            "on_one": len(model._fitted.posterior.weights.devices()) == 1,
+        }
+    return found
+
+
+def kept() -> dict:
+    """Fits that devices do not share: bits and plan of a fit without them."""
+    found = {}
+    for name, settings in {"cholesky": {}, "local": {"prediction": "local"}}.items():
+        alone, given = solved(**settings), solved(**settings, devices=4)
+        told = given.plan_.pop("devices")
+        found[name] = {
+            "same": digest(*alone.predict(NEW, return_std=True))
+            == digest(*given.predict(NEW, return_std=True)),
+            "told": told,
+            "rest": sorted(alone.plan_) == sorted(given.plan_) and "devices" not in alone.plan_,
+        }
+    return found
+
+
+def bounds() -> list[float]:
+    """How far bounds of all rows, their gradient and the optimal q(u) are from those of one device, on all devices."""
+    points, count = FIT_X[:5], GENERATOR.integers(1, 3, len(FIT_Y)).astype(float)
+    with jax.enable_x64(True):
+        source = MemorySource(FIT_X, FIT_Y, count, dtype=np.float64)
+        Z = InducingPoints.of(jax.numpy.asarray(points))
+        gp = cast(SparseGP(kernels.Matern32(0.7), Z, constant_noise(0.1)), np.float64)
+
+        def computed(mesh) -> np.ndarray:
+            source.mesh = mesh
+            slope, gradient, _ = lower_bound_and_gradient(gp, source)
+            gaussian, bound = lower_bound(gp, source)[1], bound_of_all(gp, source).value
+            return np.concatenate([[slope, bound], packed(gradient), *map(np.ravel, gaussian)])
+
+        wanted = computed(None)
+        made = [computed(mesh_of(G)) for G in counts()[-1:]]
+        return [float(np.max(np.abs(one - wanted) / (np.abs(wanted) + 1))) for one in made]
+
+
+SPARSE = {
+    "sgpr": lambda **more: SparseGPRegressor(approximation="sgpr", n_inducing=8, epochs=4, **more),
+    "svgp": lambda **more: SparseGPRegressor(
+        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+    ),
+    "classes": lambda **more: SparseGPClassifier(
+        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+    ),
+}
+
+
+def sparse(names: tuple[str, ...] = ("sgpr", "svgp")) -> dict:
+    """Of whole fits: digests of what they predict with all devices, how far they are from those without, and what the plan says."""
+    found = {}
+    for name in names:
+        y = np.where(FIT_Y > 0, "high", "low") if name == "classes" else FIT_Y
+        answers, told = [], []
+        for devices in [None, counts()[-1]]:
+            model = SPARSE[name](random_state=0, devices=devices).fit(FIT_X, y)
+            answers.append(
+                model.predict_proba(NEW)
+                if name == "classes"
+                else np.stack(model.predict(NEW, return_std=True))
+            )
+            told.append(model.plan_.get("devices"))
+        far = [float(np.max(np.abs(one - answers[0]))) for one in answers[1:]]
+        found[name] = {"bits": digest(*answers[1:]), "far": far, "told": told}
+    return found
+
+
+def classes() -> dict:
+    """The same of a classifier."""
+    return sparse(("classes",))
+
+
+WIDE = (placing, moments, steps, fits, products, sums, parts, solves, solver_steps, refused)  # in float64
+ASKED = {one.__name__: one for one in (*WIDE, kernel, kept, bounds, sparse, classes)}
 
 
 def main(names: str, port: str = "", processes: str = "1", process: str = "0") -> None:
     out = os.dup(1)
     os.dup2(2, 1)  # gloo writes to the standard output
+    warnings.simplefilter("ignore")  # solvers that were not given enough epochs
     if port:
         jax.distributed.initialize(f"localhost:{port}", int(processes), int(process))
-    with jax.enable_x64(True):
-        found = {name: ASKED[name]() for name in names.split(",")}
+    found = {}
+    for name in names.split(","):
+        with jax.enable_x64(ASKED[name] in WIDE):
+            found[name] = ASKED[name]()
     os.write(out, json.dumps(found).encode())
 
 

@@ -2,7 +2,6 @@
 
 import functools
 
-import jaxtyping
 from beartype import BeartypeConf, beartype
 
 CONF = BeartypeConf(is_pep484_tower=True)
@@ -17,8 +16,3 @@ def checked(function):
         return made()(*args, **kwargs)
 
     return check
-
-
-def switch(on: bool) -> None:
-    """Whether functions check what they are called with from here on."""
-    jaxtyping.config.update("jaxtyping_disable", not on)

@@ -79,7 +79,7 @@ def test_every_frame_gives_the_same_matrix(fit_on, apply_to):
     np.testing.assert_array_equal(X, MATRIX)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.text(max_size=5), min_size=1, max_size=30), st.lists(st.booleans(), min_size=30, max_size=30)
 )

@@ -15,19 +15,18 @@ from toy import KEY, all_batches
 
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.kernels import RBF, Matern32, Warped
+from stochgp.kernels import RBF, Matern32
 from stochgp.learners import SVGP, Problem, constant
 from stochgp.learners.base import filled_batches
 from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.likelihoods import Softmax
 from stochgp.models import SparseGP
-from stochgp.networks import mlp
 from stochgp.objectives.elbo import bound_of_all, sites
 from stochgp.objectives.elbo import elbo as bound_of_rows
-from stochgp.parameters import cast, frozen
+from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
-from stochgp.variational import InducingPoints, Naturals, choose_points, optimum
+from stochgp.variational import InducingPoints, Naturals, optimum
 
 N, D, M, NOISE = 6, 2, 3, 0.3
 _generator = np.random.default_rng(0)
@@ -237,18 +236,6 @@ def _moved(state):
     return [*kept, naturals.precision, naturals.linear]
 
 
-def test_a_row_of_weight_two_is_two_rows():
-    twice = [*range(N), 0]
-    count = np.array([2.0, 1, 1, 1, 1, 1])
-    gp = drawn(model())
-    assert_allclose(elbo(gp, rows(count=count), N), elbo(gp, rows(twice), N + 1), rtol=1e-12)
-    assert_allclose(
-        elbo(optimal(gp, rows(count=count)), rows(count=count), N),
-        elbo(optimal(gp, rows(twice)), rows(twice), N + 1),
-        rtol=1e-9,
-    )
-
-
 def test_the_bound_of_a_source_is_that_of_its_rows():
     gp = drawn(model())
     assert_allclose(
@@ -256,27 +243,6 @@ def test_the_bound_of_a_source_is_that_of_its_rows():
         float(elbo(gp, rows(), N)),
         rtol=1e-12,
     )
-
-
-def test_natural_parameters_and_back():
-    q = drawn(model()).approximation
-    mean, root = Naturals.of_gaussian(q.mean, q.root).gaussian()
-    assert_allclose(mean, q.mean, rtol=1e-9)
-    assert_allclose(root @ jnp.swapaxes(root, 1, 2), q.root @ jnp.swapaxes(q.root, 1, 2), rtol=1e-9)
-    assert_allclose(root, np.tril(root))
-
-
-def test_inducing_points_pass_through_the_network():
-    """A deep kernel: the same as inducing points given in the network's output, on rows given there."""
-    network = cast(mlp(D, (4,), key=KEY), np.float64)
-    deep = Warped(RBF(jnp.ones(4), jnp.asarray(1.3)), network)
-    of = lambda kernel, points: SparseGP(kernel, InducingPoints.of(jnp.asarray(points), jitter=1e-9), 0.3)
-    warped = lambda A: np.asarray(deep.rows(jnp.asarray(A)))
-    inside = Data(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
-    gp, shallow = of(deep, Z), of(deep.kernel, warped(Z))
-    assert_allclose(elbo(gp, rows(), N), elbo(shallow, inside, N), rtol=1e-10)
-    slope = eqx.filter_grad(lambda g: elbo(g, rows(), N))(drawn(gp))
-    assert np.any(np.asarray(slope.approximation.points) != 0)
 
 
 EDGES = {
@@ -306,20 +272,6 @@ def test_float32_is_safe(edge):
     variance = moments(found.gp, jnp.asarray(rows, jnp.float32))[1]
     assert np.all(np.asarray(variance) > 0)
     assert np.all(np.isfinite(VariationalPosterior.of(found.gp, 2).mean(np.zeros((256, 2)))))
-
-
-@pytest.mark.parametrize("n", [3, 9])
-def test_points_are_chosen_near_the_rows(n):
-    points = np.asarray(choose_points(X, n, key=KEY))
-    assert points.shape == (n, D)
-    assert np.all(points >= X.min(axis=0)) and np.all(points <= X.max(axis=0))
-
-
-def test_frozen_points_stay():
-    gp = SparseGP(kernel(), InducingPoints.of(frozen(jnp.asarray(Z)), jitter=JITTER), jnp.asarray(NOISE))
-    learner = SVGP(batch_size=2, learning_rate=0.1)
-    state, _ = eqx.filter_jit(learner.step)(_begun(learner, gp), rows([0, 1]), key=KEY)
-    assert_allclose(state.gp.approximation.points, Z)
 
 
 def test_the_prior_of_a_kernel_is_a_penalty_about_its_start_and_of_nothing_else():
