@@ -134,7 +134,7 @@ def summarise(estimator: Any) -> str:
     inputs = getattr(estimator._fitted.encoder, "described", inputs)
     parts = [
         f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s",
-        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; {_of_targets(estimator._fitted)}",
+        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; {_of_targets(estimator)}",
         *_of_model(estimator),
         _of_fit(estimator),
     ]
@@ -167,7 +167,10 @@ def relevance(estimator: Any) -> list[tuple[str, str, float]]:
     return sorted(found, key=lambda item: item[2])
 
 
-def _of_targets(fitted: Any) -> str:
+def _of_targets(estimator: Any) -> str:
+    if hasattr(estimator, "classes_"):
+        return f"{len(estimator.classes_)} classes"
+    fitted = estimator._fitted
     transform = fitted.observation.transform
     if transform is None and fitted.observation.outward is not None:
         return "targets are counts"
@@ -185,7 +188,8 @@ def _of_model(estimator: Any) -> list[str]:
         name = type(kernel).__name__
         if turned is not None and isinstance(kernel, Warped):
             name = f"{type(turned.kernel).__name__} along other directions"
-        lines.append(f"Kernel: {name}")
+        n_inducing = estimator.plan_.get("n_inducing")
+        lines.append(f"Kernel: {name}" + (f", {n_inducing['choice']} inducing points" if n_inducing else ""))
         if listed := [f"{name} {length:.3g}" for name, _, length in relevance(estimator)]:
             more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
             lines.append(f"Shortest lengthscales: {', '.join(listed[:MAX_LISTED])}{more}")

@@ -72,8 +72,9 @@ Chosen = tuple[AbstractLearner | None, str]  # a learner and the reason
 
 
 def options_of(estimator: Any) -> dict[str, Any]:
-    """Return the estimator's settings that belong to its learner."""
-    return {name: getattr(estimator, name) for name in ("epochs", "batch_size", "learning_rate")}
+    """Return the estimator's settings that belong to its learner and are not None."""
+    names = "epochs", "batch_size", "learning_rate"
+    return {name: value for name in names if (value := getattr(estimator, name)) is not None}
 
 
 def named_learner(
@@ -81,12 +82,11 @@ def named_learner(
 ) -> tuple[AbstractLearner, str]:
     """Return the learner of that name, or a given learner, with options, and the reason.
 
-    "auto" is the pair `auto`; options of None are ignored. Raises ValueError for an unknown name, with the nearest one; for an option that a given learner sets
+    "auto" is the pair `auto`. Raises ValueError for an unknown name, with the nearest one; for an option that a given learner sets
     too; for a batch size if all rows are used; TypeError for another type.
     """
     if auto is not None:
         named = {"auto": auto[0]} | dict(named)
-    options = {name: value for name, value in options.items() if value is not None}
     if isinstance(learner, str):
         found, why = lookup(learner, named, "learner"), AS_ASKED
         if auto is not None and learner == "auto":
@@ -104,15 +104,10 @@ def named_learner(
         raise TypeError(
             f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
         )
-    return _with_options(found, options), why
-
-
-def _with_options(learner: AbstractLearner, options: Mapping[str, Any]) -> AbstractLearner:
-    """Set the options. Raises ValueError for an option that the learner does not have."""
     for name, value in options.items():
-        if name not in {field.name for field in dataclasses.fields(learner)}:
-            raise ValueError(f"{name} is {value!r}, but {type(learner).__name__} has none: leave it None")
-    return dataclasses.replace(learner, **options)
+        if name not in vars(type(found))["__dataclass_fields__"]:
+            raise ValueError(f"{name} is {value!r}, but {type(found).__name__} has none: leave it None")
+    return dataclasses.replace(found, **options), why
 
 
 def kernel_learner(
@@ -129,7 +124,6 @@ def kernel_learner(
     `deep`: the kernel has a network that trains. `hurried`: a time limit allows no search of many neighbours. `grouped`: rows have groups, which the
     likelihood of all rows ignores. Raises as `named_learner`, and ValueError for an option without a learner.
     """
-    options = {name: value for name, value in options.items() if value is not None}
     if learner is None:
         if options:
             raise ValueError(
@@ -177,8 +171,7 @@ def sparse_learner(estimator: Any, n_rows: int, is_gaussian: bool) -> tuple[Abst
     """Return the learner of a sparse GP: SGPR for few rows with Gaussian noise by default."""
     name, options = estimator.approximation, options_of(estimator)
     auto: Chosen = SPARSE_LEARNERS[name], f"that of the approximation {name!r}"
-    is_plain = all(value is None for value in options.values())
-    if name == "svgp" and is_gaussian and n_rows <= MAX_COLLAPSED and is_plain:
+    if name == "svgp" and is_gaussian and n_rows <= MAX_COLLAPSED and not options:
         auto = (
             COLLAPSED,
             f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",

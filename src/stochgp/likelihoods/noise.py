@@ -1,6 +1,7 @@
 """Noise models: the variance of observations around f(x), constant or a function of x."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -123,7 +124,7 @@ def known_noise(variance: float) -> AbstractNoise:
 def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
     """Return the noise with exactly this untrained σ², and the same multipliers s(x)."""
     with jax.enable_x64(True):
-        return eqx.tree_at(lambda n: n.level, noise, frozen(np.float64(variance)))
+        return dataclasses.replace(noise, level=frozen(np.float64(variance)))
 
 
 @eqx.filter_jit
