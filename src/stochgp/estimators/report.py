@@ -175,12 +175,10 @@ def _of_model(estimator: Any) -> list[str]:
     lines = []
     if hasattr(estimator, "kernel_"):
         kernel, turned = value_of(estimator.kernel_), Metric.of(estimator.kernel_)
-        if turned is None or not isinstance(kernel, Warped):
-            lines.append(f"Kernel: {type(kernel).__name__}")
-        else:
-            lines.append(
-                f"Kernel: {type(turned.kernel).__name__} along other directions; where one input alone changes,"
-            )
+        called = type(kernel).__name__
+        if turned is not None and isinstance(kernel, Warped):
+            called = f"{type(turned.kernel).__name__} along other directions; where one input alone changes,"
+        lines.append(f"Kernel: {called}")
         listed = relevance(estimator)
         for name, kind, length in listed[:MOST_LISTED]:
             lines.append(f"  {name}: lengthscale {length:.3g} ({kind})")
