@@ -228,32 +228,32 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
     Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
     c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out. Warns of both (UserWarning).
     """
-    if fitted.seen is not None and len(rows):
-        seen = fitted.seen
+    said, seen = list[str](), fitted.seen
+    if seen is not None and len(rows):
         reach = MAX_RANGES * np.maximum(seen.high - seen.low, np.asarray(fitted.inputs.scale, np.float64))
         X = np.clip(rows.X, seen.low - reach, seen.high + reach)
         if (far := X != rows.X).any():
             i, d = np.argwhere(far)[0]
             name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
-            warn(
+            said.append(
                 f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training rows and were moved to that "
-                f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}",
-                UserWarning,
-                stacklevel=stacklevel + 1,
+                f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}"
             )
             rows = dataclasses.replace(rows, X=X)
-    if fitted.targets.mean == 0 and fitted.targets.scale == 1:
-        return rows  # the scale of the training targets is not known
-    far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
-    if far.any():
-        i = int(np.argmax(far))
-        warn(
-            f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
-            f"training mean; the first: row {i + 1}, {rows.y[i]:g}",
-            UserWarning,
-            stacklevel=stacklevel + 1,
-        )
-    return rows.take(~far)
+    if (
+        fitted.targets.mean != 0 or fitted.targets.scale != 1
+    ):  # else the scale of the training targets is not known
+        far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
+        if far.any():
+            i = int(np.argmax(far))
+            said.append(
+                f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
+                f"training mean; the first: row {i + 1}, {rows.y[i]:g}"
+            )
+        rows = rows.take(~far)
+    for text in said:
+        warn(text, UserWarning, stacklevel=stacklevel + 1)
+    return rows
 
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:

@@ -242,6 +242,6 @@ def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bo
         "no level" if statistics is None else "a random one of the known levels",
     )
     if strict:
-        place = f"{level!r} at data row {row}, which was not in the training data ({count} such rows)"
-        raise TableError(f"column {rule.name!r} has the level {place}")
+        why = f", which was not in the training data ({count} such rows)"
+        raise TableError(f"column {rule.name!r} has the level {level!r} at data row {row}{why}")
     return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level!r}, at data row {row}"

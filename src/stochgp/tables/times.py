@@ -161,9 +161,8 @@ def _read(match: Any, day_first: bool) -> np.ndarray:
     is_date = (hour < 24) & (minute < 60) & (second < 61) & (month >= 1) & (month <= 12) & (day >= 1)
     micros = HOUR // 60 * minute + HOUR // 3600 * second
     if "H" in parts:
-        half, zone = (pc.call_function("utf8_lower", [parts[name]]) for name in ("ap", "z"))
-        half, zone = half.to_numpy(zero_copy_only=False), zone.to_numpy(zero_copy_only=False)
-        noon = 12 * np.array([text[:1] == "p" for text in half])
+        half, zone = (np.array(parts[name].to_pylist(), object) for name in ("ap", "z"))
+        noon = 12 * np.array([text[:1] in ("p", "P") for text in half])
         is_date &= (half == "") | ((hour >= 1) & (hour <= 12))
         hour = np.where(half == "", hour, hour % 12 + noon)
         micros += [int((text[1:] + "000000")[:6]) for text in parts["f"].to_pylist()]
