@@ -26,7 +26,6 @@ from stochgp.numerics.seeds import fold_in, split_key
 from stochgp.observations import AbstractMeanFunction, Observation
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
-from stochgp.posteriors.base import Request
 from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.transforms import AbstractTransform
 
@@ -148,9 +147,9 @@ class Fitted:
         """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
         return self.observation.interval(found, level)
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """Of the posterior."""
-        return self.posterior.need_bytes(request)
+        return self.posterior.need_bytes(n_rows, **wanted)
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""

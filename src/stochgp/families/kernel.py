@@ -64,7 +64,6 @@ from stochgp.posteriors import (
     LocalPosterior,
     MixturePosterior,
 )
-from stochgp.posteriors.base import Request
 from stochgp.results import RESULTS, Estimate, FitResult
 from stochgp.warning import progress_printer
 
@@ -281,7 +280,7 @@ class KernelGPRegressor(FamilyRegressor):
         if not isinstance(posterior, AbstractKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
         if "nlml_estimate" not in vars(posterior):
-            self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")
+            self._reserve("the estimate of the marginal likelihood", likelihood=True)
         return posterior.nlml_estimate
 
     @property

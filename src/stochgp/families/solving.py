@@ -40,9 +40,9 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.calibration import CALIBRATION_SECONDS, ROWS, calibrated, with_information
-from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
+from stochgp.posteriors.sampled import extended, joined, sides, warm_start
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
@@ -141,7 +141,7 @@ def _solved(
     """By an iterative solver, which needs so many bytes; rows of K are kept in what it leaves."""
     X = system.X
     prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
-    prior, draws = None, NoiseDraws((len(y),), (sample_key,))
+    prior, draws = None, ((len(y), sample_key),)
     if n_samples:
         prior = prior_functions(system.kernel, X.shape[1], n_samples, key=prior_key, dtype=X.dtype)
     b = sides(system.operator, X, y, prior, draws)
@@ -343,7 +343,7 @@ def _grown_by_solving(
     need = system.peak_bytes(solver, n_columns)
     budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
     noise_key, start_key, run_key = jax.random.split(key, 3)
-    draws = grown_draws(posterior, len(new), key=noise_key)
+    draws = (*(posterior.draws or ()), (len(new), noise_key))
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
     tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)

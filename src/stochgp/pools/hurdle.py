@@ -19,7 +19,6 @@ from stochgp.pools.members import raise_interrupt_of, takes_in
 from stochgp.pools.pool import Draws, Pool, report_members
 from stochgp.pools.targets import prefer_by_crps
 from stochgp.pools.weights import HeldOutPredictions, Inputs, PerRow, PoolWeights, alone
-from stochgp.posteriors.base import Request
 
 # A value is tried that a tenth of the targets have, five times as many as have any other: the neighbours of a frequent count are frequent too. With calls on a
 # doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 instead of .349.
@@ -74,10 +73,10 @@ class Hurdle:
     def seen(self) -> Any:
         return None if self.classifier is None else self.classifier.seen
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """The bytes of the probabilities of each row."""
         assert self.classifier is not None
-        return self.classifier.need_bytes(Request(request.n_rows))
+        return self.classifier.need_bytes(n_rows)
 
     def mean(self, X: Inputs) -> PerRow:
         return np.full(len(X), self.value)

@@ -25,7 +25,6 @@ from stochgp.names import printable
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.members import member_settings
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
-from stochgp.posteriors.base import Request
 from stochgp.tables.targets import name_of_targets
 
 Draws = Float[np.ndarray, "N S"]
@@ -56,10 +55,10 @@ class Pool:
     def seen(self) -> Any:
         return self.members[0].seen
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """The bytes of one member after the other, and of the results of all."""
-        each = [member.need_bytes(request) for member in self.members]
-        held = 8 * request.n_rows * (request.n_rows if request.covariance else max(2, self.n_classes))
+        each = [member.need_bytes(n_rows, **wanted) for member in self.members]
+        held = 8 * n_rows * (n_rows if wanted.get("covariance") else max(2, self.n_classes))
         return max(each) + len(self.members) * held
 
     def mean(self, X: Inputs) -> PerRow:

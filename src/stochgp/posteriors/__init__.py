@@ -1,11 +1,10 @@
 """Posteriors: what is known of the function after the data."""
 
-from .base import AbstractFunctions, AbstractPosterior, DispersedFunctions, Request
-from .exact import ExactKernelPosterior
+from .base import AbstractFunctions, AbstractPosterior, DispersedFunctions
+from .exact import ExactKernelPosterior, MixtureFunctions, MixturePosterior
 from .feature import FeaturePosterior, FunctionSamples
 from .kernel import AbstractKernelPosterior, KernelFunctions, KernelSystem, sample_targets
 from .local import LocalPosterior
-from .mixture import MixtureFunctions, MixturePosterior
 from .sampled import SampledKernelPosterior
 from .variational import VariationalFunctions, VariationalPosterior
 
@@ -22,7 +21,6 @@ __all__ = [
     "LocalPosterior",
     "MixtureFunctions",
     "MixturePosterior",
-    "Request",
     "SampledKernelPosterior",
     "VariationalFunctions",
     "VariationalPosterior",

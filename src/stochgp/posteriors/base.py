@@ -1,7 +1,7 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -15,27 +15,6 @@ from stochgp.numerics.arrays import effective_number
 
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
-
-
-class Request(NamedTuple):
-    """What is wanted of a posterior at once, for `need_bytes`.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows to predict.
-    covariance : bool
-        Whether their covariance is wanted, in place of their variances.
-    n_samples : int
-        Functions to draw.
-    likelihood : bool
-        Whether the estimate of the marginal likelihood is wanted.
-    """
-
-    n_rows: int = 0
-    covariance: bool = False
-    n_samples: int = 0
-    likelihood: bool = False
 
 
 class AbstractFunctions(eqx.Module):
@@ -101,8 +80,10 @@ class AbstractPosterior(eqx.Module):
         """Functions drawn from the posterior. ValueError where only single rows are known."""
 
     @abc.abstractmethod
-    def need_bytes(self, request: Request) -> int:
-        """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
+    def need_bytes(
+        self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
+    ) -> int:
+        """The least memory of predictions of rows, their `covariance`, drawn functions or the estimated marginal likelihood, results included; 0 for what is refused."""
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float

@@ -16,7 +16,7 @@ from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, belief_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 
 BLOCK = 256  # rows of a compiled evaluation
 FOLDS = 20  # of rows that are left out
@@ -163,11 +163,12 @@ class FeaturePosterior(AbstractPosterior):
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
         return FunctionSamples(self.features, weights)
 
-    def need_bytes(self, request: Request) -> int:
-        M = len(self.weights)
-        n = request.n_rows + BLOCK
-        rows = 8 * n * (3 * n + 2 * M) if request.covariance else 64 * request.n_rows
-        return rows + 2 * self.weights.dtype.itemsize * M * request.n_samples
+    def need_bytes(
+        self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
+    ) -> int:
+        M, n = len(self.weights), n_rows + BLOCK
+        rows = 8 * n * (3 * n + 2 * M) if covariance else 64 * n_rows
+        return rows + 2 * self.weights.dtype.itemsize * M * n_samples
 
     @eqx.filter_jit
     def _covariance(self, X: Rows) -> Float[Array, "N N"]:

@@ -15,7 +15,7 @@ from stochgp.models import SparseGP, process_of
 from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
@@ -44,11 +44,6 @@ class VariationalFunctions(AbstractFunctions):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         return self.prior(X) + self.correction(X)
-
-    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """The corrections are cheap beside the prior's features."""
-        own = lambda of: self.correction(of[1])[:, of[0]]
-        return self.prior.at_own(Z) + jax.lax.map(own, (jnp.arange(len(Z)), Z))
 
 
 class VariationalPosterior(AbstractPosterior):
@@ -137,13 +132,15 @@ class VariationalPosterior(AbstractPosterior):
         prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)
         return VariationalFunctions(prior, self.process.correction(prior, n_samples, key=own))
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(
+        self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
+    ) -> int:
         arrays = [leaf for leaf in jax.tree.leaves(self.process) if eqx.is_array(leaf)]
-        M, n = max(size for leaf in arrays for size in (1, *leaf.shape)), request.n_rows + BLOCK
-        rows = 8 * n * (4 * n + 4 * M) if request.covariance else 64 * request.n_rows
-        functions = 8 * request.n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
-        work = COMPILER_BYTES + 8 * BLOCK * 4 * M if request.n_rows or request.n_samples else 0
-        return int(work + rows + (functions if request.n_samples else 0))
+        M, n = max(size for leaf in arrays for size in (1, *leaf.shape)), n_rows + BLOCK
+        rows = 8 * n * (4 * n + 4 * M) if covariance else 64 * n_rows
+        functions = 8 * n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
+        work = COMPILER_BYTES + 8 * BLOCK * 4 * M if n_rows or n_samples else 0
+        return int(work + rows + (functions if n_samples else 0))
 
     @quick_jit
     def _covariance(self, X: Rows) -> tuple[Array, Array]:

@@ -19,7 +19,6 @@ from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
-from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
 from stochgp.tables.targets import read_targets
 from stochgp.thompson.maximise import (
@@ -324,7 +323,7 @@ class ThompsonSampler:
         posterior: Any = self.model_._fitted.posterior
         itemsize, N = np.dtype(self.model_._fitted.dtype).itemsize, len(self._y)
         held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
-        drawn = 0 if held else posterior.need_bytes(Request(n_samples=self.batch_size))
+        drawn = 0 if held else posterior.need_bytes(n_samples=self.batch_size)
         rows = BLOCK * min(posterior.system.tile, N) * ARRAYS
         how: Any = self.maximiser
         points = how.candidates if self.candidates is None else len(self.candidates)
