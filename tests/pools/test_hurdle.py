@@ -102,11 +102,11 @@ def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(
     found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
-    division = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
+    role = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
     for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
         pool = GPRegressor(**settings)
         pool.target_ = "real"
-        assert "point_mass" not in pool._candidates(Data(X, Y), None, division)
+        assert "point_mass" not in pool._candidates(Data(X, Y), None, role, None)
 
 
 @pytest.mark.parametrize(

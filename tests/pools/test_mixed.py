@@ -45,7 +45,7 @@ class Member:
 
 
 class ByRow:
-    by_row, is_joint, positive = True, False, False
+    by_row, is_joint = True, False
 
     def weights(self, X):
         return np.array([[0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])

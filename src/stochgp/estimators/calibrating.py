@@ -62,24 +62,25 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     """The model with the correction by these rows, which is recorded."""
     found, kind = fitted.distribution(left_out.X), recalibration if method == PIT else ConformalScores.of
     made = kind(found, left_out.y, groups=left_out.group, weight=left_out.weight)
+    if made is None:
+        context.record("calibration", None, "left-out rows do not clearly gain by a curve")
+        return fitted
     what = "the probabilities of" if method == PIT else "intervals, by"
     context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
     observation = dataclasses.replace(fitted.observation, correction=made)
     return dataclasses.replace(fitted, observation=observation)
 
 
-def clear_calibration(
-    kind: Callable, found: Any, rows: Data, context: FitContext, where: str = "", **options: Any
-) -> Any:
+def clear_calibration(kind: Callable, found: Any, rows: Data, context: FitContext) -> Any:
     """The calibration, `recalibration` or `temperature_scaling`, of a pool's distributions of held-out rows; None unless these clearly gain. Recorded."""
     try:
-        made = kind(found, rows.y, groups=rows.group, weight=rows.weight, **options)
+        made = kind(found, rows.y, groups=rows.group, weight=rows.weight)
     except ValueError as refusal:
         return keep_probabilities(context, str(refusal))
-    if made.is_identity:
+    if made is None:
         return keep_probabilities(context, "held-out rows do not clearly gain by a calibration")
     why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
-    context.record("probabilities", made.name + where, why)
+    context.record("probabilities", made.name, why)
     return made
 
 

@@ -51,14 +51,10 @@ class Hurdle:
     n_samples: int = 0
     by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
-    positive: ClassVar[bool] = False
 
     def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
         """Which targets are the value."""
         return y == np.asarray(self.value, y.dtype)
-
-    def strength(self, X: Inputs) -> None:
-        """A calibration has strength 1 everywhere."""
 
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """(π, 1 − π), of the second and the first class."""

@@ -12,7 +12,7 @@ from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.observations.mean_function import boosted
-from stochgp.pools.held_out import held_out
+from stochgp.pools.held_out import LEARNED, held_out
 from stochgp.transforms import AbstractTransform, Log
 
 REAL, COUNT = "real", "count"
@@ -107,7 +107,7 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 def _halves(rows: Data, seed: int) -> tuple[Data, Data, Int[np.ndarray, " R"]]:
     """(Rows to learn from, rows to predict, clusters of these), of at most 2,000."""
     rows = rows.take(random_rows(len(rows), MAX_ROWS, seed))
-    new = held_out(rows, np.random.default_rng(seed), share=0.5).all
+    new = held_out(rows, np.random.default_rng(seed), share=0.5) != LEARNED
     held, spread = rows.take(new), np.std(rows.X, axis=0)
     return rows.take(~new), held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
 

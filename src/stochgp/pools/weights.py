@@ -14,14 +14,12 @@ from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture, recalibration
-from stochgp.distributions.transformed import truncated
 from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
-MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
 IN_TIME = "rows of later times are not exchangeable with those held out"
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
@@ -63,8 +61,7 @@ class Distance:
 class PoolWeights:
     """w_k(x) = softmax_k(level_k + slope_k d(x)) of the named members, d the distance in time to the nearest training row; without a distance w = softmax(level).
 
-    With a distance, a calibration has strength 1 at its low end and 0 at its high end, linear in d between them. `average` is the mean of w over
-    the held-out rows, `positive` says whether the mixture is truncated at 0.
+    `average` is the mean of w over the held-out rows.
     """
 
     names: list[str]
@@ -73,7 +70,6 @@ class PoolWeights:
     average: Float[np.ndarray, " K"]
     why: str = ""
     distance: Distance | None = None
-    positive: bool = False
     is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
 
     @classmethod
@@ -86,12 +82,6 @@ class PoolWeights:
         """Whether weights depend on the row."""
         return self.distance is not None and bool(self.slope.any())
 
-    def strength(self, X: Inputs) -> PerRow | None:
-        """The share of the calibration at each row, from 0 to 1; None: 1 everywhere."""
-        if self.distance is None:
-            return None
-        return 0.5 - self.distance(X) / (self.distance.high - self.distance.low)
-
     def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
         """The weights of each row, or [K] of all."""
         if self.distance is None or not self.by_row:
@@ -101,8 +91,7 @@ class PoolWeights:
 
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
     """The distribution of an observation at each row, from those of the members."""
-    found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
-    return truncated(found) if weights.positive else found
+    return parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,39 +210,14 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
     return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
 
 
-def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
-    """Distributions of positive numbers for positive, skew targets, if the CRPS of held-out rows is not higher."""
-    y = predictions.y
-    if y.min() <= 0:
-        return weights
-    found = predictions.mixed(weights)
-    if found.has_masses or not (found.cdf(0.0) > MAX_BELOW).any():
-        return weights
-    before, after = (
-        float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
-    )
-    why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
-    context.record("positive", after <= before, why)
-    return replace(weights, positive=after <= before)
-
-
 def calibrate(
-    weights: PoolWeights, predictions: HeldOutPredictions, near_only: bool, context: FitContext
+    weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext
 ) -> PITRecalibration | None:
-    """The curve of the probabilities of the pool (a beta-transformed pool: Ranjan and Gneiting 2010), if held-out rows clearly gain.
-
-    In tables with a time it is learned from rows between the training rows, and has no strength far from them.
-    """
-    rows, found, strength = predictions.rows, predictions.mixed(weights), None
+    """The curve of the probabilities of the pool (a beta-transformed pool: Ranjan and Gneiting 2010), if held-out rows clearly gain."""
+    found = predictions.mixed(weights)
     if found.has_masses:
         return keep_probabilities(context, "a curve is of continuous distributions")
-    if near_only:
-        assert predictions.far is not None
-        i = np.flatnonzero(~predictions.far)
-        rows, found = replace(rows, group=None).take(i), found[i]
-        strength = weights.strength(rows.X)
-    where = " near the training rows, of later ones F" if near_only else ""
-    return clear_calibration(recalibration, found, rows, context, where, strength=strength)
+    return clear_calibration(recalibration, found, predictions.rows, context)
 
 
 def pool_scores(
