@@ -54,10 +54,6 @@ CONTINUOUS = {
         np.stack([W := np.linspace(0.1, 0.9, N), 1 - W], axis=1),
     ),
     "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), PITRecalibration(1.3, 0.8)),
-    "recalibrated row by row": lambda: Recalibrated(
-        Normal(MEAN, STD),
-        PITRecalibration(np.linspace(1.0, 1.4, N)[:, None], np.linspace(1.0, 0.7, N)[:, None]),
-    ),
     "exact student": lambda: Student(MEAN, STD, 4.0),
 }
 OWN_UNITS = ("lognormal", "warped", "warped student")

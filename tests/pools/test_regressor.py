@@ -338,7 +338,7 @@ def test_trees_learn_again_from_all_rows():
 
 def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkeypatch):
     role = SINGLE * (np.arange(N) < 9)
-    distance = Distance(X[9:], np.ones(2))
+    distance = Distance(X[9:], np.ones(2), np.arange(2))
     weights = PoolWeights(["sparse"], LEVEL, LEVEL, W, distance=distance)
     given = {"sparse": SparseGPRegressor()}, Data(X, Y), role, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))

@@ -25,7 +25,8 @@ from stochgp.numerics.precision import full_precision
 from stochgp.numerics.seeds import fold_in, split_key
 from stochgp.observations import AbstractMeanFunction, Observation
 from stochgp.parameters import cast
-from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
+from stochgp.posteriors import AbstractFunctions, AbstractPosterior
+from stochgp.posteriors.base import dispersed
 from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.transforms import AbstractTransform
 
@@ -210,7 +211,7 @@ class Fitted:
         drawn, inflation = self.posterior.functions(n_samples, key=key), self.observation.inflation
         if inflation is None or not inflation.is_scaling:
             return drawn
-        return DispersedFunctions(self.posterior, inflation.scale, drawn)
+        return dispersed(self.posterior, inflation.scale, drawn)
 
     def _rows(self, X: np.ndarray) -> ModelRows:
         return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)

@@ -16,26 +16,24 @@ from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture, recalibration
 from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
 from stochgp.neighbours import Neighbours
-from stochgp.numerics.seeds import random_rows
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 IN_TIME = "rows of later times are not exchangeable with those held out"
 MIN_WEIGHT = 0.03  # a member with less is left out
-MAX_NEAR = 50_000  # training rows that distances are measured to
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
 
 
 @dataclass(frozen=True, eq=False)
 class Distance:
-    """d(x) = log of the Euclidean distance to the nearest of these rows in units of `scale`, clipped to [low, high], less their middle."""
+    """d(x) = log of the Euclidean distance to the nearest of these rows in some columns, clipped to [low, high], less their middle."""
 
-    rows: Inputs  # in those units
-    scale: Float[np.ndarray, " D"]
+    rows: Inputs  # these columns alone, divided by `scale`
+    scale: Float[np.ndarray, " C"]
+    columns: Int[np.ndarray, " C"]
     low: float = -np.inf
     high: float = np.inf
-    column: int | None = None  # the only column that distances use: D is 1
 
     @functools.cached_property
     def _tree(self) -> Neighbours:
@@ -52,9 +50,8 @@ class Distance:
         middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
         return np.clip(d, self.low, self.high) - middle
 
-    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
-        X = X if self.column is None else X[:, [self.column]]
-        return np.ascontiguousarray(X / self.scale, np.float64)
+    def _in_units(self, X: Float[np.ndarray, "N D"]) -> Inputs:
+        return np.ascontiguousarray(X[:, self.columns] / self.scale, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,28 +277,10 @@ def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
     return pool_scores(log_density, mean, predictions.y, predictions.weight)
 
 
-def distance_between(
-    X: Inputs,
-    scale: Float[np.ndarray, " D"],
-    column: int | None,
-    near: Float[np.ndarray, "n D"],
-    far: Float[np.ndarray, "m D"],
-) -> Distance | None:
-    """The distance to at most 50,000 of the rows X, between the medians at `near` and at `far` rows; None if those of `far` rows are not larger.
-
-    With a `column`, distances are along it alone.
-    """
-    scale = scale if column is None else scale[[column]]
-    distance = Distance(np.empty((0, len(scale))), scale, column=column)
-    distance = distance.joined(X[random_rows(len(X), MAX_NEAR, 0)])
-    low, high = (float(np.median(distance(Z))) for Z in (near, far))
-    return replace(distance, low=low, high=high) if low < high else None
-
-
-def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
-    """The first column whose values rise from each block of time to the next; None if several columns together hold the time, as year and month."""
+def columns_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> Int[np.ndarray, " C"]:
+    """The first column whose values rise from each block of time to the next; all columns if several together hold the time, as year and month."""
     order = np.argsort(block, kind="stable")
     first = np.flatnonzero(np.diff(block[order], prepend=-1))
     low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
-    rises = np.all(low[1:] > high[:-1], axis=0)
-    return int(np.argmax(rises)) if rises.any() else None
+    rises = np.flatnonzero(np.all(low[1:] > high[:-1], axis=0))
+    return rises[:1] if len(rises) else np.arange(X.shape[1])

@@ -1,6 +1,7 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
+from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
@@ -20,10 +21,7 @@ PerRow = Float[Array | np.ndarray, " N"]
 class AbstractFunctions(eqx.Module):
     """S functions drawn from a posterior: X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable."""
 
-    @property
-    @abc.abstractmethod
-    def n_samples(self) -> int:
-        """S."""
+    n_samples: eqx.AbstractVar[int]
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
@@ -95,31 +93,27 @@ class AbstractPosterior(eqx.Module):
         return None
 
 
-class DispersedFunctions(AbstractFunctions):
-    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m.
+class DrawnFunctions(AbstractFunctions):
+    """S functions with the values that a callable X [N, D] ↦ [N, S] gives: a Jax function, or an `eqx.Partial` of arrays."""
 
-    Parameters
-    ----------
-    base : AbstractPosterior
-        Whose mean is m.
-    scale : AbstractNoise
-        c s(x), as its `variance` of rows that count once: a factor of variances.
-    functions : AbstractFunctions
-        The f_s.
-    """
-
-    base: AbstractPosterior
-    scale: AbstractNoise
-    functions: AbstractFunctions
-
-    @property
-    def n_samples(self) -> int:
-        return self.functions.n_samples
+    values: Callable
+    n_samples: int = eqx.field(static=True)
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        mean = jnp.asarray(self.base.mean(X), X.dtype)[:, None]
-        root = jnp.sqrt(self.scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
-        return mean + root * (self.functions(X) - mean)
+        return self.values(X)
+
+
+def dispersed(base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions) -> DrawnFunctions:
+    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` whose mean is m; c s(x) is the variance by `scale` of rows that count once."""
+    return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
+
+
+def _dispersed(
+    base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions, X: Array
+) -> Array:
+    mean = jnp.asarray(base.mean(X), X.dtype)[:, None]
+    root = jnp.sqrt(scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
+    return mean + root * (functions(X) - mean)
 
 
 def scale_of(

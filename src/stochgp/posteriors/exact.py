@@ -17,7 +17,7 @@ from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.numerics.seeds import split_key, words_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
+from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 from stochgp.posteriors.kernel import (
     BLOCK,
     EXACT_ROWS,
@@ -250,12 +250,12 @@ class MixturePosterior(AbstractPosterior):
             total += share * part.covariance(X)
         return total
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "MixtureFunctions":
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
         """Each of a θ_s that is drawn with the probability w_s."""
         drawn = np.random.default_rng(words_of(key)).choice(len(self.shares), n_samples, p=self.shares)
         keys = split_key(key, n_samples)
         functions = [self.parts[s].functions(1, key=own) for s, own in zip(drawn, keys, strict=True)]
-        return MixtureFunctions(jax.tree.map(_stacked, *functions))
+        return DrawnFunctions(eqx.Partial(_of_each, jax.tree.map(_stacked, *functions)), n_samples)
 
     def need_bytes(
         self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
@@ -285,18 +285,10 @@ class MixturePosterior(AbstractPosterior):
         return mean, total
 
 
-class MixtureFunctions(AbstractFunctions):
-    """S functions, each with a kernel of its own: single functions, whose arrays are stacked along a first axis S."""
-
-    each: KernelFunctions
-
-    @property
-    def n_samples(self) -> int:
-        return self.each.weights.shape[0]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        arrays, rest = eqx.partition(self.each, eqx.is_array)
-        return jax.lax.map(lambda part: eqx.combine(part, rest)(X)[:, 0], arrays).T
+def _of_each(each: KernelFunctions, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+    """Values of single functions, each with a kernel of its own, whose arrays are stacked along a first axis S."""
+    arrays, rest = eqx.partition(each, eqx.is_array)
+    return jax.lax.map(lambda part: eqx.combine(part, rest)(X)[:, 0], arrays).T
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:

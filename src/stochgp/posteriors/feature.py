@@ -16,33 +16,11 @@ from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, belief_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
+from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 
 BLOCK = 256  # rows of a compiled evaluation
 FOLDS = 20  # of rows that are left out
 ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not known
-
-
-class FunctionSamples(AbstractFunctions):
-    """f_s(x) = φ(x)·w_s.
-
-    Parameters
-    ----------
-    features : AbstractFeatureMap
-        φ.
-    weights : array [M, S]
-        w_s, a column for each function.
-    """
-
-    features: AbstractFeatureMap
-    weights: Float[Array, "M S"]
-
-    @property
-    def n_samples(self) -> int:
-        return self.weights.shape[1]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return matmul(self.features(X), self.weights.astype(X.dtype))
 
 
 class FeaturePosterior(AbstractPosterior):
@@ -157,11 +135,11 @@ class FeaturePosterior(AbstractPosterior):
     def _block(self, X: Rows) -> Array:
         return self._features(X)
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
         """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws; rows read them in their own dtype."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
-        return FunctionSamples(self.features, weights)
+        return DrawnFunctions(eqx.Partial(_values, self.features, weights), n_samples)
 
     def need_bytes(
         self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
@@ -182,3 +160,8 @@ class FeaturePosterior(AbstractPosterior):
 def _in_blocks(X: Rows) -> Float[np.ndarray, "B D"]:
     """Filled up to whole blocks, so that few shapes are compiled."""
     return filled_up(np.asarray(X), -(-len(X) // BLOCK) * BLOCK, 0.0)
+
+
+def _values(features: AbstractFeatureMap, weights: Float[Array, "M S"], X: Float[Array, "N D"]) -> Array:
+    """φ(x)·w_s."""
+    return matmul(features(X), weights.astype(X.dtype))

@@ -15,35 +15,13 @@ from stochgp.models import SparseGP, process_of
 from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
+from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.sizes import COMPILER_BYTES, FEATURES
 from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
-
-
-class VariationalFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + the correction that makes f₀ₛ, a draw of the prior, one of q(f).
-
-    Parameters
-    ----------
-    prior : PriorFunctions
-        The S functions f₀ₛ.
-    correction : callable
-        X [N, D] ↦ [N, S], as `AbstractProcess.correction` of these functions gives it.
-    """
-
-    prior: PriorFunctions
-    correction: Any
-
-    @property
-    def n_samples(self) -> int:
-        return self.prior.n_samples
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return self.prior(X) + self.correction(X)
 
 
 class VariationalPosterior(AbstractPosterior):
@@ -126,11 +104,13 @@ class VariationalPosterior(AbstractPosterior):
         prior = np.asarray(_diagonal(self.kernel, Z))[:N]
         return safe_covariance(left, unexplained, rounding_error(prior, 1.0, np.float64))
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> VariationalFunctions:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
+        """f₀ₛ(x), drawn from the prior, and the correction that makes it one of q(f)."""
         prior_key, own = jax.random.split(key)
         dtype = jnp.dtype(self.draws_dtype)
         prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)
-        return VariationalFunctions(prior, self.process.correction(prior, n_samples, key=own))
+        correction = self.process.correction(prior, n_samples, key=own)
+        return DrawnFunctions(eqx.Partial(_corrected, prior, correction), n_samples)
 
     def need_bytes(
         self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0, likelihood: bool = False
@@ -155,3 +135,7 @@ def _diagonal(kernel: Any, X: Rows) -> Array:
 
 def _wide(X: Rows | PerRow) -> Array:
     return jnp.asarray(X).astype(jax.dtypes.canonicalize_dtype(jnp.float64))
+
+
+def _corrected(prior: PriorFunctions, correction: Any, X: Array) -> Array:
+    return prior(X) + correction(X)
