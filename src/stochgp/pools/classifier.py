@@ -16,9 +16,9 @@ from stochgp.context import FitContext
 from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.distributions import temperature_scaling
 from stochgp.estimators.base import PosteriorClassifier
-from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
+from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -42,7 +42,7 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import IN_TIME, HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -154,7 +154,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
-                temperature = calibrate_classes(mixed, held, in_time, context)
+                temperature = calibrate_pool(temperature_scaling, mixed, held, in_time, context)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)
@@ -249,15 +249,6 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
             return members | again
         return members
-
-
-def calibrate_classes(
-    found: Categorical, held: Data, in_time: bool, context: FitContext
-) -> TemperatureScaling | None:
-    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
-    if in_time:
-        return keep_probabilities(context, IN_TIME)
-    return clear_calibration(temperature_scaling, found, held, context)
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:

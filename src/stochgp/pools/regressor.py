@@ -16,9 +16,9 @@ from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
-from stochgp.distributions import PITRecalibration, Rounded
+from stochgp.distributions import PITRecalibration, Rounded, recalibration
 from stochgp.estimators.base import PosteriorRegressor
-from stochgp.estimators.calibrating import keep_probabilities
+from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel_choice import short_days
@@ -60,11 +60,9 @@ from stochgp.pools.targets import (
     may_be_counts,
 )
 from stochgp.pools.weights import (
-    IN_TIME,
     HeldOutPredictions,
     PoolWeights,
     alone,
-    calibrate,
     stack,
     stack_near_and_far,
 )
@@ -332,9 +330,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:
             return weights, None
-        if (role >= BLOCK).any():
-            return weights, keep_probabilities(context, IN_TIME)
-        return weights, calibrate(weights, others, context)
+        in_time = bool((role >= BLOCK).any())
+        return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, in_time, context)
 
     def _best_or_pool(self, predictions: HeldOutPredictions, distance: Any) -> PoolWeights:
         """The pool, or its best member: if one is asked for, or their distributions cannot be mixed."""

@@ -11,15 +11,12 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
-from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture, recalibration
-from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
+from stochgp.distributions import AbstractDistribution, mixture
 from stochgp.neighbours import Neighbours
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
-IN_TIME = "rows of later times are not exchangeable with those held out"
 MIN_WEIGHT = 0.03  # a member with less is left out
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
@@ -205,16 +202,6 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
     )
     w = np.broadcast_to(made.weights(predictions.rows.X), (len(d), len(names)))
     return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
-
-
-def calibrate(
-    weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext
-) -> PITRecalibration | None:
-    """The curve of the probabilities of the pool (a beta-transformed pool: Ranjan and Gneiting 2010), if held-out rows clearly gain."""
-    found = predictions.mixed(weights)
-    if found.has_masses:
-        return keep_probabilities(context, "a curve is of continuous distributions")
-    return clear_calibration(recalibration, found, predictions.rows, context)
 
 
 def pool_scores(
