@@ -1,6 +1,7 @@
 """`GPRegressor`: which rows its members learn from, and that its predictions are the mixture of theirs."""
 
 import pickle
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
 from stochgp.pools import held_out, hurdle, members, regressor
 from stochgp.pools.held_out import BLOCK, SINGLE
-from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
+from stochgp.pools.weights import Distance, PoolWeights, alone
 from stochgp.transforms import Log
 
 N = 1_000
@@ -105,7 +106,8 @@ def test_functions_are_of_the_members_in_proportion_to_their_weights(pool):
 
 def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(pool):
     parts, other = list(pool.estimators_.values()), pickle.loads(pickle.dumps(pool))
-    distance = distance_between(X[:50], np.ones(2), None, X[50:300], NEW + 1)
+    distance = Distance(X[:50], np.ones(2), np.arange(2))
+    distance = replace(distance, low=np.median(distance(X[50:300])), high=np.median(distance(NEW + 1)))
     slope = np.array([0.0, 2.0])
     other._pooling = PoolWeights(["feature", "sparse"], LEVEL, slope, W, distance=distance)
     other._correction = None

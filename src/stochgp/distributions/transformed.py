@@ -62,13 +62,10 @@ class Warped(AbstractDistribution):
         return np.where(possible, found, -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        """Where T(lower) is a number, P(Y ≤ lower) is the probability that the base gives to all smaller numbers, as for the quantiles."""
         lower = self.transform.lower
-        with np.errstate(divide="ignore"):
-            has_end = math.isfinite(lower) and math.isfinite(float(self.transform(np.float64(lower))))
-            possible = y >= lower if has_end else y > lower
-            at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
-            below, above = self.base._tails(self.transform(at))
+        possible = y > lower
+        at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
+        below, above = self.base._tails(self.transform(at))
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _quantile(self, p: Points) -> Points:

@@ -13,8 +13,6 @@ from stochgp.transforms import AbstractTransform, Anchored
 
 TRANSFORMS = {
     "log": transforms.Log(),
-    "box-cox": transforms.BoxCox(),
-    "yeo-johnson": transforms.YeoJohnson(),
     "sinh-arcsinh": transforms.SinhArcsinh(),
     "count": transforms.Log(0.5),
 }
@@ -42,7 +40,7 @@ class Warped(eqx.Module):
     likelihood : likelihood or str
         That of T(y): a value of `stochgp.likelihoods`, or every name that the regressor's own `likelihood` may be.
     transform : transform or str
-        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
+        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "sinh-arcsinh" or "count"
         (log(y + ½)), or "auto": held-out rows decide whether there is a transform.
     """
 
