@@ -8,7 +8,7 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor
 from stochgp.data.rows import Data
-from stochgp.pools import held_out, regressor
+from stochgp.pools import held_out, regressor, weights
 from stochgp.pools.held_out import BLOCK, LEARNED
 from stochgp.pools.weights import alone
 
@@ -55,7 +55,7 @@ def test_members_of_tables_with_a_time():
 def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     """Its posterior is that of a fit to all rows at its hyperparameters, in their units, with wider errors."""
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
-    monkeypatch.setattr(regressor, "stack_near_and_far", lambda *_: alone("kernel_by_blocks", "given"))
+    monkeypatch.setattr(weights, "stack_near_and_far", lambda *_: alone("kernel_by_blocks", "given"))
     monkeypatch.setattr(held_out, "best_width", lambda *_: 2.0)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]

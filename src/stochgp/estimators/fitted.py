@@ -197,15 +197,9 @@ class Fitted:
         self, functions: Any, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations of these functions."""
-        return self.with_noise(functions.at_numbers(X), X, key=key)
-
-    def with_noise(
-        self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values, as `Observation.sample`."""
         rows = self._rows(X)
         moments = self._latent(rows) if self.observation.draws_by_moments else None
-        return self.observation.sample(values, rows, moments, key=key)
+        return self.observation.sample(functions.at_numbers(X), rows, moments, key=key)
 
     def _functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         drawn, inflation = self.posterior.functions(n_samples, key=key), self.observation.inflation
@@ -300,7 +294,7 @@ class FunctionDraws(eqx.Module):
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
         if (m := self.mean_function) is not None and self.normals is not None:
             with full_precision():
-                values += m.on_device(X)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
+                values += m(X, jnp)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
         return self._back(values)
 
     def _back(self, values: Any) -> Any:

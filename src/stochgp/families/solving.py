@@ -342,7 +342,7 @@ def _grown_by_solving(
     n_columns = 1 + posterior.n_samples
     need = system.peak_bytes(solver, n_columns)
     budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
-    noise_key, start_key, run_key = jax.random.split(key, 3)
+    noise_key, _, run_key = jax.random.split(key, 3)
     draws = (*(posterior.draws or ()), (len(new), noise_key))
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
@@ -351,8 +351,7 @@ def _grown_by_solving(
     held = np.asarray(posterior.weights)
     if posterior.sample_weights is not None:
         held = np.concatenate([held, np.asarray(posterior.sample_weights)], axis=1)
-    options: dict[str, Any] = {"tolerance": tolerance, "key": start_key, "most_bytes": need}
-    start = warm_start(operator, b, held, posterior.left, **options)
+    start = warm_start(operator, b, held, most_bytes=need)
     found = run_solver(solver, operator, b, tolerance, show, run_key, start)
     parts = system, solver, y, found, tolerance, posterior.prior, draws, posterior.information
     return sampled_posterior(*parts), found

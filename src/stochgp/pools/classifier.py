@@ -11,7 +11,6 @@ from sklearn.base import ClassifierMixin
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
-from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
@@ -42,7 +41,7 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, weigh
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -205,16 +204,12 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 "log_loss": -float(np.average(log_density[:, k], weights=weight)),
                 "accuracy": float(np.average(right, weights=weight)),
             }
-        best = min(names, key=lambda name: scores[name]["log_loss"])
         cluster = held_out_clusters(members, held)
-        if not self.ensemble:
-            return alone(best, "ensemble=False: the highest held-out probabilities")
-        if few := too_few(len(held), cluster):
-            return alone(best, few)
         nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
         means = np.zeros_like(log_density)
         held = replace(held, y=nothing)
-        return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
+        found = HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing)
+        return weigh(found, self.ensemble)
 
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False

@@ -16,7 +16,7 @@ from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
-from stochgp.distributions import PITRecalibration, Rounded, recalibration
+from stochgp.distributions import PITRecalibration, recalibration
 from stochgp.estimators.base import PosteriorRegressor
 from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import CHOICES, check_settings
@@ -60,11 +60,9 @@ from stochgp.pools.targets import (
     may_be_counts,
 )
 from stochgp.pools.weights import (
-    HeldOutPredictions,
     PoolWeights,
     alone,
-    stack,
-    stack_near_and_far,
+    weigh,
 )
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -324,7 +322,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         distance = distance_in_time(members, rows, role, others)
         if distance is not None:
             others = widen_for_later_times(members, others, context)
-        weights = self._best_or_pool(others, distance)
+        weights = weigh(others, self.ensemble, distance)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
@@ -332,18 +330,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return weights, None
         in_time = bool((role >= BLOCK).any())
         return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, in_time, context)
-
-    def _best_or_pool(self, predictions: HeldOutPredictions, distance: Any) -> PoolWeights:
-        """The pool, or its best member: if one is asked for, or their distributions cannot be mixed."""
-        is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
-        if self.ensemble and is_mixed:
-            return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
-        useful = predictions.of(predictions.informative())
-        density = np.average(useful.log_density, axis=0, weights=useful.weight)
-        why = "counts are predicted by one member"
-        if not self.ensemble:
-            why = "ensemble=False: the highest held-out density"
-        return alone(useful.names[int(np.argmax(density))], why)
 
     def _refit(
         self,

@@ -12,7 +12,7 @@ from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, mixture
+from stochgp.distributions import AbstractDistribution, Rounded, mixture
 from stochgp.neighbours import Neighbours
 
 Inputs = Float[np.ndarray, "N D"]
@@ -155,6 +155,17 @@ class HeldOutPredictions:
 def alone(name: str, why: str) -> PoolWeights:
     """One member."""
     return PoolWeights.constant([name], np.ones(1), why)
+
+
+def weigh(predictions: HeldOutPredictions, ensemble: bool, distance: Distance | None = None) -> PoolWeights:
+    """The pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
+    is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
+    if ensemble and is_mixed:
+        return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
+    useful = predictions.of(predictions.informative())
+    density = np.average(useful.log_density, axis=0, weights=useful.weight)
+    why = "counts are predicted by one member" if ensemble else "ensemble=False: the highest held-out density"
+    return alone(useful.names[int(np.argmax(density))], why)
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:

@@ -9,19 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
-from stochgp import deadline
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import by_blocks, on_device
 from stochgp.numerics.linalg import Factor, rounding_error, safe_covariance
-from stochgp.numerics.precision import matmul
-from stochgp.numerics.seeds import words_of
 from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.operators.blocks import filled
 from stochgp.posteriors.base import PerRow, Rows
 from stochgp.posteriors.kernel import (
     AbstractKernelPosterior,
@@ -42,9 +38,6 @@ PRODUCT_ROWS = 1024  # rows of which products are computed at once
 LEAST_ROWS, MOST_ROWS = 256, 4096  # of a block
 ROWS_PER_ROOT = 16  # a block has 16 √N rows: then its factor takes about as long as its columns of K
 BYTES_PER_ENTRY = 24  # of A_JJ, while it is solved with
-MAX_NEAR = 64  # nearest rows of a new one that come before all others, in as many blocks as NEAR_BLOCKS
-NEAR_BLOCKS = 4
-ENOUGH = 0.98  # of the tolerance, to be reached
 DAMPING = 8.0  # of a block, times the rounding error of products
 
 
@@ -160,44 +153,35 @@ def warm_start(
     operator: KernelOperator,
     b: Float[Any, "N C"],
     weights: Float[Any, "O C"],
-    left: Float[Any, "O C"] | None = None,
     *,
-    tolerance: float | Float[np.ndarray, " C"],
-    key: PRNGKeyArray,
     most_bytes: float = math.inf,
 ) -> Float[Array, "N C"]:
-    """α for the rows so far and n new ones, from the weights α_old of the first O rows; `left` is their residual, where it is known.
+    """α for the rows so far and n new ones, from the weights α_old of the first O rows.
 
-    The new rows begin without weights. Then, for one block J of rows after the other,
+    The new rows begin without weights. For a block J of them and the rows nearest to them then
 
-        α_J ← α_J + A_JJ⁻¹ r_J,    r ← r − A_{:,J} A_JJ⁻¹ r_J,    r = b − Aα,
+        α_J ← α_J + A_JJ⁻¹(b − Aα)_J,
 
-    the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the rows of the block (alternating projections: Wu, Wenger, Jones, Pleiss and Gardner, 2024).
-    The first blocks are the new rows and those nearest to them. Further rows follow in a random order until r is within the tolerance, or would not be by the
-    last row at the rate at which it falls. A block of m rows costs m/N of a product with A, and m³/3.
-
-    `tolerance` is of ‖r‖/‖b‖, column by column. Blocks take at most `most_bytes`, but are not smaller than 256 rows.
+    the exact minimiser over the block of the dual objective ½ αᵀAα − αᵀb (alternating projections: Wu, Wenger, Jones, Pleiss and Gardner, 2024): new rows
+    are not overlooked because they are few. The block takes at most `most_bytes`, but is not smaller than 256 rows. m rows cost m/N of a product with A, and m³/3.
     """
     n_old, N = len(weights), operator.size
     b = jnp.asarray(b)
     V = jnp.concatenate([jnp.asarray(weights, b.dtype), jnp.zeros((N - n_old, b.shape[1]), b.dtype)])
-    r = b - whole_product(operator, V) if left is None else _left(operator, b, V, left)
-    goal = ENOUGH * np.asarray(tolerance) * np.linalg.norm(np.asarray(b, np.float64), axis=0)
-    m = min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), N)
-    m = min(max(int(min(m, math.sqrt(most_bytes / BYTES_PER_ENTRY))), LEAST_ROWS), N)
-    order = _new_first(operator, n_old, m, np.random.default_rng(words_of(key)))
-    worst = math.inf
-    for first in range(0, N, m):
-        rows = order[min(first, N - m) :][:m]
-        delta = _minimiser(operator, r, rows)
-        V, r = _moved(operator, V, r, jnp.asarray(rows), delta)
-        before, worst = worst, float(np.max(np.linalg.norm(np.asarray(r, np.float64), axis=0) / goal))
-        falls = (
-            worst * (worst / before) ** ((N - first) // m) <= 1
-        )  # by the last block, if it goes on like this
-        if worst <= 1 or deadline.left() <= 0 or (first + m >= N - n_old and not falls):
-            break
-    return V
+    m = max(
+        int(min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), math.sqrt(most_bytes / BYTES_PER_ENTRY))),
+        LEAST_ROWS,
+    )
+    rows = _new_and_near(operator, n_old, m)
+    X, padded = np.asarray(operator.inputs)[rows], operator.pad(V)
+    (products,) = by_blocks(lambda part: (_product(operator, part, padded),), PRODUCT_ROWS, X)
+    A = np.array(_within(operator, jnp.asarray(rows)), np.float64)
+    of_noise = np.asarray(operator.noise, np.float64)[rows, None] * np.asarray(V, np.float64)[rows]
+    error = np.asarray(b, np.float64)[rows] - products - of_noise
+    rounding = float(jnp.finfo(operator.dtype).eps) * N**0.5
+    A[np.diag_indices(len(A))] += DAMPING * rounding * A.diagonal().mean()
+    delta = scipy.linalg.solve(A, error, assume_a="pos", overwrite_a=True, check_finite=False)
+    return V.at[rows].add(on_device(delta, b.dtype))
 
 
 def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
@@ -222,37 +206,13 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
     return Factor(L, factor.jitter)
 
 
-def _left(
-    operator: KernelOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
-) -> Float[Array, "N C"]:
-    """b − A V, where V is 0 beyond the first rows, whose residual is `left`."""
-    X, padded = np.asarray(operator.inputs)[len(left) : len(b)], operator.pad(V)
-    (products,) = by_blocks(lambda rows: (_product(operator, rows, padded),), PRODUCT_ROWS, X)
-    return jnp.concatenate([jnp.asarray(left, b.dtype), b[len(left) :] - jnp.asarray(products, b.dtype)])
-
-
-def _new_first(
-    operator: KernelOperator, n_old: int, m: int, generator: np.random.Generator
-) -> Int[np.ndarray, " N"]:
-    """All rows: the new ones, the rows nearest to them, the others; in a random order where nothing else is said."""
+def _new_and_near(operator: KernelOperator, n_old: int, m: int) -> Int[np.ndarray, " m"]:
+    """At most m rows: the new ones, those nearest to them, others."""
     N, X = operator.size, np.asarray(operator.inputs, np.float64)
-    new = n_old + generator.permutation(N - n_old)
-    k = min(MAX_NEAR, n_old, max(1, NEAR_BLOCKS * m // len(new)))
-    near = Neighbours(X[:n_old], operator.kernel).query(X[new], k).T.ravel()
-    order = np.concatenate([new, near, generator.permutation(n_old)])
-    return order[np.sort(np.unique(order, return_index=True)[1])]
-
-
-def _minimiser(
-    operator: KernelOperator, r: Float[Array, "N C"], rows: Int[np.ndarray, " m"]
-) -> Float[Array, "m C"]:
-    """A_JJ⁻¹ r_J in float64, A_JJ damped by the rounding of products."""
-    A = np.array(_within(operator, jnp.asarray(rows)), np.float64)
-    rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
-    A[np.diag_indices(len(A))] += DAMPING * rounding * A.diagonal().mean()
-    error = np.asarray(r[rows], np.float64)
-    delta = scipy.linalg.solve(A, error, assume_a="pos", overwrite_a=True, check_finite=False)
-    return on_device(delta, operator.dtype)
+    k = min(n_old, -(-m // (N - n_old)))
+    near = Neighbours(X[:n_old], operator.kernel).query(X[n_old:], k).T.ravel()
+    order = np.concatenate([np.arange(n_old, N), near, np.arange(n_old)])
+    return order[np.sort(np.unique(order, return_index=True)[1])][:m]
 
 
 @eqx.filter_jit
@@ -264,15 +224,3 @@ def _product(operator: KernelOperator, X: Float[Any, "n D"], V: Array) -> Float[
 def _within(operator: KernelOperator, rows: Int[Array, " m"]) -> Float[Array, "m m"]:
     some = operator.take(rows)
     return operator.kernel.between(some, some) + jnp.diag(operator.noise[rows])
-
-
-@eqx.filter_jit
-def _moved(
-    operator: KernelOperator, V: Array, r: Array, rows: Int[Array, " m"], delta: Array
-) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:
-    """(V with δ added in these rows, r − A δ)."""
-    N, columns = operator.size, operator.take(rows)
-    n = min(PRODUCT_ROWS, N)
-    block = lambda start: matmul(operator.kernel.between(operator.block(start, n), columns), delta)
-    Kd = filled(jnp.zeros_like(r), N, n, block)
-    return V.at[rows].add(delta), (r - Kd).at[rows].add(-operator.noise[rows][:, None] * delta)
