@@ -18,7 +18,7 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import held_out, hurdle, members, regressor
+from stochgp.pools import held_out, members, regressor, targets
 from stochgp.pools.held_out import BLOCK, SINGLE
 from stochgp.pools.weights import Distance, PoolWeights, alone
 from stochgp.transforms import Log
@@ -50,13 +50,12 @@ def pool(_quick_members):
     """Of members with given weights."""
     weights = PoolWeights.constant(["feature", "sparse"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(regressor, "stack", lambda _: weights)
+        patched.setattr(regressor, "weigh", lambda *_: weights)
         return GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
 
 
 def of_one(monkeypatch, name):
-    monkeypatch.setattr(regressor, "stack", lambda _: alone(name, "given"))
-    monkeypatch.setattr(regressor, "stack_near_and_far", lambda *_: alone(name, "given"))
+    monkeypatch.setattr(regressor, "weigh", lambda *_: alone(name, "given"))
 
 
 def test_a_pool_predicts_and_has_learned_from_all_rows(default):
@@ -345,5 +344,5 @@ def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkey
     given = {"sparse": SparseGPRegressor()}, Data(X, Y), role, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
-    monkeypatch.setattr(hurdle, "takes_in", lambda *_: True)
+    monkeypatch.setattr(targets, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N

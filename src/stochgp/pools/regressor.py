@@ -40,7 +40,6 @@ from stochgp.pools.held_out import (
     widen_for_later_times,
     without_worse_kernel,
 )
-from stochgp.pools.hurdle import HurdleRegressor, frequent, unless_preferred, update_member
 from stochgp.pools.members import (
     BY_BLOCKS,
     FAMILIES,
@@ -55,9 +54,13 @@ from stochgp.pools.pool import Pool, PoolEstimator, join_table
 from stochgp.pools.targets import (
     COUNT,
     REAL,
+    HurdleRegressor,
     choose_counts,
     choose_transform,
+    frequent,
     may_be_counts,
+    unless_preferred,
+    update_member,
 )
 from stochgp.pools.weights import (
     PoolWeights,
