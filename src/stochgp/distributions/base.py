@@ -37,9 +37,8 @@ class AbstractDistribution(eqx.Module):
     their fields.
     """
 
-    __getattribute__ = (
-        object.__getattribute__
-    )  # methods are plain ones: Equinox would make a pytree of each that is called
+    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    __getattribute__ = object.__getattribute__
 
     @property
     def n_rows(self) -> int:

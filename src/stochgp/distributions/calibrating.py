@@ -22,10 +22,8 @@ from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration or a temperature
-SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
-    9.2,
-    6.63,
-)  # twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom
+# Twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom.
+SURE_OF_CURVE, SURE_OF_TEMPERATURE = 9.2, 6.63
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 Probabilities = Any  # arrays of one shape, in [0, 1]

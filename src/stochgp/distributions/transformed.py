@@ -145,17 +145,14 @@ class Rounded(AbstractDistribution):
         first, second = np.sum(above - below, axis=1), (above + below) @ (2.0 * j + 1)
         if n == SUMMED:
             breaks = self.base._own_breaks()
-            for sign, ends in (
-                (1, np.maximum(breaks, k + n)),
-                (-1, np.clip(breaks, 0, np.maximum(k - n, 0))),
+            up = lambda t, below, above: [above, 2 * (t - k[..., None]) * above]
+            down = lambda t, below, above: [-below, -2 * (t - k[..., None]) * below]
+            for ends, tail in (
+                (np.maximum(breaks, k + n), up),
+                (np.clip(breaks, 0, np.maximum(k - n, 0)), down),
             ):
-                tail = lambda t, below, above, sign=sign: above if sign > 0 else below
-                parts = lambda *of, sign=sign, tail=tail: [
-                    tail(*of),
-                    2 * sign * (of[0] - k[..., None]) * tail(*of),
-                ]
-                more = self.base._integrals(ends[:, :-1], ends[:, 1:], parts)
-                first, second = first + sign * more[0].sum(axis=1), second + more[1].sum(axis=1)
+                more = self.base._integrals(ends[:, :-1], ends[:, 1:], tail)
+                first, second = first + more[0].sum(axis=1), second + more[1].sum(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
 

@@ -41,9 +41,8 @@ class AbstractPosterior(eqx.Module):
     `block_rows` is None if they take any number of rows.
     """
 
-    __getattribute__ = (
-        object.__getattribute__
-    )  # methods are plain ones: Equinox would make a pytree of each that is called
+    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    __getattribute__ = object.__getattribute__
 
     block_rows: eqx.AbstractClassVar[int | None]
     # Whether `errors_of_left_out` leaves out the other rows of a group too.
