@@ -93,7 +93,15 @@ class AbstractPosterior(eqx.Module):
 
 
 class DrawnFunctions(AbstractFunctions):
-    """S functions with the values that a callable X [N, D] ↦ [N, S] gives: a Jax function, or an `eqx.Partial` of arrays."""
+    """S functions with the values of a callable.
+
+    Parameters
+    ----------
+    values : callable
+        X [N, D] ↦ [N, S]: a function of JAX, or an `eqx.Partial` of arrays.
+    n_samples : int
+        S.
+    """
 
     values: Callable
     n_samples: int = eqx.field(static=True)
