@@ -63,7 +63,7 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     found, kind = fitted.distribution(left_out.X), recalibration if method == PIT else ConformalScores.of
     made = kind(found, left_out.y, groups=left_out.group, weight=left_out.weight)
     if made is None:
-        context.record("calibration", None, "left-out rows do not clearly gain by a curve")
+        context.record("calibration", "identity", "left-out rows do not clearly gain by a curve")
         return fitted
     what = "the probabilities of" if method == PIT else "intervals, by"
     context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
