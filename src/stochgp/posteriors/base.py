@@ -21,7 +21,10 @@ PerRow = Float[Array | np.ndarray, " N"]
 class AbstractFunctions(eqx.Module):
     """S functions drawn from a posterior: X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable."""
 
-    n_samples: eqx.AbstractVar[int]
+    @property
+    @abc.abstractmethod
+    def n_samples(self) -> int:
+        """S."""
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
@@ -99,12 +102,16 @@ class DrawnFunctions(AbstractFunctions):
     ----------
     values : callable
         X [N, D] ↦ [N, S]: a function of JAX, or an `eqx.Partial` of arrays.
-    n_samples : int
+    count : int
         S.
     """
 
     values: Callable
-    n_samples: int = eqx.field(static=True)
+    count: int = eqx.field(static=True)
+
+    @property
+    def n_samples(self) -> int:
+        return self.count
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         return self.values(X)
