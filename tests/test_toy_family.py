@@ -31,7 +31,7 @@ from stochgp.learners.evaluators import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 from stochgp.storage import load_tree, save_tree
 
 PRIOR = 4.0  # v, of standardised targets
@@ -106,8 +106,8 @@ class ConstantPosterior(AbstractPosterior):
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> ConstantFunctions:
         return ConstantFunctions(self.m + self.v**0.5 * jax.random.normal(key, (n_samples,)))
 
-    def need_bytes(self, request: Request) -> int:
-        return 16 * request.n_rows
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
+        return 16 * n_rows
 
 
 @dataclass(eq=False, repr=False)

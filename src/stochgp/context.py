@@ -74,9 +74,9 @@ class FitContext:
         self.checkpoint, self.callback, self.mesh = checkpoint, callback, mesh
         self.verbose = estimator.verbose if is_writer() else 0
         self.show = progress_printer(self.verbose)
-        keeps_seed = checkpoint is not None and is_writer()
         seed = estimator.random_state
-        self._key = key_of_run(checkpoint, seed) if keeps_seed else as_key(seed)
+        is_new = checkpoint is None or not is_writer()
+        self._key = as_key(seed) if is_new else key_of_run(checkpoint, seed)
         self.learn_key, self.solve_key, self.start_key = map(key_of, split(self._key, 3))
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-__all__ = ["AbstractTransform", "BoxCox", "Log", "SinhArcsinh", "YeoJohnson"]
+__all__ = ["AbstractTransform", "Log", "SinhArcsinh"]
 
 LARGEST_EXPONENT = 600.0  # of exponentials in float64
 QUARTILE = 0.6744897501960817  # Φ⁻¹(¾)
@@ -63,16 +63,6 @@ def namespace(values: Any) -> Any:
     return values.__array_namespace__() if hasattr(values, "__array_namespace__") else np
 
 
-def logit(p: float) -> float:
-    """log(p/(1 − p))."""
-    return math.log(p) - math.log1p(-p)
-
-
-def sigmoid(x: Any) -> Any:
-    """1/(1 + e^(−x)), of a number or an array."""
-    return 1 / (1 + namespace(x).exp(-x))
-
-
 class Log(AbstractTransform):
     """T = log(y + shift) for y > −shift: predictions of positive targets are lognormal; ½ is the shift of counts.
 
@@ -101,86 +91,6 @@ class Log(AbstractTransform):
 
     def log_slope(self, y: Any) -> Any:
         return -namespace(y).log(y + self.shift)
-
-
-class BoxCox(AbstractTransform):
-    """T = (y^λ − 1)/λ for positive y and 0 < λ < 1; λ → 0 is the logarithm (Box and Cox 1964).
-
-    Onto z > −1/λ only: a model's probability of smaller z belongs to no y, the density integrates to less than 1, and quantiles there are 0.
-
-    Parameters
-    ----------
-    power : number
-        λ, without unit; a fit starts from it.
-    """
-
-    power: Any = 0.5
-
-    @property
-    def lower(self) -> float:
-        return 0.0
-
-    @property
-    def growth(self) -> float:
-        return 1 / float(self.power)
-
-    def __call__(self, y: Any) -> Any:
-        xp = namespace(y)
-        return xp.expm1(self.power * xp.log(y)) / self.power
-
-    def inverse(self, z: Any) -> Any:
-        xp = namespace(z)
-        inside = xp.maximum(self.power * z, -1.0)
-        return xp.where(inside > -1.0, xp.exp(xp.log1p(xp.maximum(inside, -1 + 1e-15)) / self.power), 0.0)
-
-    def log_slope(self, y: Any) -> Any:
-        return (self.power - 1) * namespace(y).log(y)
-
-    @property
-    def raw(self) -> list[float]:
-        return [logit(float(self.power))]
-
-    def from_raw(self, raw: Any) -> "BoxCox":
-        return BoxCox(sigmoid(raw[0]))
-
-
-class YeoJohnson(AbstractTransform):
-    """T = ((1 + y)^λ − 1)/λ for y ≥ 0 and −((1 − y)^(2−λ) − 1)/(2 − λ) for y < 0, 0 < λ < 2, where it is onto all numbers.
-
-    λ = 1 is the identity (Yeo and Johnson 2000).
-
-    Parameters
-    ----------
-    power : number
-        λ, without unit; a fit starts from it.
-    """
-
-    power: Any = 1.0
-
-    @property
-    def growth(self) -> float:
-        return 1 / min(float(self.power), 2 - float(self.power))
-
-    def __call__(self, y: Any) -> Any:
-        xp = namespace(y)
-        size, a, b = xp.log1p(xp.abs(y)), self.power, 2 - self.power
-        return xp.where(y >= 0, xp.expm1(a * size) / a, -xp.expm1(b * size) / b)
-
-    def inverse(self, z: Any) -> Any:
-        xp = namespace(z)
-        a, b, size = self.power, 2 - self.power, xp.abs(z)
-        return xp.where(z >= 0, xp.expm1(xp.log1p(a * size) / a), -xp.expm1(xp.log1p(b * size) / b))
-
-    def log_slope(self, y: Any) -> Any:
-        xp = namespace(y)
-        return xp.sign(y) * (self.power - 1) * xp.log1p(xp.abs(y))
-
-    @property
-    def raw(self) -> list[float]:
-        return [logit(float(self.power) / 2)]
-
-    def from_raw(self, raw: Any) -> "YeoJohnson":
-        return YeoJohnson(2 * sigmoid(raw[0]))
 
 
 class SinhArcsinh(AbstractTransform):
@@ -271,21 +181,16 @@ class Anchored(AbstractTransform):
 
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
-    """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745.
-
-    For a transform of positive numbers targets are divided by their median. A transform without parameters stays as it is.
-    """
+    """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745. Without parameters it stays as it is."""
+    if not inner.raw:
+        return inner
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
-    if math.isfinite(inner.lower):
-        return _through(inner, 0.0, float(middle), np) if inner.raw else inner
     scale = float(high - low) / (2 * QUARTILE) or float(np.std(y)) or 1.0
     return _through(inner, float(middle), scale, np)
 
 
 def _through(inner: AbstractTransform, center: float, scale: float, xp: Any) -> Anchored:
-    """With the two anchors fixed; positive targets have none."""
-    if math.isfinite(inner.lower):
-        return Anchored(inner, center, scale)
+    """With the two anchors fixed."""
     low, high = inner(xp.asarray([-QUARTILE, QUARTILE]))
     out_scale = 2 * QUARTILE / (high - low)
     out_shift = -QUARTILE - out_scale * low

@@ -222,7 +222,7 @@ def test_tables_and_calibrations_are_refused(tmp_path):
         ours.to_onnx(table, tmp_path / "model.onnx")
     generator = np.random.default_rng(4)
     rows = np.tile(X, (20, 1)) + generator.normal(size=(1200, D))
-    calibrated = FeatureGPRegressor("linear", calibration="pit", **settings).fit(
+    calibrated = FeatureGPRegressor("linear", calibration="conformal", **settings).fit(
         rows, rows[:, 0] + generator.normal(size=1200)
     )
     with pytest.raises(ValueError, match="calibration=None"):

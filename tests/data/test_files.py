@@ -294,7 +294,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             f"at data row {first}; Log takes targets above 0",
         ),
         (
-            SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "box-cox")),
+            SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")),
             folder,
             "y",
             "have no parameters to learn",

@@ -8,7 +8,7 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.data.rows import MERGED_ROWS, Data, rounded
 from stochgp.numerics.clustered import equal_rows
-from stochgp.pools.held_out import held_out
+from stochgp.pools.held_out import LEARNED, held_out
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(300, 3)), RNG.normal(size=300)
@@ -49,9 +49,9 @@ def test_copies_beyond_10_000_rows_are_held_out_together():
     np.testing.assert_array_equal(rows.X, X)
     np.testing.assert_array_equal(rows.y, y)
     assert (rows.weights == 2).all()
-    division = held_out(rows, np.random.default_rng(0))
-    seen = {tuple(row) for row in rows.take(~division.all).X}
-    assert not any(tuple(row) in seen for row in rows.take(division.all).X)
+    role = held_out(rows, np.random.default_rng(0))
+    seen = {tuple(row) for row in rows.take(role == LEARNED).X}
+    assert not any(tuple(row) in seen for row in rows.take(role != LEARNED).X)
     halves = Data(np.tile(X, (2, 1)), np.tile(y, 2), None, np.repeat([0, 1], n)).merged()
     assert len(halves) == 2 * n and halves.weight is None  # of different groups
 

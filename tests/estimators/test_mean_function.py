@@ -211,7 +211,7 @@ def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range(
     np.testing.assert_allclose(found[2], found[1])
     np.testing.assert_allclose(found[3], Y.mean() + (2 * low - high - X.mean(axis=0)) @ b, rtol=1e-9)
     np.testing.assert_allclose(LINE.gradient(beyond)[[0, 2]], [b, 0 * b])
-    np.testing.assert_allclose(LINE.on_device(jnp.asarray(beyond, jnp.float32)), found, rtol=1e-4)
+    np.testing.assert_allclose(LINE(jnp.asarray(beyond, jnp.float32), jnp), found, rtol=1e-4)
     far = np.full((1, 3), 1e3)
     np.testing.assert_allclose(model.predict(far), LINE(far), rtol=1e-9)
     assert "a line" in model.summary() and model.plan_["mean"]["choice"] == "linear"
@@ -281,7 +281,7 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
     error = np.average((Y - values) ** 2, weights=weight)
     share = np.average(found.variance(X), weights=weight) / error
     np.testing.assert_allclose(found.noise_factor, max(1 - share, 0.1), rtol=1e-9)
-    np.testing.assert_allclose(found.on_device(jnp.asarray(NEW, jnp.float32)), new, rtol=1e-4)
+    np.testing.assert_allclose(found(jnp.asarray(NEW, jnp.float32), jnp), new, rtol=1e-4)
     assert found.gradient(NEW).shape == NEW.shape and not found.gradient(NEW).any()
 
 

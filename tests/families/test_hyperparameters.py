@@ -12,7 +12,7 @@ from stochgp.learners import FullBatch
 from stochgp.likelihoods.noise import constant_noise
 from stochgp.models import KernelGP
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, MixturePosterior
-from stochgp.posteriors.mixture import exact_at
+from stochgp.posteriors.exact import exact_at
 from stochgp.solvers import Cholesky
 
 pytestmark = pytest.mark.usefixtures("double")

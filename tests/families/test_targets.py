@@ -240,9 +240,7 @@ def test_the_dispersion_of_observations_is_that_of_the_transformed_targets():
     assert wide > 4 * narrow
 
 
-@pytest.mark.parametrize(
-    ("transform", "compared"), [("log", False), ("box-cox", False), ("sinh-arcsinh", True)]
-)
+@pytest.mark.parametrize(("transform", "compared"), [("log", False), ("sinh-arcsinh", True)])
 def test_heavy_tails_are_compared_only_where_there_is_a_mean(transform, compared):
     """z has Student-t noise; T⁻¹ of the last is nearly a straight line."""
     rng = np.random.default_rng(6)
@@ -329,9 +327,8 @@ def test_sparse_models_of_positive_targets_are_those_of_logarithms():
         SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
 
 
-@pytest.mark.parametrize("name", ["box-cox", "sinh-arcsinh"])
-def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
-    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", name)).fit(X, Y)
+def test_learned_transforms_are_saved_and_drawn_from(tmp_path):
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")).fit(X, Y)
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
     assert_array_equal(again.predict_quantiles(X_NEW, [0.2]), model.predict_quantiles(X_NEW, [0.2]))
@@ -375,6 +372,6 @@ def test_one_program_serves_every_transform(monkeypatch):
     monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
     jax.clear_caches()  # of the tests before
     before = warping._density_and_slopes._cache_size()
-    tried = {"a": transforms.SinhArcsinh(), "b": transforms.BoxCox(), "c": transforms.Log()}
+    tried = {"a": transforms.SinhArcsinh(), "b": transforms.SinhArcsinh(0.5), "c": transforms.Log()}
     fit_transforms(tried, X, y, seed=0)
     assert len(seen) == 4 and warping._density_and_slopes._cache_size() == before + 1

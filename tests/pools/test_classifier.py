@@ -10,10 +10,10 @@ from quick_members import member
 from stochgp import GPClassifier, SparseGPClassifier, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical, TemperatureScaling
+from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
-from stochgp.pools.classifier import calibrate_classes
 from stochgp.pools.weights import PoolWeights
 
 N = 1_000
@@ -44,7 +44,7 @@ def model(_quick_members):
     given = PoolWeights.constant(["smooth", "rough"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(GPClassifier, "_weigh", lambda *of: weigh(*of) and given)
-        patched.setattr(classifier, "calibrate_classes", lambda *_: None)
+        patched.setattr(classifier, "calibrate_pool", lambda *_: None)
         return GPClassifier(random_state=0).fit(X, Y)
 
 
@@ -137,12 +137,12 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context = FitContext(GPClassifier())
-    found = calibrate_classes(Categorical(sure), rows, False, context)
+    found = calibrate_pool(temperature_scaling, Categorical(sure), rows, False, context)
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = calibrate_classes(Categorical(log_p), rows, False, context)
+    kept = calibrate_pool(temperature_scaling, Categorical(log_p), rows, False, context)
     assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
-    later = calibrate_classes(Categorical(sure), rows, True, context)
+    later = calibrate_pool(temperature_scaling, Categorical(sure), rows, True, context)
     assert later is None and "exchangeable" in context.plan_["probabilities"]["why"]
 
 

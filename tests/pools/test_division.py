@@ -8,7 +8,7 @@ from stochgp.data.rows import Data
 from stochgp.estimators import calibrating
 from stochgp.numerics import clustered
 from stochgp.pools.classifier import _of_known_classes
-from stochgp.pools.held_out import MOST, folds, held_out, held_out_in_time
+from stochgp.pools.held_out import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, folds, held_out, held_out_in_time
 
 N = 1_010
 UNEVEN = {
@@ -33,9 +33,9 @@ def assert_whole(part, group):
 def test_groups_stay_whole():
     group = np.repeat(np.arange(60, dtype=np.int32), 20)
     found = held_out(rows_of(group), np.random.default_rng(0))
-    assert_whole(found.blocks, group)
-    assert 300 <= found.blocks.sum() <= 320 and not found.single.any() and not found.in_time
-    assert held_out(Data(np.zeros((1_200, 1)), np.zeros(1_200)), np.random.default_rng(0)).single.sum() == 300
+    assert_whole(found, group)
+    assert 300 <= found.sum() <= 320 and set(found) == {LEARNED, SINGLE}
+    assert held_out(Data(np.zeros((1_200, 1)), np.zeros(1_200)), np.random.default_rng(0)).sum() == 300
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -43,7 +43,7 @@ def test_groups_stay_whole():
 def test_at_most_about_half_of_the_rows_are_held_out(name, share):
     rows = rows_of(UNEVEN[name])
     for seed in range(12):
-        found = held_out(rows, np.random.default_rng(seed), share).all
+        found = held_out(rows, np.random.default_rng(seed), share) == SINGLE
         assert 0.01 * N < found.sum() <= 0.6 * N
         assert len(np.unique(rows.group[~found])) > 1 or name == "halves"
 
@@ -75,13 +75,12 @@ def test_the_last_blocks_of_time_are_held_out_and_few_others(singles, each):
     group = np.repeat(np.arange(60, dtype=np.int32), each)
     n = len(group)
     found = held_out_in_time(rows_of(group), singles, np.random.default_rng(0))
-    whole = found.blocks | found.unscored
+    whole = found >= BLOCK
     assert_whole(whole, group)
     assert whole[group >= 51].all()  # 15 % of the rows
-    assert found.in_time and 0.04 * n <= whole[group < 51].sum() <= 0.08 * n
-    assert found.single.any() == singles and not (found.single & whole).any()
-    assert found.scored.sum() <= 2 * MOST and (each > 20 or not found.unscored.any())
-    assert_array_equal(found.all, found.single | whole)
+    assert 0.04 * n <= whole[group < 51].sum() <= 0.08 * n
+    assert (found == SINGLE).any() == singles
+    assert np.isin(found, (SINGLE, BLOCK)).sum() <= 2 * MOST and (each > 20 or not (found == UNSCORED).any())
 
 
 @pytest.mark.parametrize("sizes", [[950, 50], [50, 950], [900, 50, 50], [10] * 40 + [600]])
@@ -91,16 +90,16 @@ def test_with_uneven_blocks_of_time_some_rows_are_left_to_learn_from(sizes):
     n, rows = len(group), rows_of(group)
     for seed in range(10):
         found = held_out_in_time(rows, True, np.random.default_rng(seed))
-        whole = found.blocks | found.unscored
+        whole = found >= BLOCK
         assert whole[group == group.max()].all()
         assert whole[group < group.max()].sum() <= 0.1 * n
-        assert (~found.all).sum() > 0 and found.single.sum() <= (~whole).sum() / 4
+        assert (found == LEARNED).any() and (found == SINGLE).sum() <= (~whole).sum() / 4
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1_200, 192), (4_000, 380), (20_000, 950)])
 def test_enough_single_rows_of_a_table_with_a_time_are_held_out_to_calibrate_probabilities(n, expected):
     rows = rows_of(np.repeat(np.arange(40, dtype=np.int32), n // 40))
-    assert held_out_in_time(rows, True, np.random.default_rng(0)).single.sum() >= expected
+    assert (held_out_in_time(rows, True, np.random.default_rng(0)) == SINGLE).sum() >= expected
 
 
 @pytest.mark.parametrize(
@@ -123,11 +122,11 @@ def test_a_class_is_not_held_out_as_a_whole():
     y[:5], y[5] = 1.0, 2.0
     rows = Data(np.zeros((N, 1)), y)
     for seed in range(20):
-        division = held_out(rows, np.random.default_rng(seed))
-        found = _of_known_classes(rows, division)
-        assert not found.all[5] and set(y[~found.all]) == {0.0, 1.0, 2.0}
-        assert_array_equal(found.all[6:], division.all[6:])
-        some += found.all[:5].any()
+        role = held_out(rows, np.random.default_rng(seed))
+        found = _of_known_classes(rows, role)
+        assert found[5] == LEARNED and set(y[found == LEARNED]) == {0.0, 1.0, 2.0}
+        assert_array_equal(found[6:], role[6:])
+        some += found[:5].any()
     assert some  # rows of rare classes count too: without them their probability would be too high
 
 

@@ -13,8 +13,8 @@ from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Data
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import HurdleRegressor, classifier, hurdle, members, regressor
-from stochgp.pools.hurdle import frequent
+from stochgp.pools import HurdleRegressor, classifier, members, regressor, targets
+from stochgp.pools.targets import frequent
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)
@@ -98,15 +98,15 @@ def test_a_pool_takes_a_hurdle_model_if_held_out_rows_prefer_it(tmp_path):
 
 
 def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
-    monkeypatch.setattr(hurdle, "MIN_GAIN", 10.0)
+    monkeypatch.setattr(targets, "MIN_GAIN_OF_HURDLE", 10.0)
     found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
-    division = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
+    role = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
     for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
         pool = GPRegressor(**settings)
         pool.target_ = "real"
-        assert "point_mass" not in pool._candidates(Data(X, Y), None, division)
+        assert "point_mass" not in pool._candidates(Data(X, Y), None, role, None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.families import left_out
 from stochgp.learners import SCGD
-from stochgp.pools import held_out, hurdle
+from stochgp.pools import held_out, targets
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_ctrl_c_before_there_is_a_member_raises():
 
 
 def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
-    monkeypatch.setattr(hurdle, "takes_in", interrupts(1, hurdle.takes_in))
+    monkeypatch.setattr(targets, "takes_in", interrupts(1, targets.takes_in))
     assert_interrupted(pool().fit(X, Y), "line", "wavy")
 
 

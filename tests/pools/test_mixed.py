@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp.distributions import Normal, PITRecalibration
-from stochgp.pools.hurdle import Hurdle
 from stochgp.pools.pool import Pool
+from stochgp.pools.targets import Hurdle
 from stochgp.pools.weights import PoolWeights
 
 C = np.array([[4.0, 1.5, 0.0], [1.5, 2.0, 0.3], [0.0, 0.3, 1.0]])  # of observations
@@ -45,7 +45,7 @@ class Member:
 
 
 class ByRow:
-    by_row, is_joint, positive = True, False, False
+    by_row, is_joint = True, False
 
     def weights(self, X):
         return np.array([[0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])

@@ -1,6 +1,7 @@
 """`GPRegressor`: which rows its members learn from, and that its predictions are the mixture of theirs."""
 
 import pickle
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -17,9 +18,9 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import held_out, hurdle, members, regressor
-from stochgp.pools.held_out import HeldOut
-from stochgp.pools.weights import Distance, PoolWeights, alone, distance_between
+from stochgp.pools import held_out, members, regressor, targets
+from stochgp.pools.held_out import BLOCK, SINGLE
+from stochgp.pools.weights import Distance, PoolWeights, alone
 from stochgp.transforms import Log
 
 N = 1_000
@@ -49,13 +50,12 @@ def pool(_quick_members):
     """Of members with given weights."""
     weights = PoolWeights.constant(["feature", "sparse"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(regressor, "stack", lambda _: weights)
+        patched.setattr(regressor, "weigh", lambda *_: weights)
         return GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
 
 
 def of_one(monkeypatch, name):
-    monkeypatch.setattr(regressor, "stack", lambda _: alone(name, "given"))
-    monkeypatch.setattr(regressor, "stack_near_and_far", lambda *_: alone(name, "given"))
+    monkeypatch.setattr(regressor, "weigh", lambda *_: alone(name, "given"))
 
 
 def test_a_pool_predicts_and_has_learned_from_all_rows(default):
@@ -105,7 +105,8 @@ def test_functions_are_of_the_members_in_proportion_to_their_weights(pool):
 
 def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(pool):
     parts, other = list(pool.estimators_.values()), pickle.loads(pickle.dumps(pool))
-    distance = distance_between(X[:50], np.ones(2), None, X[50:300], NEW + 1)
+    distance = Distance(X[:50], np.ones(2), np.arange(2))
+    distance = replace(distance, low=np.median(distance(X[50:300])), high=np.median(distance(NEW + 1)))
     slope = np.array([0.0, 2.0])
     other._pooling = PoolWeights(["feature", "sparse"], LEVEL, slope, W, distance=distance)
     other._correction = None
@@ -174,7 +175,7 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_have_all(monkeypatc
     assert set(found.scores_) == {"kernel", "trees"} and found.fit_report_["held_out_rows"] == 200
     kernel, rows = found.estimators_["kernel"], Data(X[:200], Y[:200], None, groups).merged()
     assert kernel.n_rows_ == 200
-    fold = found._divide(rows, False, FitContext(found))[1].fold
+    fold = found._divide(rows, False, FitContext(found))[2]
     assert_array_equal(np.bincount(fold), np.full(5, 40))
     assert len(np.unique(np.column_stack([fold, rows.group]), axis=0)) == 20
     assert_allclose(found.scores_["kernel"]["nlpd"], -fold_out(kernel, rows, fold).mean(), rtol=1e-4)
@@ -265,8 +266,8 @@ def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
     assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
     assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"
     some, names = np.arange(N) < 9, ["kernel", "kernel_by_blocks", "linear_by_blocks"]
-    division = HeldOut(some, ~some, in_time=True)
-    weights, _ = found._weigh(dict.fromkeys(names), Data(X, Y), division, {}, FitContext(found))
+    role = np.where(some, SINGLE, BLOCK)
+    weights, _ = found._weigh(dict.fromkeys(names), Data(X, Y), role, None, {}, FitContext(found))
     assert weights.names == ["kernel_by_blocks"]
 
 
@@ -337,41 +338,11 @@ def test_trees_learn_again_from_all_rows():
 
 
 def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkeypatch):
-    division = HeldOut(np.arange(N) < 9, np.zeros(N, bool))
-    distance = Distance(X[9:], np.ones(2))
+    role = SINGLE * (np.arange(N) < 9)
+    distance = Distance(X[9:], np.ones(2), np.arange(2))
     weights = PoolWeights(["sparse"], LEVEL, LEVEL, W, distance=distance)
-    given = {"sparse": SparseGPRegressor()}, Data(X, Y), division, weights
+    given = {"sparse": SparseGPRegressor()}, Data(X, Y), role, weights
     refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
-    monkeypatch.setattr(hurdle, "takes_in", lambda *_: True)
+    monkeypatch.setattr(targets, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N
-
-
-@pytest.fixture(scope="module")
-def prices():
-    generator = np.random.default_rng(0)
-    X = generator.uniform(size=(N, 2))
-    return X, np.exp(X[:, 0] + 0.8 * generator.normal(size=N))
-
-
-def of_line(**settings):
-    line = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
-    return GPRegressor(members={"line": line, "other": line}, random_state=0, **settings)
-
-
-def test_quantiles_of_positive_skewed_targets_are_positive(prices, tmp_path):
-    X, y = prices
-    model = of_line().fit(X, y)
-    assert model.plan_["positive"]["choice"] is True and "CRPS" in model.plan_["positive"]["why"]
-    found = model.predict_distribution(X)
-    assert np.all(found.quantile([1e-4, 0.025]) > 0) and np.all(found.logpdf(-0.1) == -np.inf)
-    assert np.all(model.predict_interval(X)[:, 0] > 0)
-    assert_allclose(model.predict(X, return_std=True, include_noise=True)[1], found.std)
-    model.save(tmp_path / "model")
-    assert_array_equal(load(tmp_path / "model").predict_interval(X), model.predict_interval(X))
-    plain = of_line(target="real").fit(X, y)
-    assert "positive" not in plain.plan_ and np.mean(plain.predict_interval(X)[:, 0] < 0) > 0.5
-    assert found.crps(y).mean() <= plain.predict_distribution(X).crps(y).mean()
-    for other in (y - 1.0, 20 + np.log(y)):
-        model = of_line().fit(X, other)
-        assert "positive" not in model.plan_ and not model._pooling.positive

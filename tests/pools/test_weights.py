@@ -16,14 +16,20 @@ from stochgp.data.standardise import ModelRows
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
-from stochgp.pools.held_out import best_width, log_density_of_wider, without_worse_kernel
+from stochgp.pools.held_out import (
+    LEARNED,
+    SINGLE,
+    best_width,
+    distance_in_time,
+    log_density_of_wider,
+    without_worse_kernel,
+)
 from stochgp.pools.weights import (
     MIN_END_WEIGHT,
     Distance,
     HeldOutPredictions,
     PoolWeights,
-    column_of_time,
-    distance_between,
+    columns_of_time,
     pool_scores,
     stack,
     stack_near_and_far,
@@ -164,7 +170,7 @@ def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_g
     assert without_worse_kernel(kept)[1] == ""
 
 
-UNIT = Distance(np.zeros((1, 1)), np.ones(1), low=-1.5, high=1.5)  # of x, log |x|
+UNIT = Distance(np.zeros((1, 1)), np.ones(1), np.arange(1), low=-1.5, high=1.5)  # of x, log |x|
 
 
 def test_near_and_far_rows_have_the_weights_of_each_kind():
@@ -197,22 +203,29 @@ def test_a_member_of_one_end_has_next_to_no_weight_at_the_other():
 
 def test_distances_are_between_the_medians_of_both_kinds():
     near, far = (low + GENERATOR.uniform(size=(31, 2)) for low in (0.1, 3))
-    found = distance_between(np.zeros((1, 2)), np.ones(2), None, near, far)
-    assert found is not None
-    assert_allclose(
-        [found.low, found.high], [np.median(np.log(np.linalg.norm(Z, axis=1))) for Z in (near, far)]
-    )
-    assert distance_between(np.zeros((1, 2)), np.ones(2), None, far, near) is None
+    seen, later = np.zeros((2, 2)), np.repeat([False, True], 31)
+    X, role = np.concatenate([seen, near, far]), np.repeat([LEARNED, SINGLE], [2, 62])
+    rows = Data(X, np.zeros(64), None, (np.arange(64) > 0).astype(np.int32))
+    members = {"a": SimpleNamespace(_fitted=SimpleNamespace(inputs=SimpleNamespace(scale=np.ones(2))))}
+    found = replace(predicted([np.zeros(62)], [1.0], np.zeros(62)), rows=rows.take(role == SINGLE), far=later)
+    distance = distance_in_time(members, rows, role, found)
+    assert distance is not None
+    # neither column rises from block to block
+    expected = [np.median(np.log(np.linalg.norm(Z, axis=1))) for Z in (near, far)]
+    assert_allclose([distance.low, distance.high], expected)
+    assert distance_in_time(members, rows, role, replace(found, far=~later)) is None
+    assert distance_in_time(members, rows, role, replace(found, far=None)) is None
 
 
 def test_distances_in_time_are_along_its_column():
     time = np.sort(GENERATOR.uniform(0, 100, 60))
     X, block = np.column_stack([GENERATOR.normal(size=60), time]), np.repeat(np.arange(12), 5)
     some = GENERATOR.permutation(60)
-    assert column_of_time(X[some], block[some]) == 1 and column_of_time(X[:, :1], block) is None
+    assert columns_of_time(X[some], block[some]).tolist() == [1]
+    assert columns_of_time(X[:, [0, 0]], block).tolist() == [0, 1]
     years = np.repeat([2020.0, 2021.0, 2022.0], 20)  # four blocks are of one year
-    assert column_of_time(np.column_stack([np.ones(60), years, time]), block) == 2
-    found = Distance(X[:50, 1:] / 4, np.array([4.0]), column=1)
+    assert columns_of_time(np.column_stack([np.ones(60), years, time]), block).tolist() == [2]
+    found = Distance(X[:50, 1:] / 4, np.array([4.0]), np.array([1]))
     assert_allclose(found(X[50:]), np.log(np.abs(X[50:, 1] - X[49, 1]) / 4), rtol=1e-9)
     assert_allclose(found.joined(X[50:])(X[50:] + [1e9, 0]), np.log(1e-12))
 
@@ -220,7 +233,7 @@ def test_distances_in_time_are_along_its_column():
 @pytest.mark.parametrize("D", [1, 3])
 def test_distances_are_to_the_nearest_row_and_clipped(D):
     X, Z, scale = GENERATOR.normal(size=(50, D)), GENERATOR.normal(size=(20, D)), GENERATOR.uniform(1, 3, D)
-    distance = Distance(np.ascontiguousarray(X / scale), scale)
+    distance = Distance(np.ascontiguousarray(X / scale), scale, np.arange(D))
     expected = np.log(np.linalg.norm((Z[:, None] - X) / scale, axis=2).min(axis=1))
     assert_allclose(distance(Z), expected, rtol=1e-9)
     within = replace(distance, low=np.min(expected), high=np.max(expected))

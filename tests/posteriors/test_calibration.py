@@ -19,7 +19,6 @@ from stochgp.posteriors import (
     calibration,
     sample_targets,
 )
-from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky
 
@@ -63,11 +62,9 @@ def sampled(n_samples, count=ONES):
         parts = jnp.asarray(alpha[:, None]), float(y @ alpha), None, None, CG(), 1e-10
         return SampledKernelPosterior(held, *parts, y=y)
     prior = prior_functions(held.kernel, 2, n_samples, key=jax.random.key(0), dtype=jnp.float64)
-    b = np.asarray(
-        sample_targets(held.operator, prior, held.X, NoiseDraws((len(held.X),), (jax.random.key(1),)))
-    )
+    b = np.asarray(sample_targets(held.operator, prior, held.X, ((len(held.X), jax.random.key(1)),)))
     parts = (jnp.asarray(alpha[:, None]), float(y @ alpha), prior, jnp.asarray(Q @ b), CG(), 1e-10)
-    return SampledKernelPosterior(held, *parts, y=y, draws=NoiseDraws((N,), (jax.random.key(1),)))
+    return SampledKernelPosterior(held, *parts, y=y, draws=((N, jax.random.key(1)),))
 
 
 def test_a_scaled_posterior_keeps_what_is_left_of_its_right_hand_sides():

@@ -32,13 +32,11 @@ from stochgp.posteriors import (
     KernelSystem,
     LocalPosterior,
     MixturePosterior,
-    Request,
     SampledKernelPosterior,
     VariationalPosterior,
     sample_targets,
 )
-from stochgp.posteriors.mixture import exact_at
-from stochgp.posteriors.sampled import NoiseDraws
+from stochgp.posteriors.exact import exact_at
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky, solve
 from stochgp.storage.files import load_tree, save_tree
@@ -90,14 +88,14 @@ def sampled(n_held=HELD):
     held, keys = system(), jax.random.split(KEY)
     prior = prior_functions(held.kernel, D, HELD, key=keys[0], dtype=jnp.dtype(jnp.float64))
     b = jnp.concatenate(
-        [y[:, None], sample_targets(held.operator, prior, held.X, NoiseDraws((len(held.X),), (keys[1],)))],
+        [y[:, None], sample_targets(held.operator, prior, held.X, ((len(held.X), keys[1]),))],
         axis=1,
     )
     found = solve(held.operator, b, CG(), key=KEY, tolerance=1e-7).value
     explained = float(y @ np.asarray(found)[:, 0])
     samples = (prior, found[:, 1:]) if n_held else (None, None)
     parts = (held, found[:, :1], explained, *samples, CG(), 1e-7)
-    return SampledKernelPosterior(*parts, y=y, draws=NoiseDraws((N,), (keys[1],)) if n_held else None)
+    return SampledKernelPosterior(*parts, y=y, draws=((N, keys[1]),) if n_held else None)
 
 
 def local():
@@ -244,11 +242,11 @@ def test_a_row_alone_has_the_numbers_that_it_has_in_company(name):
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_needs_grow_with_rows_and_samples(name):
     need = made(name).need_bytes
-    assert 0 < need(Request(100)) < need(Request(10**6))
+    assert 0 < need(100) < need(10**6)
     if name in GLOBAL:
-        assert need(Request(100)) < need(Request(100, covariance=True)) < need(Request(1000, covariance=True))
-        assert 0 < need(Request(n_samples=1)) < need(Request(n_samples=1000))
-        assert need(Request(100, n_samples=9)) >= max(need(Request(100)), need(Request(n_samples=9)))
+        assert need(100) < need(100, covariance=True) < need(1000, covariance=True)
+        assert 0 < need(n_samples=1) < need(n_samples=1000)
+        assert need(100, n_samples=9) >= max(need(100), need(n_samples=9))
 
 
 def test_the_moments_of_a_mixture_are_those_of_enumeration():
@@ -278,16 +276,16 @@ def test_the_moments_of_a_mixture_are_those_of_enumeration():
 
 def test_the_factor_is_counted_until_it_is_there():
     posterior = exact()
-    before = posterior.need_bytes(Request(1))
+    before = posterior.need_bytes(1)
     posterior.mean_and_variance(NEAR)
-    assert before - posterior.need_bytes(Request(1)) == 8 * N**2
+    assert before - posterior.need_bytes(1) == 8 * N**2
 
 
 def test_the_search_for_near_rows_is_counted_until_it_is_there():
     posterior = sampled(0)
-    before = posterior.need_bytes(Request(1))
+    before = posterior.need_bytes(1)
     posterior.mean_and_variance(NEAR)
-    assert before - posterior.need_bytes(Request(1)) == N * (8 * D + 32)
+    assert before - posterior.need_bytes(1) == N * (8 * D + 32)
 
 
 def test_what_is_not_known_is_refused():

@@ -19,7 +19,6 @@ from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import conditional_moments
 from stochgp.posteriors import LocalPosterior
-from stochgp.posteriors.local import NearRows
 
 
 def _data(n=60, d=2, seed=0):
@@ -147,7 +146,7 @@ def test_the_fewest_neighbours_that_lose_little(monkeypatch):
     def loss(n):
         alone, _ = LocalPosterior(GP, *data, n).calibrated(50, 3)
         rows = random_rows(80, 50, 3)
-        mean, variance, _ = alone.near.left_out(rows, n)
+        mean, variance, _ = alone.left_out(rows, n)
         V, weight = alone.scale * (variance + 0.02), data[2][rows].astype(np.float64)
         return np.average(np.log(V) + (data[1][rows] - mean) ** 2 / V, weights=weight) / 2, alone
 
@@ -202,13 +201,13 @@ def test_moments_by_a_factor_are_those_by_the_inverse(noise):
     rng = np.random.default_rng(3)
     X, y, weight = rng.normal(size=(300, 3)), rng.normal(size=300), rng.integers(1, 4, size=300) * 1.0
     kernel = Matern32(lengthscale=[0.7, 1.0, 2.0], variance=1.3) + RBF(lengthscale=3.0, variance=0.4)
-    near = NearRows(KernelGP(kernel, known_noise(noise)), X, y, weight)
+    near = LocalPosterior(KernelGP(kernel, known_noise(noise)), X, y, weight)
     Z = rng.normal(size=(40, 3))
     numbers = near.tree.query(near._places(Z), 20)
     found = near.given(numbers, Z)
     rows = Data(X[numbers], y[numbers], weight[numbers])
     with jax.enable_x64(True):
-        expected = conditional_moments(near.gp, rows, Z)
+        expected = conditional_moments(near._model, rows, Z)
     for value, of in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, of, rtol=1e-8 if noise < 1e-6 else 1e-10)
     assert np.isnan(near._by_factor(numbers, Z)[1]).any() == (noise < 1e-6)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from stochgp import KernelGPRegressor, budget, solvers
-from stochgp.posteriors.base import Request
 
 
 def main(given: dict) -> list[dict]:
@@ -35,13 +34,13 @@ def measured(model: KernelGPRegressor, X: np.ndarray, name: str, size: int) -> d
     Path("/proc/self/clear_refs").write_text("5")
     match name:
         case "predict":
-            need = posterior.need_bytes(Request(size))
+            need = posterior.need_bytes(size)
             model.predict(X[np.arange(size) % len(X)], return_std=True)
         case "functions":
-            need = posterior.need_bytes(Request(n_samples=size))
+            need = posterior.need_bytes(n_samples=size)
             model.sample_functions(size)
         case "covariance":
-            need = posterior.need_bytes(Request(size, covariance=True))
+            need = posterior.need_bytes(size, covariance=True)
             posterior.covariance(np.asarray(posterior.system.X[:size]))
     return {"name": name, "size": size, "need": need, "took": budget.peak_resident() - before}
 

@@ -19,7 +19,6 @@ from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
 from stochgp.posteriors import sample_targets
-from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, solve
 from stochgp.solvers.base import TERM_BYTES, n_terms, plannable
@@ -74,9 +73,7 @@ def carry_out(solver, dtype, keep, kernel, X, y, n_samples, n_features) -> None:
     prior, b = None, y
     if n_samples:
         prior = prior_functions(kernel, X.shape[1], n_samples, n_features=n_features, key=keys[0])
-        b = jnp.concatenate(
-            [y, sample_targets(operator, prior, X, NoiseDraws((len(X),), (keys[1],)))], axis=1
-        )
+        b = jnp.concatenate([y, sample_targets(operator, prior, X, ((len(X), keys[1]),))], axis=1)
         budget.release()
     if not isinstance(solver, Cholesky):
         solver = dataclasses.replace(solver, epochs=2, check_every=1)

@@ -52,13 +52,13 @@ def test_it_finds_the_best_point(solver, maximize):
     generator = np.random.default_rng(0)
     X = generator.uniform([0, 10], [1, 12], (24, 2))
     found.tell(X, sign * target(X))
-    first = found.best_.y
+    first = found.best_y_
     for _ in range(5):
         X = found.ask()
         assert X.shape == (4, 2) and np.all((X >= [0, 10]) & (X <= [1, 12]))
         found.tell(X, sign * target(X))
-    assert sign * found.best_.y > 0.98 and sign * found.best_.y >= sign * first
-    assert_allclose(found.best_.x, [0.3, 11.2], atol=0.12)
+    assert sign * found.best_y_ > 0.98 and sign * found.best_y_ >= sign * first
+    assert_allclose(found.best_x_, [0.3, 11.2], atol=0.12)
     assert [entry["observations"] for entry in found.history_] == [24, 28, 32, 36, 40, 44]
     assert all(
         a["best"] * sign <= b["best"] * sign for a, b in zip(found.history_, found.history_[1:], strict=False)
@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on_to_the_same_points(solver, tmp_path):
     for one in (found, again):
         one.tell(X, target(X))
     assert_array_equal(found.ask(), again.ask())
-    assert found.best_.y == again.best_.y and len(again.history_) == 2
+    assert found.best_y_ == again.best_y_ and len(again.history_) == 2
     assert again.n_told == 28 and again.checkpoint == str(path)
 
 
@@ -130,7 +130,7 @@ def test_candidates_come_once_each_and_the_best_is_found():
         seen += rows.tolist()
         found.tell(rows, target(points[rows]))
     assert len(set(seen)) == 20
-    assert found.best_.x == int(np.argmax(target(points)))
+    assert found.best_x_ == int(np.argmax(target(points)))
     for _ in range(5):
         found.tell(found.ask(), target(points[found.ask()]))
     with pytest.raises(ValueError, match="0 candidates are left, but a batch has 4"):

@@ -1,13 +1,43 @@
-"""What `predict` says of points together, with slopes: what optimisers of acquisition functions ask of an estimator."""
+"""Means and covariances of f at sets of points, with slopes: what optimisers of acquisition functions ask of an estimator.
 
+By kind of posterior, at one set Z [Q, D],
+
+    from samples    C = DᵀD/S, D the deviations of S functions from the mean
+    from features   C = (Rᵀφ)·(Rᵀφ)
+    from a factor   C = k(Z, Z) − (L⁻¹k(X, Z))·(L⁻¹k(X, Z))
+    of a mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ], m = Σ_s w_s m_s
+"""
+
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.estimators.base import PosteriorRegressor
-from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
+from stochgp.numerics.arrays import by_blocks
+from stochgp.numerics.precision import einsum, matmul
+from stochgp.posteriors import (
+    AbstractPosterior,
+    ExactKernelPosterior,
+    FeaturePosterior,
+    KernelFunctions,
+    MixturePosterior,
+    SampledKernelPosterior,
+    VariationalPosterior,
+)
+from stochgp.posteriors.kernel import times
+
+ROWS = 512  # that are evaluated at a time
+
+Sets = Float[np.ndarray, "B Q D"]
+Means = Float[np.ndarray, "B Q"]
+Covariances = Float[np.ndarray, "B Q Q"]
+Moments = tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]
 
 
 class JointPredictions:
@@ -37,7 +67,7 @@ class JointPredictions:
                 "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
             )
         self._fitted = fitted
-        self._joint = JointMoments(fitted.posterior)
+        self._moments, self._dtype = moments_of(fitted.posterior), dtype_of(fitted.posterior)
 
     @property
     def n_inputs(self) -> int:
@@ -46,7 +76,7 @@ class JointPredictions:
     def value(self, X: Sets) -> tuple[Means, Covariances]:
         """(Mean, covariance) of f at each set."""
         s, Z = self._fitted.target_scale, self._standardised(X)
-        mean, covariance = self._joint.value(Z)
+        mean, covariance = self._by_chunk(value, Z)
         root = self._root(Z)
         mean = float(self._fitted.targets.mean) + s * mean
         covariance = s**2 * root[:, :, None] * covariance * root[:, None]
@@ -60,7 +90,8 @@ class JointPredictions:
         s, Z = self._fitted.target_scale, self._standardised(X)
         root = self._root(Z)
         by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
-        found = self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
+        found = self._by_chunk(pull, Z, s * by_mean, by_own)[0]
+        found = found / np.asarray(self._fitted.inputs.scale, np.float64)
         m = self._fitted.observation.mean_function
         if m is not None:
             by = (by_covariance + by_covariance.swapaxes(1, 2)) @ m.deviations(X)
@@ -85,3 +116,93 @@ class JointPredictions:
             return np.ones(Z.shape[:2])
         rows = np.asarray(Z.reshape(-1, Z.shape[-1]), self._fitted.dtype)
         return np.sqrt(inflation.multiplier(rows)).reshape(Z.shape[:2])
+
+    def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
+        step = max(1, ROWS // arrays[0].shape[1])
+        own = lambda *sets: evaluate(self._moments, *(jnp.asarray(part, self._dtype) for part in sets))
+        with jax.enable_x64(True):
+            return by_blocks(own, step, *arrays)
+
+
+def dtype_of(posterior: AbstractPosterior) -> np.dtype:
+    """The dtype of sets: a covariance by a factor is the small difference of two large numbers."""
+    is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
+    return np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
+
+
+def moments_of(posterior: AbstractPosterior) -> Any:
+    """A function of sets Z that gives `Moments` in the units of the posterior. Raises ValueError for one that knows no covariances: local prediction."""
+    with jax.enable_x64(True):
+        match posterior:
+            case MixturePosterior():
+                parts = tuple(moments_of(part) for part in posterior.parts)
+                return eqx.Partial(_of_mixture, parts, jnp.asarray(posterior.shares))
+            case ExactKernelPosterior():
+                operator = posterior.system.operator.astype(np.float64)
+                wide = [
+                    jnp.asarray(np.asarray(part), jnp.float64)
+                    for part in (posterior.weights, posterior.factor.L)
+                ]
+                return eqx.Partial(_by_factor, operator, *wide)
+            case SampledKernelPosterior():
+                return eqx.Partial(_by_samples, posterior.samples, posterior.weights)
+            case FeaturePosterior():
+                return eqx.Partial(_by_features, posterior.features, posterior.weights, posterior.root)
+            case VariationalPosterior():
+                return eqx.Partial(_by_process, posterior.process)
+    raise ValueError(
+        f"{type(posterior).__name__} knows no covariances between rows: fit with prediction='global' and likelihood='gaussian'"
+    )
+
+
+def _of_mixture(parts: tuple, shares: Array, Z: Float[Array, "B Q D"]) -> Moments:
+    means, covariances = (jnp.stack(part) for part in zip(*(of(Z) for of in parts), strict=True))
+    mean = jnp.tensordot(shares, means, 1)
+    d = means - mean
+    return mean, jnp.tensordot(shares, covariances + d[..., :, None] * d[..., None, :], 1)
+
+
+def _by_factor(operator: Any, weights: Array, L: Array, Z: Float[Array, "B Q D"]) -> Moments:
+    (B, Q, D), N = Z.shape, operator.size
+    across = operator.kernel.between(operator.block(0, N), operator.prepare(Z.reshape(-1, D)))
+    half = jax.scipy.linalg.solve_triangular(L, across, lower=True).reshape(N, B, Q)
+    own = jax.vmap(lambda rows: operator.kernel.between(rows, rows))(jax.vmap(operator.prepare)(Z))
+    return matmul(weights[:, 0], across).reshape(B, Q), own - einsum("nbq,nbr->bqr", half, half)
+
+
+def _by_samples(functions: KernelFunctions, weights: Array, Z: Float[Array, "B Q D"]) -> Moments:
+    points, sets, operator = Z.reshape(-1, Z.shape[2]), Z.shape[:2], functions.operator
+    mean = times(operator, points, operator.pad(jnp.asarray(weights)))[:, 0]
+    D = (functions(points) - mean[:, None]).reshape(*sets, -1)
+    return mean.reshape(sets), einsum("bqs,brs->bqr", D, D) / D.shape[-1]
+
+
+def _by_features(features: Any, weights: Array, root: Array, Z: Float[Array, "B Q D"]) -> Moments:
+    def moments(Z: Array) -> tuple[Array, Array]:
+        Phi = features(Z).astype(weights.dtype)
+        half = matmul(Phi, root)
+        return matmul(Phi, weights), matmul(half, half.T)
+
+    return jax.vmap(moments)(Z)
+
+
+def _by_process(process: Any, Z: Float[Array, "B Q D"]) -> Moments:
+    def moments(Z: Array) -> tuple[Array, Array]:
+        K, W, V = process.covariance_parts(Z)
+        return process.mean(Z)[:, 0], K - matmul(W.T, W) + matmul(V[0].T, V[0])
+
+    return jax.vmap(moments)(Z)
+
+
+@eqx.filter_jit
+def value(moments: Callable, Z: Array) -> Moments:
+    """Means and covariances of sets."""
+    return moments(Z)
+
+
+@eqx.filter_jit
+def pull(moments: Callable, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Float[Array, "B Q D"]]:
+    """The gradient in Z of a function whose gradients in means and covariances are given."""
+    found, backward = jax.vjp(moments, Z)
+    return backward((by_mean.astype(found[0].dtype), by_covariance.astype(found[1].dtype)))

@@ -37,9 +37,8 @@ class AbstractDistribution(eqx.Module):
     their fields.
     """
 
-    __getattribute__ = (
-        object.__getattribute__
-    )  # methods are plain ones: Equinox would make a pytree of each that is called
+    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    __getattribute__ = object.__getattribute__
 
     @property
     def n_rows(self) -> int:
@@ -335,40 +334,23 @@ def solve_increasing(
     low: np.ndarray,
     high: np.ndarray,
     start: np.ndarray | None = None,
-    some: Callable[[np.ndarray], Callable] | None = None,
 ) -> np.ndarray:
-    """x in [low, high] with value(x) = 0, of each entry: by Newton's method, then by cubic Hermite interpolation of x(value), halved where these leave the bracket.
+    """x in [low, high] with value(x) = 0, of each entry: by Newton's method, halved where it leaves the bracket.
 
-    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle. `some(mask)` is
-    `value_and_slope` for the entries of a mask, as a column: once most entries are solved it is called for the others. The last step of an entry is not
-    evaluated: by the ratio r of its last two values, the next one is at most r² of the last.
+    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle. The last step of an
+    entry is not evaluated: by the ratio r of its last two values, the next one is at most r² of the last.
     """
-    x = 0.5 * (low + high) if start is None else start
-    old: Any = (x, 0.0, 0.0)
+    x, old = 0.5 * (low + high) if start is None else start, np.zeros(1)
     for _ in range(MAX_STEPS):
         value, slope = value_and_slope(x)
         low, high = np.where(value < 0, x, low), np.where(value < 0, high, x)
         exact = (value == 0) | (high - low <= CLOSE * np.maximum(np.abs(low), np.abs(high)))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            now = x, value, 1 / slope
-            following = _hermite_root(*now, *old)
+            following = x - value / slope
             within = (following > low) & (following < high)  # False for NaN
-            done = exact | (np.abs(value) * np.minimum(np.square(value / old[1]), 1) <= CLOSE)
-        old = now
+            done = exact | (np.abs(value) * np.minimum(np.square(value / old), 1) <= CLOSE)
         x = np.where(exact | (done & ~within), x, np.where(within, following, 0.5 * (low + high)))
         if done.all():
             break
-        if some is not None and 2 * done.sum() > done.size:
-            left = ~done
-            least, most, at = (part[left][:, None] for part in (low, high, x))
-            x[left] = solve_increasing(some(left), least, most, at)[:, 0]
-            break
+        old = value
     return x
-
-
-def _hermite_root(x: Any, v: Any, d: Any, x0: Any, v0: Any, d0: Any) -> np.ndarray:
-    """x(0) by the cubic through x(v), x(v0) with the slopes d and d0, if v is less than half as large as v0; else by Newton's method."""
-    newton, h = x - v * d, v - v0
-    D = (x - x0) / h
-    cubic = newton + v**2 / h * (d - D - (d - 2 * D + d0) / h * v0)
-    return np.where(2 * np.abs(v) < np.abs(v0), cubic, newton)

@@ -8,7 +8,7 @@ that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are 
 import dataclasses
 import math
 import typing
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -18,16 +18,15 @@ from scipy.special import betainc, betaincc, betaincinv, betaln, log_softmax, xl
 
 from stochgp.distributions.base import SMALLEST, AbstractDistribution, once
 from stochgp.distributions.discrete import Categorical
-from stochgp.distributions.transformed import Probabilities, Recalibrated
+from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration or a temperature
-SURE_OF_CURVE, SURE_OF_TEMPERATURE = (
-    9.2,
-    6.63,
-)  # twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom
+# Twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom.
+SURE_OF_CURVE, SURE_OF_TEMPERATURE = 9.2, 6.63
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
+Probabilities = Any  # arrays of one shape, in [0, 1]
 MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
 
 
@@ -38,49 +37,25 @@ class PITRecalibration(eqx.Module):
 
     Parameters
     ----------
-    a, b : float or array [N, 1]
-        Positive, of all rows or of each.
+    a, b : float
+        Positive.
     gain : float
-        The gain in log density, in nats a row, on average over the rows of the fit; 0 for a = b = 1.
+        The gain in log density, in nats a row, on average over the rows of the fit.
     n_rows : int
         The number of rows, or groups, of the fit.
     """
 
-    lower: ClassVar[float] = -np.inf  # observations are above it
-    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
-    a: float | Float64[np.ndarray, "N 1"]
-    b: float | Float64[np.ndarray, "N 1"]
+    a: float
+    b: float
     gain: float = 0.0
     n_rows: int = 0
 
     @property
-    def is_identity(self) -> bool:
-        return bool(np.all(self.a == 1) and np.all(self.b == 1))
-
-    @property
     def name(self) -> str:
-        return "identity" if self.is_identity else f"Beta({self.a:.3g}, {self.b:.3g}) of F"
+        return f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
-    def __call__(
-        self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None
-    ) -> AbstractDistribution:
-        """Correct each row by Beta(a^s, b^s), s its `strength` from 0 to 1; None: 1 for all."""
-        return found if self.is_identity else Recalibrated(found, self.of(strength))
-
-    def of(self, strength: Float64[np.ndarray, " N"] | None) -> "PITRecalibration":
-        """The curve of Beta(a^s, b^s)."""
-        if strength is None:
-            return self
-        return PITRecalibration(self.a ** strength[:, None], self.b ** strength[:, None])
-
-    def __getitem__(self, rows: Any) -> "PITRecalibration":
-        a, b = (x if np.ndim(x) == 0 else np.asarray(x)[rows] for x in (self.a, self.b))
-        return PITRecalibration(a, b)
-
-    @property
-    def tail_power(self) -> float:
-        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
-        return float(min(np.min(self.a, initial=np.inf), np.min(self.b, initial=np.inf)))
+    def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
+        return Recalibrated(found, self)
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
         """log R'(u), u = `below` = 1 − `above`."""
@@ -173,7 +148,7 @@ class TemperatureScaling(eqx.Module):
     temperature : float
         T, positive; 1 changes nothing, and probabilities below 1 become surer.
     gain : float
-        The gain in log probability, in nats a row, on average over the rows of the fit; 0 for T = 1.
+        The gain in log probability, in nats a row, on average over the rows of the fit.
     n_rows : int
         The number of rows, or groups, of the fit.
 
@@ -191,16 +166,10 @@ class TemperatureScaling(eqx.Module):
     n_rows: int
 
     @property
-    def is_identity(self) -> bool:
-        return self.temperature == 1.0
-
-    @property
     def name(self) -> str:
         return f"temperature {self.temperature:.3g}"
 
     def __call__(self, found: Categorical) -> Categorical:
-        if self.is_identity:
-            return found
         return Categorical(_scaled(found.log_probabilities, 1 / self.temperature))
 
 
@@ -216,9 +185,8 @@ def recalibration(
     groups: Any = None,
     seed: int = 0,
     weight: Any = None,
-    strength: Float64[np.ndarray, " N"] | None = None,
-) -> PITRecalibration:
-    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else the identity.
+) -> PITRecalibration | None:
+    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else None.
 
     Raises ValueError for fewer than 100 rows (or groups), and if a tenth of them have repeated targets that stand further apart than half a
     standard deviation: their PIT values are no continuous numbers.
@@ -235,11 +203,7 @@ def recalibration(
         Of the choice of rows from groups, and of the PIT values of counts.
     weight : array [n] or None
         ρ of each row, positive; None: 1.
-    strength : array [n] or None
-        s of each row, from 0 to 1, whose curve is that of Beta(a^s, b^s); without groups only. None: 1 for all.
     """
-    if strength is not None and groups is not None:
-        raise ValueError("strength is of rows; it is not taken with groups")
     found, y, weight = one_of_each(found, y, groups, seed, weight)
     n = _enough(y)
     n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
@@ -248,22 +212,22 @@ def recalibration(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-    slope = lambda a, b: PITRecalibration(a, b).of(strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
+    slope = lambda a, b: PITRecalibration(a, b).log_slope(u, 1 - u)
     loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
     gain = -float(best.fun)
     if 2 * effective_number(weight) * gain <= SURE_OF_CURVE:
-        return PITRecalibration(1.0, 1.0, 0.0, n)
+        return None
     a, b = np.exp(best.x).tolist()
     return PITRecalibration(a, b, gain, n)
 
 
 def temperature_scaling(
     found: Categorical, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
-) -> TemperatureScaling:
-    """The T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows, if 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63, else T = 1.
+) -> TemperatureScaling | None:
+    """The T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows, if 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63, else None.
 
     The second term is a log-normal prior of T. Raises ValueError for fewer than 100 rows (or groups), and if y or weight are not of these rows.
 
@@ -288,7 +252,7 @@ def temperature_scaling(
         gain = of_true(best.x) - of_true(0.0)
         if 2 * number * gain > SURE_OF_TEMPERATURE:
             return TemperatureScaling(float(np.exp(best.x)), gain, n)
-    return TemperatureScaling(1.0, 0.0, n)
+    return None
 
 
 def one_of_each(

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr, ndtri
+from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, crps_of_counts, solve_increasing
 
@@ -15,7 +15,6 @@ LEAST_TAIL = 1e-13  # outside of the counts of a sum
 # Counts from MANY on, if the rate varies over SHARP or more standard deviations of a count, have a rule whose nodes do not grow with them.
 MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
-AROUND = 10.0  # standard deviations of a count given its rate, of the first bracket of a quantile
 MAX_LOG_RATE, MAX_COUNT = 300.0, 1e300
 LARGEST_RATE = 1e18  # of NumPy's generator of Poisson counts
 CLOSEST = 1e-15  # relative difference of counts that are distinguished
@@ -166,19 +165,14 @@ class Counts(AbstractDistribution):
         return below @ w, above @ w
 
     def _quantile(self, p: Points) -> Points:
-        """The least count k with F(k) ≥ p, by halving between counts on both sides of it."""
-        rate = np.exp(
-            np.minimum(self.center[:, None] + np.sqrt(self.variance)[:, None] * ndtri(p), MAX_LOG_RATE)
-        )
-        more = 0.0 if self.shape is None else 1 / self.shape
-        around = AROUND * (np.sqrt(rate + more * rate**2) + 1)
-        low, high = np.maximum(np.floor(rate - around), -1.0), np.ceil(rate + around)
+        """The least count k with F(k) ≥ p: a count that is doubled until it is not below, then halving."""
 
         def reached(k: Points) -> np.ndarray:
             below, above = self._tails(k)
             return np.where(p < 0.5, below >= p, above <= 1 - p)
 
-        low = np.where(reached(low), -1.0, low)
+        rate = np.exp(np.minimum(self.center, MAX_LOG_RATE))[:, None]
+        low, high = np.full(p.shape, -1.0), np.broadcast_to(np.ceil(rate) + 1, p.shape)
         while not (there := reached(high)).all():
             low, high = np.where(there, low, high), np.where(there, high, 2 * high)
         while (high - low > np.maximum(1.0, CLOSEST * high)).any():  # counts beyond 2⁵³ are not all numbers

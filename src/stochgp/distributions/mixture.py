@@ -130,8 +130,7 @@ class Mixture(AbstractDistribution):
         for at in (at for at, part in zip(each, self.parts, strict=True) if part.has_masses):
             high = np.where(p <= self._tails(at)[0], np.minimum(high, at), high)
             low = np.where(p > self._before(at), np.maximum(low, at), low)
-        some = lambda left: self[np.nonzero(left)[0]]._equation(p[left][:, None])
-        return solve_increasing(self._equation(p), low, high, np.clip(start, low, high), some)
+        return solve_increasing(self._equation(p), low, high, np.clip(start, low, high))
 
     def _equation(self, p: Points) -> Callable[[Points], tuple[Points, Points]]:
         """log F(y) − log p, or log(1 − p) − log(1 − F) for p ≥ ½, and its slope in y."""
@@ -148,13 +147,10 @@ class Mixture(AbstractDistribution):
 
         return value_and_slope
 
-    def crps(self, y: Any) -> np.ndarray:
+    def _crps(self, y: Points) -> Points:
+        """E|Y − y| − E|Y − Y'|/2 of normal parts in closed form (Grimit et al. 2006)."""
         if not all(isinstance(part, Normal) for part in self.parts):
-            return AbstractDistribution.crps(self, y)
-        return self._at(lambda part, y: part._crps_of_normals(y), y, (math.inf, math.inf))
-
-    def _crps_of_normals(self, y: Points) -> Points:
-        """E|Y − y| − E|Y − Y'|/2 in closed form (Grimit et al. 2006)."""
+            return np.add(*self._squares(y))
         means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
         w = np.broadcast_to(self.weights, means.shape)
         near = np.sum(w[:, None] * _absolute(y[..., None] - means[:, None], stds[:, None]), axis=2)

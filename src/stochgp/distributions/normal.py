@@ -118,9 +118,8 @@ class Student(AbstractDistribution):
         apart = math.exp(float(betaln(0.5, nu - 0.5) - 2 * betaln(0.5, nu / 2)))
         with np.errstate(over="ignore", invalid="ignore"):
             tail = 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
-        near = np.abs(z) * (1 - 2 * student_tail(np.abs(z), nu)) + np.where(
-            z**2 < np.inf, tail, 0.0
-        )  # it falls as |z|^(1 − ν)
+        tail = np.where(z**2 < np.inf, tail, 0.0)  # it falls as |z|^(1 − ν)
+        near = np.abs(z) * (1 - 2 * student_tail(np.abs(z), nu)) + tail
         return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:

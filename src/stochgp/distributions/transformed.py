@@ -1,9 +1,8 @@
 """Distributions of transformed observations, of rounded ones, and of such whose probabilities are corrected by a curve."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
 
@@ -20,8 +19,6 @@ from stochgp.transforms import AbstractTransform
 
 SUMMED = 256  # counts on either side of the median whose probabilities are summed one by one
 LEAST_TAIL = 1e-12  # outside of the counts of a sum
-
-Probabilities = Any  # arrays of one shape, in [0, 1]
 
 
 class Warped(AbstractDistribution):
@@ -65,13 +62,10 @@ class Warped(AbstractDistribution):
         return np.where(possible, found, -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        """Where T(lower) is a number, P(Y ≤ lower) is the probability that the base gives to all smaller numbers, as for the quantiles."""
         lower = self.transform.lower
-        with np.errstate(divide="ignore"):
-            has_end = math.isfinite(lower) and math.isfinite(float(self.transform(np.float64(lower))))
-            possible = y >= lower if has_end else y > lower
-            at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
-            below, above = self.base._tails(self.transform(at))
+        possible = y > lower
+        at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
+        below, above = self.base._tails(self.transform(at))
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _quantile(self, p: Points) -> Points:
@@ -151,59 +145,16 @@ class Rounded(AbstractDistribution):
         first, second = np.sum(above - below, axis=1), (above + below) @ (2.0 * j + 1)
         if n == SUMMED:
             breaks = self.base._own_breaks()
-            for sign, ends in (
-                (1, np.maximum(breaks, k + n)),
-                (-1, np.clip(breaks, 0, np.maximum(k - n, 0))),
+            up = lambda t, below, above: [above, 2 * (t - k[..., None]) * above]
+            down = lambda t, below, above: [-below, -2 * (t - k[..., None]) * below]
+            for ends, tail in (
+                (np.maximum(breaks, k + n), up),
+                (np.clip(breaks, 0, np.maximum(k - n, 0)), down),
             ):
-                tail = lambda t, below, above, sign=sign: above if sign > 0 else below
-                parts = lambda *of, sign=sign, tail=tail: [
-                    tail(*of),
-                    2 * sign * (of[0] - k[..., None]) * tail(*of),
-                ]
-                more = self.base._integrals(ends[:, :-1], ends[:, 1:], parts)
-                first, second = first + sign * more[0].sum(axis=1), second + more[1].sum(axis=1)
+                more = self.base._integrals(ends[:, :-1], ends[:, 1:], tail)
+                first, second = first + more[0].sum(axis=1), second + more[1].sum(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
-
-
-class PositiveCurve(eqx.Module):
-    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, u above, c = P(Y ≤ 0): Y > 0, and the larger half of the probability above 0 is unchanged.
-
-    Below its middle the distribution is that of Y given Y > 0. Given Y > 0 as a whole it would be shifted upwards, and its CRPS would often rise.
-
-    Parameters
-    ----------
-    cut : array [N, 1]
-        c of each row.
-    """
-
-    lower: ClassVar[float] = 0.0
-    tail_power: ClassVar[float] = 1.0
-    cut: Float64[np.ndarray, "N 1"]
-
-    def __getitem__(self, rows: Any) -> "PositiveCurve":
-        return PositiveCurve(self.cut[rows])
-
-    @property
-    def kinks(self) -> Float64[np.ndarray, "N 1"]:
-        """h of each row."""
-        return (1 + self.cut) / 2
-
-    @property
-    def _slope(self) -> Float64[np.ndarray, "N 1"]:
-        """h/(h − c)."""
-        return (1 + self.cut) / (1 - self.cut)
-
-    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        found = np.where(below < self.kinks, np.log(self._slope), 0.0)
-        return np.where(below >= self.cut, found, -np.inf)
-
-    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        lower, is_lower = np.maximum(below - self.cut, 0.0) * self._slope, below < self.kinks
-        return np.where(is_lower, lower, below), np.where(is_lower, 1 - lower, above)
-
-    def inverse(self, p: Probabilities) -> Probabilities:
-        return np.where(p < self.kinks, self.cut + p / self._slope, p)
 
 
 class Recalibrated(AbstractDistribution):
@@ -213,8 +164,8 @@ class Recalibrated(AbstractDistribution):
     ----------
     base : distribution
         A continuous distribution of N rows.
-    curve : PITRecalibration or PositiveCurve
-        R, the same for all rows or one for each.
+    curve : PITRecalibration
+        R, the same for all rows.
     """
 
     base: AbstractDistribution
@@ -222,24 +173,17 @@ class Recalibrated(AbstractDistribution):
 
     @property
     def tail_index(self) -> float:
-        return self.base.tail_index * self.curve.tail_power
-
-    def __getitem__(self, rows: Any) -> "Recalibrated":
-        return Recalibrated(self.base[rows], self.curve[rows])
+        return self.base.tail_index * min(self.curve.a, self.curve.b)
 
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
     @property
     def _pieces(self) -> int:
-        return self.base._pieces + self.curve.kinks.shape[-1]
+        return self.base._pieces
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
-        found = self.base._breaks(inside(self.curve.inverse(p)))
-        if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
-            found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
-        return np.maximum(found, self.curve.lower)
+        return self.base._breaks(inside(self.curve.inverse(p)))
 
     def _moments(self) -> tuple[Points, Points]:
         """m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation clipped to `limits`."""
@@ -259,11 +203,6 @@ class Recalibrated(AbstractDistribution):
 
     def _quantile(self, p: Points) -> Points:
         return self.base._quantile(inside(self.curve.inverse(p)))
-
-
-def truncated(found: AbstractDistribution) -> Recalibrated:
-    """The distribution of positive numbers, by `PositiveCurve`; Y is continuous."""
-    return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))
 
 
 def mixture(

@@ -22,7 +22,6 @@ from stochgp.estimators.saving import pack, save, unpack
 from stochgp.estimators.settings import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.likelihoods import Warped
 from stochgp.numerics.seeds import as_key
-from stochgp.posteriors import Request
 from stochgp.tables.encoding import known_instead
 from stochgp.warning import say, warn
 
@@ -114,6 +113,7 @@ class PosteriorEstimator(BaseEstimator):
 
     def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
         """Checked inputs; what is odd about them is said, but of rows that are to be learned from not that they are new."""
+        check_is_fitted(self)
         encoder = self._fitted.encoder
         if encoder is not None:
             unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
@@ -137,9 +137,14 @@ class PosteriorEstimator(BaseEstimator):
                 say(self.verbose, text)
         return found
 
-    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
-        """Refuses what would exceed the memory limit: the request, and so many bytes of results. Few bytes always fit into half of what is available."""
-        need = self._fitted.need_bytes(request) + results
+    def _distribution(self, X: Float[np.ndarray, "N D"], what: str, bytes_of_row: int) -> Any:
+        """The distribution of an observation at each row of `_read`, if the memory limit allows it."""
+        self._reserve(f"{what} at {len(X)} rows", len(X), bytes_of_row * len(X))
+        return self._fitted.distribution(X)
+
+    def _reserve(self, what: str, n_rows: int = 0, results: int = 0, **wanted: Any) -> None:
+        """Refuse what would exceed the memory limit (`AbstractPosterior.need_bytes`, and so many bytes of results). Few bytes always fit into half of what is available."""
+        need = self._fitted.need_bytes(n_rows, **wanted) + results
         if self.memory_limit is not None or need > FEW_BYTES:
             Budget.of(self.memory_limit).require(need, what)
 
@@ -174,15 +179,14 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         ValueError
             For both at once, for inputs that cannot be used, and for a covariance over the memory limit (with both numbers).
         """
-        check_is_fitted(self)
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
+            self._reserve(f"a covariance of {len(X)} rows", len(X), covariance=True)
             mean = self._fitted.mean(X)
             return mean, self._fitted.covariance(X, include_noise=include_noise)
-        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
+        self._reserve(f"predictions for {len(X)} rows", len(X))
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
@@ -195,10 +199,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         A value with `logpdf`, `cdf`, `sf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
         and `std` are those of `predict(X, return_std=True, include_noise=True)`.
         """
-        check_is_fitted(self)
-        X = self._read(X)
-        self._reserve(Request(len(X)), f"distributions at {len(X)} rows", 24 * len(X))
-        return self._fitted.distribution(X)
+        return self._distribution(self._read(X), "distributions", 24)
 
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
         """The quantiles q [Q] of an observation at each row, noise included, in target units: of a Gaussian mean + std · Φ⁻¹(q).
@@ -208,14 +209,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         ValueError
             Unless every q is above 0 and below 1.
         """
-        check_is_fitted(self)
         found = np.asarray(q, np.float64)
         if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
             raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
-        X = self._read(X)
-        what = f"{len(found)} quantiles at {len(X)} rows"
-        self._reserve(Request(len(X)), what, 16 * len(X) * len(found))
-        return self._fitted.distribution(X).quantile(found)
+        return self._distribution(self._read(X), f"{len(found)} quantiles", 16 * len(found)).quantile(found)
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
@@ -227,12 +224,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         ValueError
             Unless 0 < level < 1, and for a level that needs more held-out rows.
         """
-        check_is_fitted(self)
         if not 0 < level < 1:
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-        X = self._read(X)
-        self._reserve(Request(len(X)), f"intervals at {len(X)} rows", 32 * len(X))
-        return self._fitted.interval(self._fitted.distribution(X), level)
+        found = self._distribution(self._read(X), "intervals", 32)
+        return self._fitted.interval(found, level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
@@ -245,7 +240,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)
-        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
+        self._reserve(f"{n_samples} samples at {len(X)} rows", results=24 * len(X) * n_samples)
         if include_noise:
             return self._fitted.observed(functions, X, key=draw_keys(key)[1])
         return functions.at_numbers(X)
@@ -260,7 +255,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
+        self._reserve(f"drawing {n_samples} functions", n_samples=n_samples)
         return self._fitted.sample_functions(n_samples, key=as_key(random_state))
 
 
@@ -275,11 +270,8 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
     def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
         """The logarithms of the probabilities, accurate where these are small."""
-        check_is_fitted(self)
         X = self._read(X)
-        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
-        found: Any = self._fitted.distribution(X)
-        return found.log_probabilities
+        return self._distribution(X, "probabilities", 32 * len(self.classes_)).log_probabilities
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""

@@ -62,30 +62,34 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     """The model with the correction by these rows, which is recorded."""
     found, kind = fitted.distribution(left_out.X), recalibration if method == PIT else ConformalScores.of
     made = kind(found, left_out.y, groups=left_out.group, weight=left_out.weight)
+    if made is None:
+        context.record("calibration", "identity", "left-out rows do not clearly gain by a curve")
+        return fitted
     what = "the probabilities of" if method == PIT else "intervals, by"
     context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
     observation = dataclasses.replace(fitted.observation, correction=made)
     return dataclasses.replace(fitted, observation=observation)
 
 
-def clear_calibration(
-    kind: Callable, found: Any, rows: Data, context: FitContext, where: str = "", **options: Any
-) -> Any:
-    """The calibration, `recalibration` or `temperature_scaling`, of a pool's distributions of held-out rows; None unless these clearly gain. Recorded."""
-    try:
-        made = kind(found, rows.y, groups=rows.group, weight=rows.weight, **options)
-    except ValueError as refusal:
-        return keep_probabilities(context, str(refusal))
-    if made.is_identity:
-        return keep_probabilities(context, "held-out rows do not clearly gain by a calibration")
-    why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
-    context.record("probabilities", made.name + where, why)
+def calibrate_pool(kind: Callable, found: Any, rows: Data, in_time: bool, context: FitContext) -> Any:
+    """The calibration, `recalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `temperature_scaling`, of a pool's distributions of held-out rows.
+
+    None unless these clearly gain, in tables with a time, and for a curve of probabilities with masses. Recorded.
+    """
+    made, why = None, "held-out rows do not clearly gain by a calibration"
+    if in_time:
+        why = "rows of later times are not exchangeable with those held out"
+    elif kind is recalibration and found.has_masses:
+        why = "a curve is of continuous distributions"
+    else:
+        try:
+            made = kind(found, rows.y, groups=rows.group, weight=rows.weight)
+        except ValueError as refusal:
+            why = str(refusal)
+    if made is not None:
+        why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
+    context.record("probabilities", "as they are" if made is None else made.name, why)
     return made
-
-
-def keep_probabilities(context: FitContext, why: str) -> None:
-    """Record that the probabilities of a pool have no calibration."""
-    context.record("probabilities", "as they are", why)
 
 
 def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:

@@ -21,7 +21,6 @@ from stochgp.distributions import AbstractDistribution, Counts, Normal
 from stochgp.estimators.fitted import Fitted
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
-from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
 from stochgp.transforms import Log
@@ -181,7 +180,7 @@ def caution_after_fit(
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
     rows = rows.take(random_rows(len(rows), ROWS))
-    if deadline.left() < SECONDS or fitted.posterior.need_bytes(Request(len(rows))) > budget.free():
+    if deadline.left() < SECONDS or fitted.posterior.need_bytes(len(rows)) > budget.free():
         return ""
     return caution_of_rows(fitted, rows, "training rows", score)
 

@@ -24,8 +24,8 @@ from stochgp.numerics.precision import full_precision
 from stochgp.numerics.seeds import fold_in, split_key
 from stochgp.observations import AbstractMeanFunction, Observation
 from stochgp.parameters import cast
-from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
-from stochgp.posteriors.base import Request
+from stochgp.posteriors import AbstractFunctions, AbstractPosterior
+from stochgp.posteriors.base import dispersed
 from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.tables.molecules import is_packed
 from stochgp.transforms import AbstractTransform
@@ -148,9 +148,9 @@ class Fitted:
         """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
         return self.observation.interval(found, level)
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """Of the posterior."""
-        return self.posterior.need_bytes(request)
+        return self.posterior.need_bytes(n_rows, **wanted)
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
@@ -197,21 +197,15 @@ class Fitted:
         self, functions: Any, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations of these functions."""
-        return self.with_noise(functions.at_numbers(X), X, key=key)
-
-    def with_noise(
-        self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values, as `Observation.sample`."""
         rows = self._rows(X)
         moments = self._latent(rows) if self.observation.draws_by_moments else None
-        return self.observation.sample(values, rows, moments, key=key)
+        return self.observation.sample(functions.at_numbers(X), rows, moments, key=key)
 
     def _functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         drawn, inflation = self.posterior.functions(n_samples, key=key), self.observation.inflation
         if inflation is None or not inflation.is_scaling:
             return drawn
-        return DispersedFunctions(self.posterior, inflation.scale, drawn)
+        return dispersed(self.posterior, inflation.scale, drawn)
 
     def _rows(self, X: np.ndarray) -> ModelRows:
         return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)
@@ -300,7 +294,7 @@ class FunctionDraws(eqx.Module):
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
         if (m := self.mean_function) is not None and self.normals is not None:
             with full_precision():
-                values += m.on_device(X)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
+                values += m(X, jnp)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
         return self._back(values)
 
     def _back(self, values: Any) -> Any:

@@ -24,8 +24,8 @@ from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike
 from stochgp.objectives.kernel import nlml_and_gradient
 from stochgp.parameters import Frozen, cast, in_parameters, value_of
-from stochgp.posteriors import ExactKernelPosterior
-from stochgp.posteriors.mixture import MixturePosterior, exact_at
+from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
+from stochgp.posteriors.exact import exact_at
 
 FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 3, 64, 32
 # Rows up to which θ is drawn, and up to which it is drawn with fewer than FEW_ROWS rows per parameter: 300 rows of 20 inputs had 92.8 % in their 95 %

@@ -40,9 +40,9 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.calibration import CALIBRATION_SECONDS, ROWS, calibrated, with_information
-from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
+from stochgp.posteriors.sampled import extended, joined, sides, warm_start
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
@@ -142,7 +142,7 @@ def _solved(
     """Solve with an iterative solver that needs `need` bytes; the rest may hold rows of K."""
     X = system.X
     prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
-    prior, draws = None, NoiseDraws((len(y),), (sample_key,))
+    prior, draws = None, ((len(y), sample_key),)
     if n_samples:
         prior = prior_functions(system.kernel, X.shape[1], n_samples, key=prior_key, dtype=X.dtype)
     b = sides(system.operator, X, y, prior, draws)
@@ -341,8 +341,8 @@ def _grown_by_solving(
     n_columns = 1 + posterior.n_samples
     need = system.peak_bytes(solver, n_columns)
     budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
-    noise_key, start_key, run_key = jax.random.split(key, 3)
-    draws = grown_draws(posterior, len(new), key=noise_key)
+    noise_key, _, run_key = jax.random.split(key, 3)
+    draws = (*(posterior.draws or ()), (len(new), noise_key))
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
     tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)
@@ -350,8 +350,7 @@ def _grown_by_solving(
     held = np.asarray(posterior.weights)
     if posterior.sample_weights is not None:
         held = np.concatenate([held, np.asarray(posterior.sample_weights)], axis=1)
-    options: dict[str, Any] = {"tolerance": tolerance, "key": start_key, "most_bytes": need}
-    start = warm_start(operator, b, held, posterior.left, **options)
+    start = warm_start(operator, b, held, most_bytes=need)
     found = run_solver(solver, operator, b, tolerance, show, run_key, start)
     parts = system, solver, y, found, tolerance, posterior.prior, draws, posterior.information
     return sampled_posterior(*parts), found

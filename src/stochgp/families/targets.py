@@ -18,8 +18,8 @@ from stochgp.tables.targets import REAL, FileTargets, refuse_no_counts
 from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
-CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # candidates of "auto"
-POSITIVE_CANDIDATES = ("log", "box-cox")  # further candidates if all targets are positive
+CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
+POSITIVE_CANDIDATES = ("log",)  # further candidates if all targets are positive
 
 
 def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:

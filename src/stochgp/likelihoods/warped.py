@@ -13,8 +13,6 @@ from stochgp.transforms import AbstractTransform, Anchored
 
 TRANSFORMS = {
     "log": transforms.Log(),
-    "box-cox": transforms.BoxCox(),
-    "yeo-johnson": transforms.YeoJohnson(),
     "sinh-arcsinh": transforms.SinhArcsinh(),
     "count": transforms.Log(0.5),
 }
@@ -43,7 +41,7 @@ class Warped(eqx.Module):
     likelihood : likelihood or str
         The likelihood of T(y): an object of `stochgp.likelihoods`, or any name valid for the regressor's own `likelihood`.
     transform : transform or str
-        T: an object of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh" or "count"
+        T: an object of `stochgp.transforms` or a name, "log" (positive targets), "sinh-arcsinh" or "count"
         (log(y + ½)), or "auto": chosen on held-out rows, which may give no transform.
     """
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.special import softmax
 
 from stochgp import deadline
@@ -58,10 +57,6 @@ class AbstractMeanFunction(eqx.Module):
     @abc.abstractmethod
     def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """∂m/∂x; with `by` [*N, R] ∂/∂x of by·d(x)."""
-
-    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """m(x) by JAX."""
-        return self(X, jnp)
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:

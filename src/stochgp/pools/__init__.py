@@ -1,7 +1,7 @@
 """Several families fitted to one table, and their predictions mixed by stacking weights."""
 
 from .classifier import GPClassifier
-from .hurdle import HurdleRegressor
 from .regressor import GPRegressor
+from .targets import HurdleRegressor
 
 __all__ = ["GPClassifier", "GPRegressor", "HurdleRegressor"]

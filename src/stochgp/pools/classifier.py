@@ -11,20 +11,22 @@ from sklearn.base import ClassifierMixin
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
-from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.files import are_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.distributions import temperature_scaling
 from stochgp.estimators.base import PosteriorClassifier
-from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
+from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.pools.held_out import (
+    LEARNED,
     SECONDS_IN_HASTE,
-    HeldOut,
+    SINGLE,
+    UNSCORED,
+    Roles,
     folds,
     held_out,
     held_out_clusters,
@@ -39,7 +41,7 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import IN_TIME, HeldOutPredictions, PoolWeights, alone, stack
+from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, weigh
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -132,26 +134,26 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             refuse_one_class(classes, rows.y)
             self.classes_ = classes
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
-            division = divide_classes(rows, in_time, context)
-            is_compared, names = bool(division.all.any()), list(CLASSIFIERS)
+            role, fold = divide_classes(rows, in_time, context)
+            is_compared, names = bool(role.any()), list(CLASSIFIERS)
             candidates = named_members(
                 self.members, names, CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
             )
             if not is_compared:
                 candidates = dict(list(candidates.items())[:1])
-            seen = rows.take(~division.all)
+            seen = rows.take(role == LEARNED)
             members = fit_members(self, candidates, self._labelled(seen), encoder, context)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
             temperature = None
             if is_compared:
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
-                    i, log_p = self._predict_held_out(members, rows, division)
+                    i, log_p = self._predict_held_out(members, rows, role, fold)
                 held = rows.take(i)
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
-                temperature = calibrate_classes(mixed, held, in_time, context)
+                temperature = calibrate_pool(temperature_scaling, mixed, held, in_time, context)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)
@@ -161,26 +163,26 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         return replace(rows, y=self.classes_[rows.y.astype(np.int64)])
 
     def _predict_held_out(
-        self, members: dict[str, Any], rows: Data, division: HeldOut
+        self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
     ) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
         """(Numbers of held-out rows, log probabilities by each member): with few rows those of every fold, while there is time."""
         predicted = lambda members, i: self._as_one(members).log_probabilities(rows.X[i])
-        where = [np.flatnonzero(division.scored)]
+        where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
         log_p = [predicted(members, where[0])]
-        if len(rows) < MIN_ROWS_HELD_OUT and division.fold is not None:
+        if len(rows) < MIN_ROWS_HELD_OUT and fold is not None:
             seconds = sum(member.fit_seconds_ for member in members.values())
-            for k in range(1, division.fold.max() + 1):
-                part = _of_known_classes(rows, HeldOut.of_fold(division.fold, k, rows.group is not None))
+            for k in range(1, fold.max() + 1):
+                part = _of_known_classes(rows, SINGLE * (fold == k))
                 if 2.5 * seconds > deadline.left():
                     break
-                if not part.scored.any():
+                if not part.any():
                     continue
-                seen = self._labelled(rows.take(~part.all))
+                seen = self._labelled(rows.take(part == LEARNED))
                 again = {
                     name: learned_again(member, seen, **self._settings_again(member, SHORTER_FOLDS))
                     for name, member in members.items()
                 }
-                where.append(np.flatnonzero(part.scored))
+                where.append(np.flatnonzero(part))
                 log_p.append(predicted(again, where[-1]))
         return np.concatenate(where), np.concatenate(log_p, axis=1)
 
@@ -202,16 +204,12 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 "log_loss": -float(np.average(log_density[:, k], weights=weight)),
                 "accuracy": float(np.average(right, weights=weight)),
             }
-        best = min(names, key=lambda name: scores[name]["log_loss"])
         cluster = held_out_clusters(members, held)
-        if not self.ensemble:
-            return alone(best, "ensemble=False: the highest held-out probabilities")
-        if few := too_few(len(held), cluster):
-            return alone(best, few)
         nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
         means = np.zeros_like(log_density)
         held = replace(held, y=nothing)
-        return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
+        found = HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing)
+        return weigh(found, self.ensemble)
 
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False
@@ -248,28 +246,19 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         return members
 
 
-def calibrate_classes(
-    found: Categorical, held: Data, in_time: bool, context: FitContext
-) -> TemperatureScaling | None:
-    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
-    if in_time:
-        return keep_probabilities(context, IN_TIME)
-    return clear_calibration(temperature_scaling, found, held, context)
-
-
-def divide_classes(rows: Data, in_time: bool, context: FitContext) -> HeldOut:
-    """Rows that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
-    generator, found = np.random.default_rng(context.seed("division")), HeldOut.none(len(rows))
+def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:
+    """(Roles, folds): with few rows none is held out, with up to 5,000 the first of five folds is."""
+    generator, fold, role = np.random.default_rng(context.seed("division")), None, np.zeros(len(rows), int)
     if in_time or len(rows) > MAX_FEW_ROWS:
         if len(rows) >= MIN_ROWS_HELD_OUT:
-            found = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
+            role = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
     elif len(rows) >= MIN_ROWS_FOLDS and (fold := folds(rows, N_FOLDS, generator)) is not None:
-        found = HeldOut.of_fold(fold, 0, rows.group is not None)
-    found = _of_known_classes(rows, found)
-    return found if found.scored.any() else HeldOut.none(len(rows))
+        role = SINGLE * (fold == 0)
+    role = _of_known_classes(rows, role)
+    return role if (role < UNSCORED)[role > 0].any() else np.zeros_like(role), fold
 
 
-def _of_known_classes(rows: Data, division: HeldOut) -> HeldOut:
-    """Without rows of classes that are held out as a whole: a member knows the classes that it has seen."""
+def _of_known_classes(rows: Data, role: Roles) -> Roles:
+    """Learn from rows of classes that are held out as a whole: a member knows the classes that it has seen."""
     number = rows.y.astype(np.int64)
-    return division.without(np.bincount(number, ~division.all)[number] == 0)
+    return np.where(np.bincount(number, role == LEARNED)[number] == 0, LEARNED, role)

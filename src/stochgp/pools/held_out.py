@@ -1,10 +1,10 @@
 """Rows that no member of a pool sees before members are compared, and their predictions."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from stochgp import deadline
 from stochgp.choosing import prefer
@@ -12,16 +12,16 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
-from stochgp.families.kernel import KernelGPRegressor
-from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
+from stochgp.numerics.seeds import random_rows
 from stochgp.pools.members import BY_BLOCKS
-from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, column_of_time, distance_between
+from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, columns_of_time
 from stochgp.results import RESULTS
 
 Mask = Bool[np.ndarray, " N"]
 # A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
+MAX_NEAR = 50_000  # training rows that distances are measured to
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
 # The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
 SHARE, MOST, LEAST = 0.1, 2_000, 800
@@ -31,52 +31,17 @@ MIN_SINGLES = 400  # beside blocks of time, or a quarter: 100 rows show the cove
 LAST, BEFORE = 0.15, 0.05
 
 
-class HeldOut(NamedTuple):
-    """Which rows no member sees before they are compared."""
-
-    single: Mask  # one by one
-    blocks: Mask  # with all of their group or block of time
-    unscored: Mask | bool = False  # rows of these blocks beyond the 2,000 that are scored
-    in_time: bool = False  # whether blocks are of time
-    fold: Int[np.ndarray, " N"] | None = None  # of each row, if each fold is predicted from the others
-
-    @property
-    def scored(self) -> Mask:
-        return self.single | self.blocks
-
-    @property
-    def all(self) -> Mask:
-        return self.scored | self.unscored
-
-    @property
-    def is_by_folds(self) -> bool:
-        """Whether members learn from all rows, and each fold is then predicted from the others."""
-        return self.fold is not None and not self.all.any()
-
-    def without(self, rows: Mask) -> "HeldOut":
-        """Those that are not among these."""
-        kept = ~rows
-        return self._replace(
-            single=self.single & kept, blocks=self.blocks & kept, unscored=self.unscored & kept
-        )
-
-    @classmethod
-    def none(cls, n_rows: int) -> "HeldOut":
-        """No row."""
-        return cls(np.zeros(n_rows, bool), np.zeros(n_rows, bool))
-
-    @classmethod
-    def of_fold(cls, fold: Int[np.ndarray, " N"], k: int, grouped: bool) -> "HeldOut":
-        """The rows of the fold k, of whole groups or single ones."""
-        return cls.none(len(fold))._replace(fold=fold, **{"blocks" if grouped else "single": fold == k})
+LEARNED, SINGLE, BLOCK, UNSCORED = range(4)
+Roles = Int[np.ndarray, " N"]
+"""Of each row: members learn from it; it is held out by itself or with its group; held out with its block of time; held out so, but not scored."""
 
 
-def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
-    """A tenth of the rows, or another share: at random, or whole groups (`clustered.divisible`) of at most 60 % of the rows."""
+def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> Roles:
+    """Hold out a tenth of the rows, or another share: at random, or whole groups (`clustered.divisible`) of at most 60 % of the rows."""
     N = len(rows)
     if rows.group is None:
         n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
-        return HeldOut.none(N)._replace(single=np.isin(np.arange(N), generator.permutation(N)[:n]))
+        return SINGLE * np.isin(np.arange(N), generator.permutation(N)[:n])
     number = clustered.divisible(rows.group)
     sizes = np.bincount(number)
     order = generator.permutation(len(sizes))
@@ -84,7 +49,7 @@ def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -
     some = order[: min(enough, len(sizes) // 2)]
     if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # the last group, or those before it
         some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
-    return HeldOut.none(N)._replace(blocks=np.isin(number, some))
+    return SINGLE * np.isin(number, some)
 
 
 def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
@@ -108,8 +73,8 @@ def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.nd
     return found
 
 
-def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> HeldOut:
-    """Of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
+def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> Roles:
+    """Hold out, of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
 
     At most 2,000 rows of blocks are scored.
     """
@@ -123,28 +88,28 @@ def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) 
     scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
     n = int(min(np.clip(SHARE / 2 * N, MIN_SINGLES, MOST), (~blocks).sum() / 4)) if singles else 0
     single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
-    return HeldOut(single, scored, blocks & ~scored, True)
+    return np.select([single, scored, blocks], [SINGLE, BLOCK, UNSCORED], LEARNED)
 
 
 def predict_held_out(
-    members: dict[str, Any], rows: Data, division: HeldOut, context: FitContext
+    members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None, context: FitContext
 ) -> HeldOutPredictions | None:
     """Predictions of held-out rows by the members (`_predict`). None without time."""
     for _ in range(2):
         with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
             try:
                 with context.interruptible("the comparison"):
-                    return _predict(members, rows, division)
+                    return _predict(members, rows, role, fold)
             except TimeIsUpError:
                 context.end(RESULTS.time_limit, "there was no time to compare members")
                 return None
     return None
 
 
-def _predict(members: dict[str, Any], rows: Data, division: HeldOut) -> HeldOutPredictions:
+def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None) -> HeldOutPredictions:
     """Each held-out row is predicted by members that learned from the others, or each fold from the other folds by members that learned from all (`Fitted.fold_out`)."""
-    i, fold = np.flatnonzero(division.scored), division.fold if division.is_by_folds else None
-    held = rows if fold is not None else rows.take(i)
+    is_scored = np.isin(role, (SINGLE, BLOCK))
+    held, far = (rows, None) if fold is not None else (rows.take(is_scored), role[is_scored] == BLOCK)
     mean, distributions = np.empty((len(held), len(members))), []
     for k, member in enumerate(members.values()):
         deadline.require()
@@ -153,18 +118,17 @@ def _predict(members: dict[str, Any], rows: Data, division: HeldOut) -> HeldOutP
         mean[:, k] = fitted.mean(held.X) if fold is None else distributions[k].mean
     density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
     if fold is None:
-        seen = rows.take(~division.all)
+        seen = rows.take(role == LEARNED)
         constant = np.full(len(held), np.average(seen.y, weights=seen.weights))
     else:
         counts, sums = (np.bincount(fold, w) for w in (rows.weights, rows.weights * rows.y))
         constant = ((sums.sum() - sums) / (counts.sum() - counts))[fold]
-    is_apart = division.in_time and division.single.any() and division.blocks.any()
-    weight = held.weights.astype(np.float64)
-    if is_apart:  # single rows and rows of blocks count alike
-        single = division.single[i]
-        totals = weight[single].sum(), weight[~single].sum()
-        weight = weight / np.where(single, *totals) * weight.sum() / 2
-    far, cluster = division.blocks[i] if is_apart else None, held_out_clusters(members, held)
+    weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
+    if far is None or far.all() or not far.any():
+        far = None
+    else:  # single rows and rows of blocks count alike
+        totals = weight[~far].sum(), weight[far].sum()
+        weight = weight / np.where(~far, *totals) * weight.sum() / 2
     return HeldOutPredictions(
         list(members), held, distributions, mean, density, weight, cluster, constant, far
     )
@@ -226,16 +190,22 @@ def best_width(
 
 
 def distance_in_time(
-    members: dict[str, Any], rows: Data, division: HeldOut, predictions: HeldOutPredictions
+    members: dict[str, Any], rows: Data, role: Roles, predictions: HeldOutPredictions
 ) -> Distance | None:
-    """The distance in time to the nearest row that members learned from; None without rows of both kinds or a difference between them."""
-    if predictions.far is None:
+    """The distance in time to the nearest of at most 50,000 rows that members learned from, between its medians at near and at far rows.
+
+    None without rows of both kinds, or if those of far rows are not larger.
+    """
+    far = predictions.far
+    if far is None:
         return None
-    seen, held = rows.take(~division.all), predictions.rows
-    column = column_of_time(seen.X, np.asarray(seen.group))
-    return distance_between(
-        seen.X, _lengthscales(members), column, held.X[~predictions.far], held.X[predictions.far]
-    )
+    seen, held = rows.take(role == LEARNED), predictions.rows
+    columns = columns_of_time(seen.X, np.asarray(seen.group))
+    scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)[columns]
+    distance = Distance(np.empty((0, len(columns))), scale, columns)
+    distance = distance.joined(seen.X[random_rows(len(seen), MAX_NEAR, 0)])
+    low, high = (float(np.median(distance(held.X[i]))) for i in (~far, far))
+    return dataclasses.replace(distance, low=low, high=high) if low < high else None
 
 
 def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, float]]) -> None:
@@ -252,15 +222,3 @@ def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " 
     """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
-
-
-def _lengthscales(members: dict[str, Any]) -> Float[np.ndarray, " D"]:
-    """Of the first member with a stationary kernel, in the units of the inputs; without one the standard deviations of the inputs."""
-    scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)
-    for member in members.values():
-        if not isinstance(member, KernelGPRegressor):
-            continue
-        kernel = along_inputs(getattr(member, "kernel_", None))
-        if kernel is not None and kernel.active_dims is None:
-            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
-    return scale

@@ -244,9 +244,8 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
     """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
     posterior: Any = member._fitted.posterior
-    noise = float(
-        getattr(posterior, "base", posterior).noise.level
-    )  # `noise_variance_` has the factor of the error distribution
+    # `noise_variance_` has the factor of the error distribution.
+    noise = float(getattr(posterior, "base", posterior).noise.level)
     again = learned_again(
         member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
         learning_rate=None, prediction=member.plan_["prediction"]["choice"],

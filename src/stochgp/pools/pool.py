@@ -24,7 +24,6 @@ from stochgp.names import printable
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.members import member_settings
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
-from stochgp.posteriors.base import Request
 from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import name_of_targets
 
@@ -56,10 +55,10 @@ class Pool:
     def seen(self) -> Any:
         return self.members[0].seen
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """The bytes of one member after the other, and of the results of all."""
-        each = [member.need_bytes(request) for member in self.members]
-        held = 8 * request.n_rows * (request.n_rows if request.covariance else max(2, self.n_classes))
+        each = [member.need_bytes(n_rows, **wanted) for member in self.members]
+        held = 8 * n_rows * (n_rows if wanted.get("covariance") else max(2, self.n_classes))
         return max(each) + len(self.members) * held
 
     def mean(self, X: Inputs) -> PerRow:
@@ -69,7 +68,7 @@ class Pool:
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
-        if include_noise and (self.correction is not None or self.pooling.positive):
+        if include_noise and self.correction is not None:
             return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
@@ -83,8 +82,6 @@ class Pool:
             found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
         else:
             found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
-        if isinstance(self.correction, PITRecalibration):
-            return self.correction(found, self.pooling.strength(X))
         return found if self.correction is None else self.correction(found)
 
     def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
@@ -96,7 +93,7 @@ class Pool:
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of the result of `distribution`."""
-        alone = len(self.members) == 1 and self.correction is None and not self.pooling.positive
+        alone = len(self.members) == 1 and self.correction is None
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:

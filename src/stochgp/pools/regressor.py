@@ -16,9 +16,9 @@ from stochgp.data.files import are_files, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
-from stochgp.distributions import PITRecalibration, Rounded
+from stochgp.distributions import PITRecalibration, recalibration
 from stochgp.estimators.base import PosteriorRegressor
-from stochgp.estimators.calibrating import keep_probabilities
+from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel_choice import short_days
@@ -28,8 +28,10 @@ from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
 from stochgp.pools.classifier import GPClassifier
 from stochgp.pools.held_out import (
+    BLOCK,
+    LEARNED,
     LINE,
-    HeldOut,
+    Roles,
     distance_in_time,
     held_out,
     held_out_in_time,
@@ -38,7 +40,6 @@ from stochgp.pools.held_out import (
     widen_for_later_times,
     without_worse_kernel,
 )
-from stochgp.pools.hurdle import HurdleRegressor, frequent, unless_preferred, update_member
 from stochgp.pools.members import (
     BY_BLOCKS,
     FAMILIES,
@@ -53,20 +54,18 @@ from stochgp.pools.pool import Pool, PoolEstimator, join_table
 from stochgp.pools.targets import (
     COUNT,
     REAL,
+    HurdleRegressor,
     choose_counts,
     choose_transform,
+    frequent,
     may_be_counts,
-    shift_of,
+    unless_preferred,
+    update_member,
 )
 from stochgp.pools.weights import (
-    IN_TIME,
-    HeldOutPredictions,
     PoolWeights,
     alone,
-    calibrate,
-    stack,
-    stack_near_and_far,
-    truncate,
+    weigh,
 )
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -189,13 +188,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 return self._fit_feature(X, y, {"sample_weight": sample_weight, "groups": groups}, context)
             rows, encoder, in_time = table
             settings = self._target_settings(rows, in_time, context)
-            n_rows, rows, division = len(rows), *self._divide(rows, in_time, context)
-            candidates = self._candidates(rows, encoder, division)
-            members = fit_members(self, candidates, rows.take(~division.all), encoder, context, settings)
+            n_rows, (rows, role, fold) = len(rows), self._divide(rows, in_time, context)
+            candidates = self._candidates(rows, encoder, role, fold)
+            members = fit_members(self, candidates, rows.take(role == LEARNED), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
-            weights, calibration = self._weigh(members, rows, division, scores, context)
+            weights, calibration = self._weigh(members, rows, role, fold, scores, context)
             members = {name: members[name] for name in weights.names}
-            weights = self._refit(members, rows, division, weights, scores, context)
+            weights = self._refit(members, rows, role, weights, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, calibration, scores, n_rows, y, context)
 
@@ -233,35 +232,35 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 settings["likelihood"] = Warped(AUTO, T)
         return settings | {"target": self.target_}
 
-    def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, HeldOut]:
-        """(The rows, which of them no member learns from): none of fewer than 100; of 100 to 1,000 none, but folds if members can be given fewer rows later; else a part, in blocks of time if groups are these."""
+    def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, Roles, Roles | None]:
+        """(The rows, their roles, their folds): with fewer than 100 rows none is held out; with 100 to 1,000 none, but there are folds if members can be given fewer rows later; else a part is held out, in blocks of time if groups are these."""
         apart, generator = rows.apart(), np.random.default_rng(context.seed("division"))
         if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
-            return apart, HeldOut.none(len(apart))
-        if len(apart) >= MIN_ROWS_HELD_OUT:
-            of_blocks = in_time and held_out_in_time(apart, self.new_rows == AUTO, generator)
-            return apart, of_blocks or held_out(apart, generator)
+            return apart, np.full(len(apart), LEARNED), None
+        if in_time and len(apart) >= MIN_ROWS_HELD_OUT:
+            return apart, held_out_in_time(apart, self.new_rows == AUTO, generator), None
         names = MEMBERS_OF_FEW if isinstance(self.members, str) else self.members
-        if isinstance(self.members, Mapping) or not FOLDED.issuperset(names):
-            return apart, held_out(apart, generator)
+        is_folded = not isinstance(self.members, Mapping) and FOLDED.issuperset(names)
+        if len(apart) >= MIN_ROWS_HELD_OUT or not is_folded:
+            return apart, held_out(apart, generator), None
         fold = folds(len(rows), rows.group, N_FOLDS, context.seed("division"))
-        return rows, HeldOut.none(len(rows))._replace(fold=fold)
+        return rows, np.full(len(rows), LEARNED), fold
 
-    def _candidates(self, rows: Data, encoder: Any, division: HeldOut) -> dict[str, Any]:
+    def _candidates(self, rows: Data, encoder: Any, role: Roles, fold: Roles | None) -> dict[str, Any]:
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
-        known = self._known_members()
-        usual = MEMBERS_OF_FEW if division.is_by_folds else MEMBERS
+        known, in_time = self._known_members(), bool((role >= BLOCK).any())
+        usual = MEMBERS if fold is None else MEMBERS_OF_FEW
         usual = [name for name in usual if name in known] or list(known)[:1]
 
         def made(members: Any, names: list[str], groups: Any) -> dict[str, Any]:
             days = short_days(encoder, len(rows), groups)
             return named_members(members, names, known, rows, days, self.memory_limit, RegressorMixin)
 
-        if not division.in_time or isinstance(self.members, Mapping):
+        if not in_time or isinstance(self.members, Mapping):
             found = made(self.members, usual, rows.group)
-            if not (division.is_by_folds or division.all.any()):
+            if fold is None and not role.any():
                 found = dict(list(found.items())[:1])
         else:
             names = [name for name in MEMBERS_IN_TIME if name in known] or usual
@@ -271,9 +270,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 single = made([first], [first], None)
                 found = single | {name + BY_BLOCKS: member for name, member in found.items()}
         is_tried = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
-        is_tried = is_tried and self.target_ != COUNT and division.all.any()
+        is_tried = is_tried and self.target_ != COUNT and role.any()
         if is_tried and (value := frequent(rows)) is not None:
-            found[POINT_MASS + (BY_BLOCKS if division.in_time else "")] = self._hurdle(value, rows)
+            found[POINT_MASS + (BY_BLOCKS if in_time else "")] = self._hurdle(value, rows)
         return found
 
     def _hurdle(self, value: float, rows: Data) -> HurdleRegressor:
@@ -303,17 +302,18 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         self,
         members: dict[str, Any],
         rows: Data,
-        division: HeldOut,
+        role: Roles,
+        fold: Roles | None,
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> tuple[PoolWeights, PITRecalibration | None]:
         """The weights of the members, and the calibration of their mixture, from predictions of held-out rows."""
         first = next(iter(members))
-        if len(members) == 1 and (division.is_by_folds or POINT_MASS in members):
+        if len(members) == 1 and (fold is not None or POINT_MASS in members):
             return alone(first, "there is no other member"), None
-        if not (division.is_by_folds or division.all.any()):
+        if fold is None and not role.any():
             return alone(first, f"{len(rows):,} rows are too few to compare members"), None
-        predictions = predict_held_out(members, rows, division, context)
+        predictions = predict_held_out(members, rows, role, fold, context)
         if predictions is None:
             best = first + BY_BLOCKS if first + BY_BLOCKS in members else first
             return alone(best, "there was no time to compare members"), None
@@ -322,49 +322,36 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         others, note = without_worse_kernel(others)
-        distance = distance_in_time(members, rows, division, others)
+        distance = distance_in_time(members, rows, role, others)
         if distance is not None:
             others = widen_for_later_times(members, others, context)
-        weights = self._best_or_pool(others, distance)
+        weights = weigh(others, self.ensemble, distance)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:
             return weights, None
-        if self.target == AUTO and shift_of(others.rows) is not None:
-            weights = truncate(weights, others, context)
-        if division.in_time and distance is None:
-            return weights, keep_probabilities(context, IN_TIME)
-        return weights, calibrate(weights, others, distance is not None, context)
-
-    def _best_or_pool(self, predictions: HeldOutPredictions, distance: Any) -> PoolWeights:
-        """The pool, or its best member: if one is asked for, or their distributions cannot be mixed."""
-        is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
-        if self.ensemble and is_mixed:
-            return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
-        useful = predictions.of(predictions.informative())
-        density = np.average(useful.log_density, axis=0, weights=useful.weight)
-        why = "counts are predicted by one member"
-        if not self.ensemble:
-            why = "ensemble=False: the highest held-out density"
-        return alone(useful.names[int(np.argmax(density))], why)
+        in_time = bool((role >= BLOCK).any())
+        return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, in_time, context)
 
     def _refit(
         self,
         members: dict[str, Any],
         rows: Data,
-        division: HeldOut,
+        role: Roles,
         weights: PoolWeights,
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> PoolWeights:
         """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
-        held, widths, joined = rows.take(division.all), context.report.get("widths", {}), []
+        held, widths, joined = rows.take(role != LEARNED), context.report.get("widths", {}), []
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
             for name, member in members.items() if len(held) else ():
                 grouped = rows if takes_groups(name, scores) else dataclasses.replace(rows, group=None)
-                is_due = division.in_time or (has_trees(member) and len(held) > MIN_REFIT_SHARE * len(rows))
+                is_due = (role >= BLOCK).any() or (
+                    has_trees(member) and len(held) > MIN_REFIT_SHARE * len(rows)
+                )
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
                 if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
                     joined.append(update_member(member, held))

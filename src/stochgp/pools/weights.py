@@ -11,33 +11,26 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
-from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture, recalibration
-from stochgp.distributions.transformed import truncated
-from stochgp.estimators.calibrating import clear_calibration, keep_probabilities
+from stochgp.distributions import AbstractDistribution, Rounded, mixture
 from stochgp.neighbours import Neighbours
-from stochgp.numerics.seeds import random_rows
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
-MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
-IN_TIME = "rows of later times are not exchangeable with those held out"
 MIN_WEIGHT = 0.03  # a member with less is left out
-MAX_NEAR = 50_000  # training rows that distances are measured to
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
 
 
 @dataclass(frozen=True, eq=False)
 class Distance:
-    """d(x) = log of the Euclidean distance to the nearest of these rows in units of `scale`, clipped to [low, high], less their middle."""
+    """d(x) = log of the Euclidean distance to the nearest of these rows in some columns, clipped to [low, high], less their middle."""
 
-    rows: Inputs  # in those units
-    scale: Float[np.ndarray, " D"]
+    rows: Inputs  # these columns alone, divided by `scale`
+    scale: Float[np.ndarray, " C"]
+    columns: Int[np.ndarray, " C"]
     low: float = -np.inf
     high: float = np.inf
-    column: int | None = None  # the only column that distances use: D is 1
 
     @functools.cached_property
     def _tree(self) -> Neighbours:
@@ -54,17 +47,15 @@ class Distance:
         middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
         return np.clip(d, self.low, self.high) - middle
 
-    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
-        X = X if self.column is None else X[:, [self.column]]
-        return np.ascontiguousarray(X / self.scale, np.float64)
+    def _in_units(self, X: Float[np.ndarray, "N D"]) -> Inputs:
+        return np.ascontiguousarray(X[:, self.columns] / self.scale, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
     """w_k(x) = softmax_k(level_k + slope_k d(x)) of the named members, d the distance in time to the nearest training row; without a distance w = softmax(level).
 
-    With a distance, a calibration has strength 1 at its low end and 0 at its high end, linear in d between them. `average` is the mean of w over
-    the held-out rows, `positive` says whether the mixture is truncated at 0.
+    `average` is the mean of w over the held-out rows.
     """
 
     names: list[str]
@@ -73,7 +64,6 @@ class PoolWeights:
     average: Float[np.ndarray, " K"]
     why: str = ""
     distance: Distance | None = None
-    positive: bool = False
     is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
 
     @classmethod
@@ -86,12 +76,6 @@ class PoolWeights:
         """Whether weights depend on the row."""
         return self.distance is not None and bool(self.slope.any())
 
-    def strength(self, X: Inputs) -> PerRow | None:
-        """The share of the calibration at each row, from 0 to 1; None: 1 everywhere."""
-        if self.distance is None:
-            return None
-        return 0.5 - self.distance(X) / (self.distance.high - self.distance.low)
-
     def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
         """The weights of each row, or [K] of all."""
         if self.distance is None or not self.by_row:
@@ -101,8 +85,7 @@ class PoolWeights:
 
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
     """The distribution of an observation at each row, from those of the members."""
-    found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
-    return truncated(found) if weights.positive else found
+    return parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +157,17 @@ def alone(name: str, why: str) -> PoolWeights:
     return PoolWeights.constant([name], np.ones(1), why)
 
 
+def weigh(predictions: HeldOutPredictions, ensemble: bool, distance: Distance | None = None) -> PoolWeights:
+    """The pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
+    is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
+    if ensemble and is_mixed:
+        return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
+    useful = predictions.of(predictions.informative())
+    density = np.average(useful.log_density, axis=0, weights=useful.weight)
+    why = "counts are predicted by one member" if ensemble else "ensemble=False: the highest held-out density"
+    return alone(useful.names[int(np.argmax(density))], why)
+
+
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
     """The pool, if it predicts held-out rows better than its best member by one standard error (`prefer`); else that member.
 
@@ -219,41 +213,6 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
     )
     w = np.broadcast_to(made.weights(predictions.rows.X), (len(d), len(names)))
     return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
-
-
-def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
-    """Distributions of positive numbers for positive, skew targets, if the CRPS of held-out rows is not higher."""
-    y = predictions.y
-    if y.min() <= 0:
-        return weights
-    found = predictions.mixed(weights)
-    if found.has_masses or not (found.cdf(0.0) > MAX_BELOW).any():
-        return weights
-    before, after = (
-        float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
-    )
-    why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
-    context.record("positive", after <= before, why)
-    return replace(weights, positive=after <= before)
-
-
-def calibrate(
-    weights: PoolWeights, predictions: HeldOutPredictions, near_only: bool, context: FitContext
-) -> PITRecalibration | None:
-    """The curve of the probabilities of the pool (a beta-transformed pool: Ranjan and Gneiting 2010), if held-out rows clearly gain.
-
-    In tables with a time it is learned from rows between the training rows, and has no strength far from them.
-    """
-    rows, found, strength = predictions.rows, predictions.mixed(weights), None
-    if found.has_masses:
-        return keep_probabilities(context, "a curve is of continuous distributions")
-    if near_only:
-        assert predictions.far is not None
-        i = np.flatnonzero(~predictions.far)
-        rows, found = replace(rows, group=None).take(i), found[i]
-        strength = weights.strength(rows.X)
-    where = " near the training rows, of later ones F" if near_only else ""
-    return clear_calibration(recalibration, found, rows, context, where, strength=strength)
 
 
 def pool_scores(
@@ -316,28 +275,10 @@ def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
     return pool_scores(log_density, mean, predictions.y, predictions.weight)
 
 
-def distance_between(
-    X: Inputs,
-    scale: Float[np.ndarray, " D"],
-    column: int | None,
-    near: Float[np.ndarray, "n D"],
-    far: Float[np.ndarray, "m D"],
-) -> Distance | None:
-    """The distance to at most 50,000 of the rows X, between the medians at `near` and at `far` rows; None if those of `far` rows are not larger.
-
-    With a `column`, distances are along it alone.
-    """
-    scale = scale if column is None else scale[[column]]
-    distance = Distance(np.empty((0, len(scale))), scale, column=column)
-    distance = distance.joined(X[random_rows(len(X), MAX_NEAR, 0)])
-    low, high = (float(np.median(distance(Z))) for Z in (near, far))
-    return replace(distance, low=low, high=high) if low < high else None
-
-
-def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
-    """The first column whose values rise from each block of time to the next; None if several columns together hold the time, as year and month."""
+def columns_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> Int[np.ndarray, " C"]:
+    """The first column whose values rise from each block of time to the next; all columns if several together hold the time, as year and month."""
     order = np.argsort(block, kind="stable")
     first = np.flatnonzero(np.diff(block[order], prepend=-1))
     low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
-    rises = np.all(low[1:] > high[:-1], axis=0)
-    return int(np.argmax(rises)) if rises.any() else None
+    rises = np.flatnonzero(np.all(low[1:] > high[:-1], axis=0))
+    return rises[:1] if len(rises) else np.arange(X.shape[1])

@@ -1,30 +1,25 @@
 """Posteriors: what is known of the function after the data."""
 
-from .base import AbstractFunctions, AbstractPosterior, DispersedFunctions, Request
-from .exact import ExactKernelPosterior
-from .feature import FeaturePosterior, FunctionSamples
+from .base import AbstractFunctions, AbstractPosterior, DrawnFunctions
+from .exact import ExactKernelPosterior, MixturePosterior
+from .feature import FeaturePosterior
 from .kernel import AbstractKernelPosterior, KernelFunctions, KernelSystem, sample_targets
 from .local import LocalPosterior
-from .mixture import MixtureFunctions, MixturePosterior
 from .sampled import SampledKernelPosterior
-from .variational import VariationalFunctions, VariationalPosterior
+from .variational import VariationalPosterior
 
 __all__ = [
     "AbstractFunctions",
     "AbstractKernelPosterior",
     "AbstractPosterior",
-    "DispersedFunctions",
+    "DrawnFunctions",
     "ExactKernelPosterior",
     "FeaturePosterior",
-    "FunctionSamples",
     "KernelFunctions",
     "KernelSystem",
     "LocalPosterior",
-    "MixtureFunctions",
     "MixturePosterior",
-    "Request",
     "SampledKernelPosterior",
-    "VariationalFunctions",
     "VariationalPosterior",
     "sample_targets",
 ]

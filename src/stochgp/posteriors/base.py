@@ -1,7 +1,8 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -15,24 +16,6 @@ from stochgp.numerics.arrays import effective_number
 
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
-
-
-class Request(NamedTuple):
-    """What is wanted of a posterior at once, for `need_bytes`.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows to predict.
-    covariance : bool
-        Whether their covariance is wanted, in place of their variances.
-    n_samples : int
-        Functions to draw.
-    """
-
-    n_rows: int = 0
-    covariance: bool = False
-    n_samples: int = 0
 
 
 class AbstractFunctions(eqx.Module):
@@ -61,9 +44,8 @@ class AbstractPosterior(eqx.Module):
     `block_rows` is None if they take any number of rows.
     """
 
-    __getattribute__ = (
-        object.__getattribute__
-    )  # methods are plain ones: Equinox would make a pytree of each that is called
+    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    __getattribute__ = object.__getattribute__
 
     block_rows: eqx.AbstractClassVar[int | None]
     # Whether `errors_of_left_out` leaves out the other rows of a group too.
@@ -98,8 +80,8 @@ class AbstractPosterior(eqx.Module):
         """Functions drawn from the posterior. ValueError where only single rows are known."""
 
     @abc.abstractmethod
-    def need_bytes(self, request: Request) -> int:
-        """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
+    def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
+        """Return the least memory for predictions of rows, their `covariance` or drawn functions, results included; 0 if that is refused."""
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
@@ -111,31 +93,39 @@ class AbstractPosterior(eqx.Module):
         return None
 
 
-class DispersedFunctions(AbstractFunctions):
-    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m.
+class DrawnFunctions(AbstractFunctions):
+    """S functions with the values of a callable.
 
     Parameters
     ----------
-    base : AbstractPosterior
-        Whose mean is m.
-    scale : AbstractNoise
-        c s(x), as its `variance` of rows that count once: a factor of variances.
-    functions : AbstractFunctions
-        The f_s.
+    values : callable
+        X [N, D] ↦ [N, S]: a function of JAX, or an `eqx.Partial` of arrays.
+    count : int
+        S.
     """
 
-    base: AbstractPosterior
-    scale: AbstractNoise
-    functions: AbstractFunctions
+    values: Callable
+    count: int = eqx.field(static=True)
 
     @property
     def n_samples(self) -> int:
-        return self.functions.n_samples
+        return self.count
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        mean = jnp.asarray(self.base.mean(X), X.dtype)[:, None]
-        root = jnp.sqrt(self.scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
-        return mean + root * (self.functions(X) - mean)
+        return self.values(X)
+
+
+def dispersed(base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions) -> DrawnFunctions:
+    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` whose mean is m; c s(x) is the variance by `scale` of rows that count once."""
+    return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
+
+
+def _dispersed(
+    base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions, X: Array
+) -> Array:
+    mean = jnp.asarray(base.mean(X), X.dtype)[:, None]
+    root = jnp.sqrt(scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
+    return mean + root * (functions(X) - mean)
 
 
 def scale_of(

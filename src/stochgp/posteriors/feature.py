@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Data
@@ -16,33 +17,11 @@ from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, belief_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 
 BLOCK = 256  # rows of a compiled evaluation
 FOLDS = 20  # of rows that are left out
 ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not known
-
-
-class FunctionSamples(AbstractFunctions):
-    """f_s(x) = φ(x)·w_s.
-
-    Parameters
-    ----------
-    features : AbstractFeatureMap
-        φ.
-    weights : array [M, S]
-        w_s, a column for each function.
-    """
-
-    features: AbstractFeatureMap
-    weights: Float[Array, "M S"]
-
-    @property
-    def n_samples(self) -> int:
-        return self.weights.shape[1]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return matmul(self.features(X), self.weights.astype(X.dtype))
 
 
 class FeaturePosterior(AbstractPosterior):
@@ -90,30 +69,18 @@ class FeaturePosterior(AbstractPosterior):
         return cls(features=features, weights=weights, root=root, noise=noise)
 
     def mean(self, X: Rows) -> PerRow:
-        """Of linear features of arrays on the host; else in one program."""
-        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
-            return self.features.on_host(X) @ np.asarray(self.weights)
-        return self._mean(X)
+        if isinstance(X, Tracer):
+            return matmul(self.features(X).astype(self.weights.dtype), self.weights)
+        return self.on_host(X) @ np.asarray(self.weights)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """Both from one evaluation of the features."""
-        if isinstance(self.features, Linear) and isinstance(X, np.ndarray):
-            Phi = self.features.on_host(X)
-            return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
-        return self._mean_and_variance(X)
-
-    @eqx.filter_jit
-    def _mean(self, X: Rows) -> PerRow:
-        return matmul(self._features(X), self.weights)
-
-    @eqx.filter_jit
-    def _mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        Phi = self._features(X)
-        return matmul(Phi, self.weights), jnp.sum(matmul(Phi, self.root) ** 2, axis=1)
+        Phi = self.on_host(X)
+        return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        N = len(X)
-        return np.asarray(self._covariance(_in_blocks(X)), np.float64)[:N, :N]
+        half = self.on_host(X) @ np.asarray(self.root, np.float64)
+        return half @ half.T
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
@@ -135,7 +102,7 @@ class FeaturePosterior(AbstractPosterior):
         P = half.T @ half
         P += ROUNDING * P.diagonal().max() * np.eye(len(P))
         h = P @ np.asarray(self.weights, np.float64)
-        mean, variance, features = np.zeros(len(data)), np.zeros(len(data)), self._on_host(data.X)
+        mean, variance, features = np.zeros(len(data)), np.zeros(len(data)), self.on_host(data.X)
         for k in range(int(fold.max()) + 1):
             some = np.flatnonzero(fold == k)
             Phi = features[some]
@@ -146,38 +113,30 @@ class FeaturePosterior(AbstractPosterior):
             variance[some] = np.sum(np.linalg.solve(L, Phi.T) ** 2, axis=0)
         return mean, variance
 
-    def _on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
-        """φ of any number of rows, block by block."""
+    def on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
+        """φ of any number of rows, in blocks, the last one filled up, so that few shapes are compiled."""
+        X = np.asarray(X)
         if isinstance(self.features, Linear):
-            return self.features.on_host(np.asarray(X))
-        blocks = _in_blocks(X).reshape(-1, BLOCK, X.shape[1])
+            return self.features.on_host(X)
+        blocks = filled_up(X, -(-len(X) // BLOCK) * BLOCK, 0.0).reshape(-1, BLOCK, X.shape[1])
         return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
 
     @eqx.filter_jit
     def _block(self, X: Rows) -> Array:
-        return self._features(X)
+        return self.features(jnp.asarray(X)).astype(self.weights.dtype)
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
         """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws; rows read them in their own dtype."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
-        return FunctionSamples(self.features, weights)
+        return DrawnFunctions(eqx.Partial(_values, self.features, weights), n_samples)
 
-    def need_bytes(self, request: Request) -> int:
-        M = len(self.weights)
-        n = request.n_rows + BLOCK
-        rows = 8 * n * (3 * n + 2 * M) if request.covariance else 64 * request.n_rows
-        return rows + 2 * self.weights.dtype.itemsize * M * request.n_samples
-
-    @eqx.filter_jit
-    def _covariance(self, X: Rows) -> Float[Array, "N N"]:
-        half = matmul(self._features(X), self.root)
-        return matmul(half, half.T)
-
-    def _features(self, X: Rows) -> Array:
-        return self.features(jnp.asarray(X)).astype(self.weights.dtype)
+    def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
+        M, n = len(self.weights), n_rows + BLOCK
+        rows = 8 * n * (3 * n + 2 * M) if covariance else 64 * n_rows
+        return rows + 2 * self.weights.dtype.itemsize * M * n_samples
 
 
-def _in_blocks(X: Rows) -> Float[np.ndarray, "B D"]:
-    """Filled up to whole blocks, so that few shapes are compiled."""
-    return filled_up(np.asarray(X), -(-len(X) // BLOCK) * BLOCK, 0.0)
+def _values(features: AbstractFeatureMap, weights: Float[Array, "M S"], X: Float[Array, "N D"]) -> Array:
+    """φ(x)·w_s."""
+    return matmul(features(X), weights.astype(X.dtype))

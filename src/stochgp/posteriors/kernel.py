@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,8 +23,8 @@ from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.seeds import split_key
 from stochgp.operators import KernelOperator, wide
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
-from stochgp.posteriors.local import Moments, NearRows
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
+from stochgp.posteriors.local import LocalPosterior, Moments
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
@@ -35,11 +35,8 @@ EXACT_ROWS = 2000  # up to which variances come from a factor: two solves for ea
 NEAR = 48  # rows of other variances. With 5,000 to 6,000 rows of five UCI sets the NLPD was within 0.003 of that of exact variances
 
 
-class NoiseDraws(NamedTuple):
-    """Where ε of the samples comes from: standard normal draws of `keys[i]`, [n_rows[i], S], one part of the rows after the other."""
-
-    n_rows: tuple[int, ...]
-    keys: tuple[PRNGKeyArray, ...]
+NoiseDraws = tuple[tuple[int, PRNGKeyArray], ...]
+"""Where ε of the samples comes from: standard normal draws [n, S] of a key, one part (n, key) of the rows after the other."""
 
 
 class KernelSystem(eqx.Module):
@@ -123,7 +120,7 @@ class KernelSystem(eqx.Module):
         """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
-        b = sample_targets(self.operator, prior, self.X, NoiseDraws((len(self.X),), (noise_key,)))
+        b = sample_targets(self.operator, prior, self.X, ((len(self.X), noise_key),))
         value = _less(self.operator, jnp.asarray(weights), jnp.asarray(solve(b).value))
         return KernelFunctions(self.operator, prior, value)
 
@@ -171,11 +168,11 @@ class AbstractKernelPosterior(AbstractPosterior):
         return made
 
     @functools.cached_property
-    def near(self) -> NearRows:
+    def near(self) -> LocalPosterior:
         """The moments from near rows."""
         gp, X = KernelGP(self.system.kernel, self.system.noise), np.asarray(self.system.X)
         y = np.zeros(len(X)) if self.y is None else self.y
-        return NearRows(gp, X, y, self.system.weight, quick=True)
+        return LocalPosterior(gp, X, y, self.system.weight, NEAR, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
         """In float64 on the host, unless there is an accelerator or X is being traced."""
@@ -220,11 +217,11 @@ class AbstractKernelPosterior(AbstractPosterior):
     def _solve(self, b: Any) -> Solution:
         """A⁻¹b."""
 
-    def shared_bytes(self, request: Request) -> int:
-        """Of the functions that are drawn, and of variances from near rows, if those are what is asked for."""
-        need = self.system.peak_bytes(self.solver, request.n_samples) if request.n_samples else 0
-        if request.n_rows and not request.covariance and not self.is_exact:
-            need += self.near.need_bytes(request.n_rows, NEAR)
+    def shared_bytes(self, n_rows: int, covariance: bool, n_samples: int) -> int:
+        """Of the functions that are drawn, and of variances from near rows."""
+        need = self.system.peak_bytes(self.solver, n_samples) if n_samples else 0
+        if n_rows and not covariance and not self.is_exact:
+            need += self.near.need_bytes(n_rows)
         return need
 
 
@@ -287,10 +284,7 @@ def sample_targets(
 def _sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
-    parts = [
-        jax.random.normal(key, (n, prior.n_samples), operator.dtype)
-        for n, key in zip(draws.n_rows, draws.keys, strict=True)
-    ]
+    parts = [jax.random.normal(key, (n, prior.n_samples), operator.dtype) for n, key in draws]
     return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
 
 

@@ -21,7 +21,7 @@ from stochgp.numerics.linalg import rounding_error
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, scale_of
 
 NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough
@@ -31,33 +31,60 @@ ARRAYS = 8  # of the entries of a thread's matrices, in float64
 Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarray, " P"]]
 
 
-class NearRows:
-    """Moments of f at points, given the training rows nearest to each: O(n³) a point from n rows, in batches on all cores.
+class LocalPosterior(AbstractPosterior):
+    """f(x) given the n nearest of N training rows, S = S(x):
 
-    A kernel that is one RBF or Matérn term compares inputs divided by √lengthscale, halfway between the inputs' own scales and the kernel's. Other kernels find
-    the rows of highest correlation.
+        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
+
+    With n = N the exact posterior. O(n³) a point, in batches on all cores. The variance is at least its rounding error and at most the prior's. Single points
+    tell nothing of covariances. A kernel that is one RBF or Matérn term compares inputs divided by √lengthscale, halfway between the inputs' own scales and the
+    kernel's. Other kernels find the rows of highest correlation.
 
     Parameters
     ----------
-    gp, X, y, weight : KernelGP, array [N, D], [N] and [N]
-        k, σ² and s, the training rows and their ρ.
+    gp : KernelGP
+        k, σ² and s.
+    X, y, weight : array [N, D], [N] and [N]
+        The training rows and their ρ. Raises ValueError for no rows and for other shapes.
+    n_neighbours : int
+        n, at least 1; more than N counts as N.
+    scale : float
+        c: the model with k and σ² multiplied by c has the same mean (see `calibrated`).
     quick : bool
         For variances alone: the search may miss some of the nearest rows.
     """
 
-    def __init__(
-        self,
-        gp: KernelGP,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        weight: Float[np.ndarray, " N"],
-        quick: bool = False,
-    ):
+    gp: KernelGP
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, " N"]
+    weight: Float[np.ndarray, " N"]
+    n_neighbours: int = NEIGHBOURS
+    scale: float = 1.0
+    quick: bool = False
+    block_rows: ClassVar[int | None] = None
+
+    def __check_init__(self) -> None:
+        if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
+            raise ValueError(
+                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {self.X.shape}, {self.y.shape}, {self.weight.shape}"
+            )
+        if self.n_neighbours < 1:
+            raise ValueError(f"n_neighbours is {self.n_neighbours}; it must be at least 1")
+
+    @functools.cached_property
+    def _model(self) -> KernelGP:
+        """The model in float64 on the host."""
         with jax.enable_x64(True):
-            self.gp: KernelGP = on_host(cast(gp, np.float64))
-        self.X, self.y, self.weight, self.slack = X, y, weight, SLACK if quick else None
-        self._terms, self._noise = dense.terms_of(self.gp.kernel), float(self.gp.noise.level)
-        self._term = self._terms[0] if self._terms is not None and len(self._terms) == 1 else None
+            return on_host(cast(self.gp, np.float64))
+
+    @functools.cached_property
+    def _terms(self) -> Any:
+        return dense.terms_of(self._model.kernel)
+
+    @property
+    def _term(self) -> Any:
+        """The kernel, if it is one term of stationary kernels."""
+        return self._terms[0] if self._terms is not None and len(self._terms) == 1 else None
 
     @functools.cached_property
     def _scaled(self) -> list[Float[np.ndarray, "N A"]]:
@@ -68,8 +95,46 @@ class NearRows:
     def tree(self) -> Neighbours:
         """The search of the training rows."""
         with jax.enable_x64(True):
-            kernel = self.gp.kernel if self._term is None else None
-            return Neighbours(self._places(self.X), kernel, self.slack)
+            kernel = self._model.kernel if self._term is None else None
+            return Neighbours(self._places(self.X), kernel, SLACK if self.quick else None)
+
+    @property
+    def noise_variance(self) -> float:
+        """c σ²: what observations of weight 1 add to the variance."""
+        return self.scale * float(self.gp.noise_variance)
+
+    @property
+    def noise(self) -> AbstractNoise:
+        return with_level(self.gp.noise, self.noise_variance)
+
+    def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
+        return self.moments(X, self.n_neighbours)[0]
+
+    def mean_and_variance(
+        self, X: Float[np.ndarray, "P D"]
+    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        mean, variance, _ = self.moments(X, self.n_neighbours)
+        return mean, self.scale * variance
+
+    def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
+        raise ValueError(
+            "local predictions know no covariances between rows: fit with prediction='global' for return_cov"
+        )
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
+        raise ValueError(
+            "local predictions are of single rows, not functions: fit with prediction='global' for samples"
+        )
+
+    def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
+        """With the search, where it must be made first."""
+        if covariance or n_samples or not n_rows:
+            return 0
+        (N, D), kernel, n = self.X.shape, self.gp.kernel, self.n_neighbours
+        there = value_of(kernel).has_places and "tree" in vars(self)
+        search = local_search_bytes(kernel, 0 if there else N, D, min(n_rows, MOST_ROWS), n)
+        each = (n + 1) ** 2
+        return 64 * n_rows + search + 8 * ARRAYS * min(n_rows * each, cores() * max(PAIRS, each))
 
     def moments(self, X: Float[np.ndarray, "P D"], n: int) -> Moments:
         """(Mean, variance, prior variance) of f at each row, given n rows, or all if there are fewer."""
@@ -93,7 +158,7 @@ class NearRows:
         """`moments` at rows Z given these rows; −1 is none."""
         parts = parts_of(near)
         starts = np.cumsum([0, *map(len, parts)])
-        by_factor = self._terms is not None and isinstance(self.gp.noise, ConstantNoise)
+        by_factor = self._terms is not None and isinstance(self._model.noise, ConstantNoise)
         by_factor = by_factor and not (near == NONE).any()
 
         def one(number: int) -> Moments:
@@ -102,7 +167,7 @@ class NearRows:
             if (left := np.isnan(found[1])).any():
                 count = np.where(S[left] == NONE, 0.0, self.weight[S[left]])
                 X, y = (part[S[left]].astype(np.float64) for part in (self.X, self.y))
-                found[:, left] = conditional_moments(self.gp, Data(X, y, count), x[left])
+                found[:, left] = conditional_moments(self._model, Data(X, y, count), x[left])
             return found[0], found[1], found[2]
 
         with jax.enable_x64(True):
@@ -116,6 +181,7 @@ class NearRows:
         NaN where a variance is perhaps below its rounding error: ‖h‖² is at most k(x, x)/σ², σ² the least noise.
         """
         (B, n), found = near.shape, np.full((3, len(near)), np.nan)
+        noise_level = float(self._model.noise.level)
         below = np.tril_indices(n + 1)
         K = np.zeros((B, len(below[0])))
         for term, rows in zip(self._terms or (), self._scaled, strict=True):
@@ -131,15 +197,15 @@ class NearRows:
         joint, own, prior = np.zeros((B, n + 2, n + 2)), np.arange(n + 1), K[:, -1]
         y, noise = self.y[near], np.pad(1 / self.weight[near], ((0, 0), (0, 1)), constant_values=1.0)
         joint[:, *below] = K
-        joint[:, own, own] += self._noise * noise
-        least = self._noise / max(1.0, float(self.weight.max()))
+        joint[:, own, own] += noise_level * noise
+        least = noise_level / max(1.0, float(self.weight.max()))
         joint[:, -1, :-2] = y
         joint[:, -1, -1] = 1 + 2 * np.sum(np.square(y), axis=1) / least  # more than yᵀA⁻¹y
         try:
             L = np.linalg.cholesky(joint)
         except np.linalg.LinAlgError:
             return found
-        found[:] = -L[:, -1, -2] * L[:, -2, -2], np.square(L[:, -2, -2]) - self._noise, prior
+        found[:] = -L[:, -1, -2] * L[:, -2, -2], np.square(L[:, -2, -2]) - noise_level, prior
         found[1, found[1] <= rounding_error(prior, prior / least, np.float64)] = np.nan
         found[1] = np.minimum(found[1], prior)
         return found
@@ -147,94 +213,12 @@ class NearRows:
     def noise_of_one(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """σ²s of one observation at each of these training rows."""
         with jax.enable_x64(True):
-            return noise_of_rows(self.gp.noise, np.asarray(self.X[rows], np.float64), np.ones(len(rows)))
-
-    def need_bytes(self, n_points: int, n: int) -> int:
-        """With the search, where it must be made first."""
-        (N, D), kernel = self.X.shape, self.gp.kernel
-        there = value_of(kernel).has_places and "tree" in vars(self)
-        search = local_search_bytes(kernel, 0 if there else N, D, min(n_points, MOST_ROWS), n)
-        each = (n + 1) ** 2
-        return 64 * n_points + search + 8 * ARRAYS * min(n_points * each, cores() * max(PAIRS, each))
+            return noise_of_rows(self._model.noise, np.asarray(self.X[rows], np.float64), np.ones(len(rows)))
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
         """Where rows are compared, or the rows if the kernel says where."""
         X, term = np.ascontiguousarray(X, np.float64), self._term
         return X if term is None else term.scaled(X) * np.sqrt(term.lengthscale)
-
-
-class LocalPosterior(AbstractPosterior):
-    """f(x) given the n nearest of N training rows, S = S(x):
-
-        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
-
-    With n = N the exact posterior. The variance is at least its rounding error and at most the prior's. Single points tell nothing of covariances. See `NearRows`.
-
-    Parameters
-    ----------
-    gp : KernelGP
-        k, σ² and s.
-    X, y, weight : array [N, D], [N] and [N]
-        The training rows and their ρ. Raises ValueError for no rows and for other shapes.
-    n_neighbours : int
-        n, at least 1; more than N counts as N.
-    scale : float
-        c: the model with k and σ² multiplied by c has the same mean (see `calibrated`).
-    """
-
-    gp: KernelGP
-    X: Float[np.ndarray, "N D"]
-    y: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"]
-    n_neighbours: int = NEIGHBOURS
-    scale: float = 1.0
-    block_rows: ClassVar[int | None] = None
-
-    def __check_init__(self) -> None:
-        if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
-            raise ValueError(
-                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {self.X.shape}, {self.y.shape}, {self.weight.shape}"
-            )
-        if self.n_neighbours < 1:
-            raise ValueError(f"n_neighbours is {self.n_neighbours}; it must be at least 1")
-
-    @functools.cached_property
-    def near(self) -> NearRows:
-        """The moments from near rows."""
-        return NearRows(self.gp, self.X, self.y, self.weight)
-
-    @property
-    def noise_variance(self) -> float:
-        """c σ²: what observations of weight 1 add to the variance."""
-        return self.scale * float(self.gp.noise_variance)
-
-    @property
-    def noise(self) -> AbstractNoise:
-        return with_level(self.gp.noise, self.noise_variance)
-
-    def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
-        return self.near.moments(X, self.n_neighbours)[0]
-
-    def mean_and_variance(
-        self, X: Float[np.ndarray, "P D"]
-    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        mean, variance, _ = self.near.moments(X, self.n_neighbours)
-        return mean, self.scale * variance
-
-    def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
-        raise ValueError(
-            "local predictions know no covariances between rows: fit with prediction='global' for return_cov"
-        )
-
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
-        raise ValueError(
-            "local predictions are of single rows, not functions: fit with prediction='global' for samples"
-        )
-
-    def need_bytes(self, request: Request) -> int:
-        if request.covariance or request.n_samples or not request.n_rows:
-            return 0
-        return self.near.need_bytes(request.n_rows, self.n_neighbours)
 
     def calibrated(
         self,
@@ -253,7 +237,7 @@ class LocalPosterior(AbstractPosterior):
         if len(self.X) == 1 or n_rows == 0:
             return self, lost
         rows = random_rows(len(self.X), n_rows, seed)
-        near = self.near.others(rows, self.n_neighbours, group)
+        near = self.others(rows, self.n_neighbours, group)
         c, least = self._scale(rows, near, group)
         n = self.n_neighbours
         for fewer in (count for count in counts if count < near.shape[1]):
@@ -263,15 +247,15 @@ class LocalPosterior(AbstractPosterior):
                 c, n = other, fewer
                 break
         made = dataclasses.replace(self, scale=c, n_neighbours=n)
-        vars(made)["near"] = self.near
+        vars(made)["tree"] = self.tree
         return made, lost
 
     def _scale(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> tuple[float, float]:
         """(c by these rows given their near ones, their mean −log p less ½ log 2π)."""
-        mean, variance, _ = self.near.given(near, self.X[rows])
-        V, weight = variance + self.near.noise_of_one(rows), self.weight[rows].astype(np.float64)
+        mean, variance, _ = self.given(near, self.X[rows])
+        V, weight = variance + self.noise_of_one(rows), self.weight[rows].astype(np.float64)
         squares = (self.y[rows] - mean) ** 2 / V
         c = scale_of(squares, weight, None if group is None else group[rows])
         return c, float(np.average(np.log(c * V) + squares / c, weights=weight)) / 2

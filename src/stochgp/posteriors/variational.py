@@ -15,40 +15,13 @@ from stochgp.models import SparseGP, process_of
 from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.base import COMPILER_BYTES, FEATURES
 from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
-
-
-class VariationalFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + the correction that makes f₀ₛ, a draw of the prior, one of q(f).
-
-    Parameters
-    ----------
-    prior : PriorFunctions
-        The S functions f₀ₛ.
-    correction : callable
-        X [N, D] ↦ [N, S], as `AbstractProcess.correction` of these functions gives it.
-    """
-
-    prior: PriorFunctions
-    correction: Any
-
-    @property
-    def n_samples(self) -> int:
-        return self.prior.n_samples
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return self.prior(X) + self.correction(X)
-
-    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """The corrections are cheap beside the prior's features."""
-        own = lambda of: self.correction(of[1])[:, of[0]]
-        return self.prior.at_own(Z) + jax.lax.map(own, (jnp.arange(len(Z)), Z))
 
 
 class VariationalPosterior(AbstractPosterior):
@@ -131,19 +104,21 @@ class VariationalPosterior(AbstractPosterior):
         prior = np.asarray(_diagonal(self.kernel, Z))[:N]
         return safe_covariance(left, unexplained, rounding_error(prior, 1.0, np.float64))
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> VariationalFunctions:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
+        """f₀ₛ(x), drawn from the prior, and the correction that makes it one of q(f)."""
         prior_key, own = jax.random.split(key)
         dtype = jnp.dtype(self.draws_dtype)
         prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)
-        return VariationalFunctions(prior, self.process.correction(prior, n_samples, key=own))
+        correction = self.process.correction(prior, n_samples, key=own)
+        return DrawnFunctions(eqx.Partial(_corrected, prior, correction), n_samples)
 
-    def need_bytes(self, request: Request) -> int:
+    def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
         arrays = [leaf for leaf in jax.tree.leaves(self.process) if eqx.is_array(leaf)]
-        M, n = max(size for leaf in arrays for size in (1, *leaf.shape)), request.n_rows + BLOCK
-        rows = 8 * n * (4 * n + 4 * M) if request.covariance else 64 * request.n_rows
-        functions = 8 * request.n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
-        work = COMPILER_BYTES + 8 * BLOCK * 4 * M if request.n_rows or request.n_samples else 0
-        return int(work + rows + (functions if request.n_samples else 0))
+        M, n = max(size for leaf in arrays for size in (1, *leaf.shape)), n_rows + BLOCK
+        rows = 8 * n * (4 * n + 4 * M) if covariance else 64 * n_rows
+        functions = 8 * n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
+        work = COMPILER_BYTES + 8 * BLOCK * 4 * M if n_rows or n_samples else 0
+        return int(work + rows + (functions if n_samples else 0))
 
     @quick_jit
     def _covariance(self, X: Rows) -> tuple[Array, Array]:
@@ -158,3 +133,7 @@ def _diagonal(kernel: Any, X: Rows) -> Array:
 
 def _wide(X: Rows | PerRow) -> Array:
     return jnp.asarray(X).astype(jax.dtypes.canonicalize_dtype(jnp.float64))
+
+
+def _corrected(prior: PriorFunctions, correction: Any, X: Array) -> Array:
+    return prior(X) + correction(X)

@@ -1,6 +1,6 @@
 """Design of experiments by Thompson sampling."""
 
 from .maximise import Maximiser
-from .sampler import Best, ThompsonSampler
+from .sampler import ThompsonSampler
 
-__all__ = ["Best", "Maximiser", "ThompsonSampler"]
+__all__ = ["Maximiser", "ThompsonSampler"]

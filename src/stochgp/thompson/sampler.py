@@ -3,7 +3,7 @@
 import os
 import time
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +18,6 @@ from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
-from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
 from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
@@ -37,31 +36,13 @@ GROWN = 2  # hyperparameters are learned again from so many times the rows
 ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
 
 
-class Best(NamedTuple):
-    """The best observation so far.
-
-    Parameters
-    ----------
-    x : array [D] or int
-        The point, in the units of the box, or the number of the candidate, from 0.
-    y : float
-        The observation.
-    n_told : int
-        How many observations there were then, including this one.
-    """
-
-    x: Any
-    y: float
-    n_told: int
-
-
 @dataclass(eq=False, repr=False)
 class ThompsonSampler:
     """Batches of points at which posterior functions of a Gaussian process are largest: `ask`, observe, `tell`, again and again.
 
     Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
     chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
-    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_` is the best observation, `history_` has an entry for
+    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_x_` and `best_y_` are the best point and its observation, `history_` has an entry for
     each `tell`. Prior functions that stay the same depend on earlier points: from the second batch on only `fresh_functions` give exact posterior draws.
 
     Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
@@ -183,13 +164,21 @@ class ThompsonSampler:
         return self
 
     @property
-    def best_(self) -> Best:
-        """The best observation. AttributeError before the first."""
+    def best_y_(self) -> float:
+        """The best observation so far. AttributeError before the first."""
+        return float(self._y[self._best_row])
+
+    @property
+    def best_x_(self) -> Any:
+        """Its point [D], in the units of the box, or the number of the candidate, from 0."""
+        row = self._best_row
+        return self._X[row] if self.candidates is None else int(self._taken[row])
+
+    @property
+    def _best_row(self) -> int:
         if len(self._y) == 0:
-            raise AttributeError("best_ is there after the first observations")
-        row = int(np.argmax(self._y if self.maximize else -self._y))
-        x = self._X[row] if self.candidates is None else int(self._taken[row])
-        return Best(x, float(self._y[row]), row + 1)
+            raise AttributeError("best_x_ and best_y_ are there after the first observations")
+        return int(np.argmax(self._y if self.maximize else -self._y))
 
     @property
     def model_(self) -> KernelGPRegressor:
@@ -264,7 +253,7 @@ class ThompsonSampler:
         return {
             "told": len(values),
             "observations": len(self._y),
-            "best": self.best_.y,
+            "best": self.best_y_,
             "best_of_batch": float(pick(values)),
             "residual": float(self.model_.fit_report_["residual"]),
             "seconds": seconds,
@@ -324,7 +313,7 @@ class ThompsonSampler:
         posterior: Any = self.model_._fitted.posterior
         itemsize, N = np.dtype(self.model_._fitted.dtype).itemsize, len(self._y)
         held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
-        drawn = 0 if held else posterior.need_bytes(Request(n_samples=self.batch_size))
+        drawn = 0 if held else posterior.need_bytes(n_samples=self.batch_size)
         rows = BLOCK * min(posterior.system.tile, N) * ARRAYS
         how: Any = self.maximiser
         points = how.candidates if self.candidates is None else len(self.candidates)
