@@ -75,8 +75,10 @@ class FitContext:
         self.verbose = estimator.verbose if is_writer() else 0
         self.show = progress_printer(self.verbose)
         seed = estimator.random_state
-        is_new = checkpoint is None or not is_writer()
-        self._key = as_key(seed) if is_new else key_of_run(checkpoint, seed)
+        if checkpoint is None or not is_writer():
+            self._key = as_key(seed)
+        else:
+            self._key = key_of_run(checkpoint, seed)
         self.learn_key, self.solve_key, self.start_key = map(key_of, split(self._key, 3))
 
     @classmethod
