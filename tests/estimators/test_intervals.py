@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,3 +90,12 @@ def test_student_t_noise_comes_in_target_units(model, tmp_path):
     heavy.save(tmp_path / "heavy")
     again = load(tmp_path / "heavy").predict_distribution(X_NEW)
     assert_array_equal(again.quantile(Q), found.quantile(Q))
+
+
+def test_student_t_noise_is_drawn_with_its_tails(model):
+    heavy = with_likelihood(model, likelihoods.StudentT(3.0, 0.5))
+    zero = SimpleNamespace(at_numbers=lambda X: np.zeros((len(X), 2000)))
+    draws = heavy._fitted.observed(zero, X_NEW[:2], key=jax.random.key(1))
+    scale = heavy._fitted.target_scale * 0.5**0.5
+    assert draws.shape == (2, 2000) and kstest(draws.ravel() / scale, t(3.0).cdf).pvalue > 1e-4
+    assert heavy.sample_y(X_NEW[:2], 3, include_noise=True).shape == (2, 3)
