@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import quad
 from scipy.stats import lognorm
 
 from stochgp import transforms
@@ -17,6 +18,7 @@ from stochgp.distributions import (
     Student,
     Warped,
 )
+from stochgp.distributions.transformed import truncated
 
 LOG = transforms.Log()
 SUPPORT = (-10.0, 30.0)
@@ -65,3 +67,42 @@ def test_moments_of_all_distributions_of_transformed_targets_are_bounded(found):
     mean, std = found.mean, found.std
     assert np.all((mean >= SUPPORT[0]) & (mean <= SUPPORT[1] * (1 + 1e-9)))
     assert np.all(std <= SUPPORT[1] - SUPPORT[0])
+
+
+def test_of_positive_numbers_the_lower_half_is_that_given_y_above_0_and_the_upper_half_as_it_was():
+    parts = (Normal(np.array([0.1, 2.0]), np.ones(2)), Normal(np.ones(2), 3 * np.ones(2)))
+    base = Mixture(parts, np.array([0.4, 0.6]))
+    found, c = truncated(base), base.cdf(0.0)[:, None]
+    h = (1 + c) / 2
+    low, high = np.array([[0.05, 0.3]] * 2), base.quantile([0.8, 0.99])
+    assert_allclose(found.logpdf(low), base.logpdf(low) + np.log(h / (h - c)))
+    assert_allclose(found.cdf(low), h * (base.cdf(low) - c) / (h - c))
+    assert_allclose(found.logpdf(high), base.logpdf(high))
+    assert_allclose(found.sf(high), base.sf(high))
+    y = np.linspace(-1, 9, 2 * 40).reshape(2, 40)
+    assert_allclose(found.cdf(y) + found.sf(y), 1.0)
+    assert np.all(found.cdf(y) <= base.cdf(y) + 1e-12)
+    assert np.all(found.logpdf(-1.0) == -np.inf) and np.all(found.cdf(-1.0) == 0.0)
+    p = [1e-6, 0.025, 0.5, 0.999]
+    assert np.all(found.quantile(p) > 0)
+    assert_allclose(found.cdf(found.quantile(p)), [p] * 2, rtol=1e-6)
+    assert np.all(found.sample(0, 1_000) > 0)
+    above = found.quantile([0.8, 0.99])
+    assert np.all(found.crps(above) < base.crps(above))
+    for one in (found[:1], found[1:]):
+        _check_integrals(one)
+
+
+def _check_integrals(one):
+    density, F = (lambda t: np.exp(one.logpdf(t)[0])), (lambda t: one.cdf(t)[0])
+    assert_allclose(quad(density, 0, 30, limit=200)[0], 1.0, rtol=1e-7)
+    assert_allclose(quad(lambda t: t * density(t), 0, 30, limit=200)[0], one.mean[0], rtol=1e-5)
+    exact = quad(lambda t: F(t) ** 2, 0, 1)[0] + quad(lambda t: (1 - F(t)) ** 2, 1, 30, limit=200)[0]
+    assert_allclose(one.crps(1.0)[0], exact, rtol=1e-5)
+
+
+def test_far_below_0_and_above_it_truncation_is_a_number_and_nothing():
+    found = truncated(Normal(np.array([-40.0, 50.0]), np.ones(2)))
+    assert np.isfinite(found.logpdf(0.01)[0])
+    y = np.array([[49.0], [51.0]]).T.repeat(2, 0)
+    assert_allclose(found.logpdf(y)[1], Normal(np.array([50.0]), np.ones(1)).logpdf(y[1:])[0])

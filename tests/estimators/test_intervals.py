@@ -5,11 +5,12 @@ import dataclasses
 from statistics import NormalDist
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import ndtri
-from scipy.stats import t
+from scipy.stats import kstest, t
 
 from stochgp import likelihoods, load
 from tests.families.test_kernel import X_NEW, X, dense, given, y

@@ -346,3 +346,33 @@ def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkey
     assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
     monkeypatch.setattr(targets, "takes_in", lambda *_: True)
     assert len(refitted().distance.rows) == N
+
+
+@pytest.fixture(scope="module")
+def prices():
+    generator = np.random.default_rng(0)
+    X = generator.uniform(size=(N, 2))
+    return X, np.exp(X[:, 0] + 0.8 * generator.normal(size=N))
+
+
+def of_line(**settings):
+    line = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    return GPRegressor(members={"line": line, "other": line}, random_state=0, **settings)
+
+
+def test_quantiles_of_positive_skewed_targets_are_positive(prices, tmp_path):
+    X, y = prices
+    model = of_line().fit(X, y)
+    assert model.plan_["positive"]["choice"] is True and "CRPS" in model.plan_["positive"]["why"]
+    found = model.predict_distribution(X)
+    assert np.all(found.quantile([1e-4, 0.025]) > 0) and np.all(found.logpdf(-0.1) == -np.inf)
+    assert np.all(model.predict_interval(X)[:, 0] > 0)
+    assert_allclose(model.predict(X, return_std=True, include_noise=True)[1], found.std)
+    model.save(tmp_path / "model")
+    assert_array_equal(load(tmp_path / "model").predict_interval(X), model.predict_interval(X))
+    plain = of_line(target="real").fit(X, y)
+    assert "positive" not in plain.plan_ and np.mean(plain.predict_interval(X)[:, 0] < 0) > 0.5
+    assert found.crps(y).mean() <= plain.predict_distribution(X).crps(y).mean()
+    for other in (y - 1.0, 20 + np.log(y)):
+        model = of_line().fit(X, other)
+        assert "positive" not in model.plan_ and not model._pooling.positive

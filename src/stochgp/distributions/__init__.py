@@ -12,7 +12,7 @@ from .discrete import Categorical, Counts
 from .mixture import Mixture, PointMass
 from .mixture import normal_plus_student as normal_plus_student
 from .normal import Normal, Student
-from .transformed import Recalibrated, Rounded, Warped, mixture
+from .transformed import PositiveCurve, Recalibrated, Rounded, Warped, mixture
 
 __all__ = [
     "AbstractDistribution",
@@ -23,6 +23,7 @@ __all__ = [
     "Normal",
     "PITRecalibration",
     "PointMass",
+    "PositiveCurve",
     "Recalibrated",
     "Rounded",
     "Student",

@@ -8,7 +8,7 @@ that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are 
 import dataclasses
 import math
 import typing
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -45,10 +45,21 @@ class PITRecalibration(eqx.Module):
         The number of rows, or groups, of the fit.
     """
 
+    lower: ClassVar[float] = -np.inf  # observations are above it
+    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
     a: float
     b: float
     gain: float = 0.0
     n_rows: int = 0
+
+    def __getitem__(self, rows: Any) -> "PITRecalibration":
+        """Return the curve, which is that of all rows."""
+        return self
+
+    @property
+    def tail_power(self) -> float:
+        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
+        return min(self.a, self.b)
 
     @property
     def name(self) -> str:

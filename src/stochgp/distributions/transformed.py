@@ -1,8 +1,9 @@
 """Distributions of transformed observations, of rounded ones, and of such whose probabilities are corrected by a curve."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
 
@@ -18,6 +19,7 @@ from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
 SUMMED = 256  # counts on either side of the median whose probabilities are summed one by one
+Probabilities = Any  # arrays of one shape, in [0, 1]
 LEAST_TAIL = 1e-12  # outside of the counts of a sum
 
 
@@ -157,6 +159,46 @@ class Rounded(AbstractDistribution):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
 
 
+class PositiveCurve(eqx.Module):
+    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, and u above, with c = P(Y ≤ 0): Y > 0, and the upper half of the probability above 0 is unchanged.
+
+    Below its middle the distribution is that of Y given Y > 0. Given Y > 0 as a whole it would be shifted upwards, and its CRPS would often rise.
+
+    Parameters
+    ----------
+    cut : array [N, 1]
+        c of each row.
+    """
+
+    lower: ClassVar[float] = 0.0
+    tail_power: ClassVar[float] = 1.0
+    cut: Float64[np.ndarray, "N 1"]
+
+    def __getitem__(self, rows: Any) -> "PositiveCurve":
+        return PositiveCurve(self.cut[rows])
+
+    @property
+    def kinks(self) -> Float64[np.ndarray, "N 1"]:
+        """h of each row."""
+        return (1 + self.cut) / 2
+
+    @property
+    def _slope(self) -> Float64[np.ndarray, "N 1"]:
+        """h/(h − c)."""
+        return (1 + self.cut) / (1 - self.cut)
+
+    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
+        found = np.where(below < self.kinks, np.log(self._slope), 0.0)
+        return np.where(below >= self.cut, found, -np.inf)
+
+    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
+        lower, is_lower = np.maximum(below - self.cut, 0.0) * self._slope, below < self.kinks
+        return np.where(is_lower, lower, below), np.where(is_lower, 1 - lower, above)
+
+    def inverse(self, p: Probabilities) -> Probabilities:
+        return np.where(p < self.kinks, self.cut + p / self._slope, p)
+
+
 class Recalibrated(AbstractDistribution):
     """P(Y ≤ y) = R(F_base(y)), R a curve; the density is the base's times R'(F) (Kuleshov, Fenner and Ermon 2018).
 
@@ -164,8 +206,8 @@ class Recalibrated(AbstractDistribution):
     ----------
     base : distribution
         A continuous distribution of N rows.
-    curve : PITRecalibration
-        R, the same for all rows.
+    curve : PITRecalibration or PositiveCurve
+        R, the same for all rows or one for each.
     """
 
     base: AbstractDistribution
@@ -173,17 +215,24 @@ class Recalibrated(AbstractDistribution):
 
     @property
     def tail_index(self) -> float:
-        return self.base.tail_index * min(self.curve.a, self.curve.b)
+        return self.base.tail_index * self.curve.tail_power
+
+    def __getitem__(self, rows: Any) -> "Recalibrated":
+        return Recalibrated(self.base[rows], self.curve[rows])
 
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
     @property
     def _pieces(self) -> int:
-        return self.base._pieces
+        return self.base._pieces + self.curve.kinks.shape[-1]
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        return self.base._breaks(inside(self.curve.inverse(p)))
+        kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
+        found = self.base._breaks(inside(self.curve.inverse(p)))
+        if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
+            found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
+        return np.maximum(found, self.curve.lower)
 
     def _moments(self) -> tuple[Points, Points]:
         """m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation clipped to `limits`."""
@@ -203,6 +252,11 @@ class Recalibrated(AbstractDistribution):
 
     def _quantile(self, p: Points) -> Points:
         return self.base._quantile(inside(self.curve.inverse(p)))
+
+
+def truncated(found: AbstractDistribution) -> Recalibrated:
+    """Return the distribution of positive numbers by `PositiveCurve`; Y is continuous."""
+    return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))
 
 
 def mixture(

@@ -59,12 +59,14 @@ from stochgp.pools.targets import (
     choose_transform,
     frequent,
     may_be_counts,
+    shift_of,
     unless_preferred,
     update_member,
 )
 from stochgp.pools.weights import (
     PoolWeights,
     alone,
+    truncate,
     weigh,
 )
 
@@ -331,6 +333,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:
             return weights, None
+        if self.target == AUTO and shift_of(others.rows) is not None:
+            weights = truncate(weights, others, context)
         in_time = bool((role >= BLOCK).any())
         return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, in_time, context)
 
