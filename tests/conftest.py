@@ -216,21 +216,29 @@ def few_draws(own_draws, request):
     hyperparameters.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
 
 
-# Files that take prior functions as users do. Their moments do not depend on the number of features, but their time does.
-ALL_FEATURES = ("test_priors.py", "test_simulated.py", "test_docstrings.py", "test_pages.py")
+# Files that take prior functions, and probabilities of classes, as users do. Moments do not depend on the number of features, but the time does.
+AS_USERS = (
+    "test_priors.py",
+    "likelihoods/test_contract.py",
+    "test_simulated.py",
+    "test_docstrings.py",
+    "test_pages.py",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_features(request):
-    """200 random features of a prior function, instead of 2,000."""
+    """200 random features of a prior function, not 2,000, and 128 points for the probabilities of three or more classes, not 2,048."""
+    from stochgp.likelihoods import classes
     from stochgp.priors import prior_functions
 
-    defaults = inspect.unwrap(prior_functions).__kwdefaults__
-    own = defaults["n_features"]
-    if not request.node.nodeid.endswith(ALL_FEATURES):
-        defaults["n_features"] = 200
-    yield
-    defaults["n_features"] = own
+    if request.node.nodeid.endswith(AS_USERS):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(inspect.unwrap(prior_functions).__kwdefaults__, "n_features", 200)
+        patched.setattr(classes, "PREDICTED", 64)
+        yield
 
 
 @pytest.fixture

@@ -419,7 +419,7 @@ SPARSE = {
 }
 
 
-def sparse(names: tuple[str, ...] = ("sgpr", "svgp")) -> dict:
+def sparse(names: tuple[str, ...] = ("sgpr",)) -> dict:
     """Of whole fits: digests of what they predict with all devices, how far they are from those without, and what the plan says."""
     found = {}
     for name in names:
@@ -439,8 +439,8 @@ def sparse(names: tuple[str, ...] = ("sgpr", "svgp")) -> dict:
 
 
 def classes() -> dict:
-    """The same of a classifier."""
-    return sparse(("classes",))
+    """The same of fits by mini-batches, one of them of classes."""
+    return sparse(("svgp", "classes"))
 
 
 WIDE = (placing, moments, steps, fits, products, sums, parts, solves, solver_steps, refused)  # in float64
