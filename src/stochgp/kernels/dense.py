@@ -76,9 +76,7 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
             return None
         W = np.asarray(network.weight, np.float64)
         return [term._replace(W=W if term.W is None else W @ term.W) for term in inner]
-    if type(kernel) not in PROFILES:
-        return None
-    if isinstance(kernel.lengthscale.stored, Tracer) or isinstance(kernel.variance.stored, Tracer):
+    if type(kernel) not in PROFILES or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
     lengthscale, variance = np.asarray(kernel.lengthscale, np.float64), float(kernel.variance)
     by_length, by_variance = (
