@@ -79,7 +79,7 @@ def test_functions_of_a_float64_model_are_drawn_in_float64():
         "rff", n_features=30, epochs=5, learning_rate=0.01, dtype="float64", random_state=0
     ).fit(X, y)
     posterior, leaves = model._fitted.posterior, jax.tree.leaves(model.sample_functions(3).functions)
-    drawn = next(leaf for leaf in leaves if leaf.shape == (30, 3))
+    drawn = next(leaf for leaf in leaves if np.shape(leaf) == (30, 3))
     z = np.linalg.lstsq(
         np.asarray(posterior.root), np.asarray(drawn) - np.asarray(posterior.weights)[:, None], rcond=None
     )[0]
