@@ -90,9 +90,9 @@ def _global_posterior(
         deadline.require()
     n_samples, typical = int(estimator.n_samples), None
     choice = choose(gp, data, estimator.solver, n_samples, context)
-    near = None if isinstance(choice[0], AbstractDirectSolver) else some_left_out(gp, data, context.budget)
+    near = some_left_out(gp, data, context.budget)
     if near is not None:
-        typical = typical_error(near)
+        typical = None if isinstance(choice[0], AbstractDirectSolver) else typical_error(near)
         if is_learned and estimator.noise_variance is None:
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.prediction == "auto":
