@@ -137,13 +137,11 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context = FitContext(GPClassifier())
-    found = calibrate_pool(temperature_scaling, Categorical(sure), rows, False, context)
+    found = calibrate_pool(temperature_scaling, Categorical(sure), rows, context)
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = calibrate_pool(temperature_scaling, Categorical(log_p), rows, False, context)
+    kept = calibrate_pool(temperature_scaling, Categorical(log_p), rows, context)
     assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
-    later = calibrate_pool(temperature_scaling, Categorical(sure), rows, True, context)
-    assert later is None and "exchangeable" in context.plan_["probabilities"]["why"]
 
 
 def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member(model):

@@ -71,15 +71,13 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     return dataclasses.replace(fitted, observation=observation)
 
 
-def calibrate_pool(kind: Callable, found: Any, rows: Data, in_time: bool, context: FitContext) -> Any:
+def calibrate_pool(kind: Callable, found: Any, rows: Data, context: FitContext) -> Any:
     """The calibration, `recalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `temperature_scaling`, of a pool's distributions of held-out rows.
 
-    None unless these clearly gain, in tables with a time, and for a curve of probabilities with masses. Recorded.
+    None unless these clearly gain, and for a curve of probabilities with masses. The choice is recorded.
     """
     made, why = None, "held-out rows do not clearly gain by a calibration"
-    if in_time:
-        why = "rows of later times are not exchangeable with those held out"
-    elif kind is recalibration and found.has_masses:
+    if kind is recalibration and found.has_masses:
         why = "a curve is of continuous distributions"
     else:
         try:

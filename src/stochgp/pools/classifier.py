@@ -153,7 +153,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
-                temperature = calibrate_pool(temperature_scaling, mixed, held, in_time, context)
+                temperature = calibrate_pool(temperature_scaling, mixed, held, context)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from stochgp import deadline
 from stochgp.choosing import prefer
@@ -12,6 +12,7 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
+from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
 from stochgp.numerics.seeds import random_rows
 from stochgp.pools.members import BY_BLOCKS
@@ -201,7 +202,7 @@ def distance_in_time(
         return None
     seen, held = rows.take(role == LEARNED), predictions.rows
     columns = columns_of_time(seen.X, np.asarray(seen.group))
-    scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)[columns]
+    scale = _lengthscales(members)[columns]
     distance = Distance(np.empty((0, len(columns))), scale, columns)
     distance = distance.joined(seen.X[random_rows(len(seen), MAX_NEAR, 0)])
     low, high = (float(np.median(distance(held.X[i]))) for i in (~far, far))
@@ -222,3 +223,13 @@ def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " 
     """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
+
+
+def _lengthscales(members: dict[str, Any]) -> Float[np.ndarray, " D"]:
+    """Return those of the first member with a stationary kernel, in units of the inputs; without one the standard deviations of the inputs."""
+    scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)
+    for member in members.values():
+        kernel = along_inputs(getattr(member, "kernel_", None))
+        if kernel is not None and kernel.active_dims is None:
+            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
+    return scale

@@ -20,7 +20,7 @@ from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibr
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
-from stochgp.names import printable
+from stochgp.estimators.report import notes, with_notes
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.members import member_settings
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
@@ -192,7 +192,10 @@ class PoolEstimator(PosteriorEstimator):
     members: Any = field(default="auto", kw_only=True)
 
     def summary(self) -> str:
-        """The members with scores, seconds and weights, and the decisions of the fit; `estimators_[name].summary()` describes one member."""
+        """Describe the pool in at most 20 lines: members with scores on held-out rows, weights and seconds, and notes.
+
+        `print(plan_)` shows all decisions, and `estimators_[name].summary()` describes one member.
+        """
         lines = [
             f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {vars(self)['fit_seconds_']:.1f} s",
             f"Data: {self.n_rows_} rows (equal ones counted once)",
@@ -202,7 +205,7 @@ class PoolEstimator(PosteriorEstimator):
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
             scored = "".join(f"{score} {scores[score]:.4g}, " for score in scores if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{scores['seconds']:.1f} s")
-        return printable("\n".join([*lines, "", "Chosen:", str(self.plan_)]))
+        return with_notes(lines, notes(self.plan_, self.fit_report_, self.n_rows_))
 
     def _store(
         self,

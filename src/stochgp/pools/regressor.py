@@ -335,8 +335,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return weights, None
         if self.target == AUTO and shift_of(others.rows) is not None:
             weights = truncate(weights, others, context)
-        in_time = bool((role >= BLOCK).any())
-        return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, in_time, context)
+        return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, context)
 
     def _refit(
         self,
