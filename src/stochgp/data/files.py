@@ -1,6 +1,5 @@
 """Rows in files as a source: the rules of their columns, their numbers, a sample, and all of them block by block."""
 
-import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -182,11 +181,6 @@ def _weights(table: pa.Table, name: str | None) -> Float[np.ndarray, " N"] | Non
     if column.kind != "number":
         raise TableError(f"{what} holds no numbers")
     return checked_weights(column.values, what, "data row")
-
-
-def are_files(X: Any) -> bool:
-    """Whether X names a file or a folder, or is `data.Blocks`."""
-    return isinstance(X, str | os.PathLike | Blocks)
 
 
 def read_files(

@@ -110,7 +110,7 @@ class MemorySource(Source):
         inputs, targets = self._scales
         X = X if inputs is None else inputs.transform(X, self.dtype)
         y = y if targets is None else targets.transform(y, self.dtype)
-        return Data(*(np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)))
+        return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
     def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
         """Those of all rows, on the host, in the dtype of the source or in `dtype`."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from sklearn.utils.validation import validate_data
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
+from stochgp.data.blocks import Blocks
 from stochgp.data.rows import Data
 from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
@@ -44,6 +46,11 @@ FIT = 6  # calls from here to that of `fit`
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
 
 _FLOATS = (np.float64, np.float32)
+
+
+def are_files(X: Any) -> bool:
+    """Whether X names a file or a folder, or is `data.Blocks`."""
+    return isinstance(X, str | os.PathLike | Blocks)
 
 
 def read_training_rows(

@@ -116,11 +116,6 @@ class TrainingData:
             return self.everything.limits
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
-    @property
-    def weight(self) -> Float[np.ndarray, " N"]:
-        """How many rows each stands for."""
-        return self.rows.weights
-
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
         values = None if self.mean_values is None else self.mean_values[indices]

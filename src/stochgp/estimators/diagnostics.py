@@ -45,7 +45,7 @@ MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training 
 
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
     """Warn of too few rows to learn from, repeated rows, targets without a scale, and counts mostly 0."""
-    n, rho, alike = data.n_rows, data.weight, 0.0
+    n, rho, alike = data.n_rows, data.rows.weights, 0.0
     if isinstance(data.transform, Log) and data.transform.shift:
         counts = data.given_targets(True)
         alike = float(np.average(counts == counts.min(), weights=rho))

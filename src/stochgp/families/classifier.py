@@ -12,8 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from stochgp import kernels
 from stochgp.context import FitContext
-from stochgp.data.files import are_files, read_files
-from stochgp.data.reading import read_training_rows
+from stochgp.data.files import read_files
+from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical

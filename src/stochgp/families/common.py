@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import deadline
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.files import are_files, read_files
+from stochgp.data.files import read_files
 from stochgp.data.memory import MemorySource
-from stochgp.data.reading import read_training_rows
+from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.data.time_order import between_if
@@ -260,7 +260,8 @@ def store(
     if "ended" not in context.plan_:
         context.record("ended", PLANNED, "no limit and no interrupt ended the fit early")
     # A constant is a model of the family: at the optimum of an exact objective, the fit predicts the training rows at least as well.
-    is_optimal = context.report.get("gradients") == "exact" and all(part.converged for part in parts)
+    has_converged = all(part.converged for part in parts)
+    is_optimal = context.report.get("gradients") == "exact" and has_converged
     is_judged = "held_out_nlpd" in context.report
     if learned is not None and not (is_optimal or (is_judged and learned.n_iter > 0)):
         rows = dataclasses.replace(
@@ -276,7 +277,7 @@ def store(
         learned.n_iter if learned is not None else solution.n_steps if solution is not None else 0
     )
     helps = not worse_than_a_constant(context.plan_, context.report)
-    estimator.converged_ = context.ended == PLANNED and all(part.converged for part in parts) and helps
+    estimator.converged_ = context.ended == PLANNED and has_converged and helps
     unit = data.log_unit
     estimator.history_ = [
         in_target_units(entry, data.scale, unit) for part in parts for entry in part.history

@@ -137,7 +137,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
     """Return both variances of the highest likelihood, for linear features, on the host."""
     began = time.perf_counter()
-    moments = moments_on_host(gp, Data(data.X, data.y, data.weight))
+    moments = moments_on_host(gp, Data(data.X, data.y, data.rows.weights))
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
     limits = zip(own, (VARIANCE_RANGE, NOISE_RANGE), strict=True)
     ranges: Any = [range_within(part, times_square(widest, found)) for part, widest in limits]

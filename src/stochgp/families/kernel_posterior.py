@@ -154,7 +154,7 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
-    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.rows.weights)
     rows, counts = CALIBRATION_ROWS, FEWER
     if deadline.left() <= LOCAL_SECONDS:
         rows, counts = FEW_CALIBRATION_ROWS, ()

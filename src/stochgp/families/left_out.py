@@ -161,7 +161,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     z = None
     if group is None or posterior.leaves_groups_out:
         noise = float(gp.noise_variance)
-        every = Data(data.X, data.y, data.weight, data.rows.group)
+        every = Data(data.X, data.y, data.rows.weights, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:
         return Data(np.asarray(data.X[rows], np.float64), z, weight, group)

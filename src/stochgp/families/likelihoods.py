@@ -152,7 +152,9 @@ def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
     if mean is None and not estimator.standardize:
         return 0.0
     if mean is None:
-        mean = max(float(np.sum(data.weight * data.rows.y)), LEAST_COUNT) / float(data.weight.sum())
+        mean = max(float(np.sum(data.rows.weights * data.rows.y)), LEAST_COUNT) / float(
+            data.rows.weights.sum()
+        )
     if not mean > 0:
         raise ValueError(f"mean is {mean!r}; that of counts must be positive")
     return math.log(mean)

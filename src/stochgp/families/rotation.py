@@ -63,7 +63,7 @@ def rotate_inputs(
         refusal = "Ctrl-C ended the rounds of rotation"
         context.end(RESULTS.interrupted, refusal)
     gp, n_rounds, _ = rounds[-1] if rounds else (None, 0, "")
-    axes, reasons = "rotated inputs" if n_rounds else "the inputs", "; ".join(why for *_, why in rounds)
+    axes, reasons = "rotated inputs" if n_rounds else "the inputs", "; ".join([why for *_, why in rounds])
     context.record(
         "rotation", n_rounds, refusal or f"lengthscales are along {axes}, by left-out rows: {reasons}"
     )

@@ -69,7 +69,7 @@ def choose(
     """Choose the solver of the system. Raises MemoryLimitError, with both numbers, if none."""
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
     if len(X) > SMALL:  # fewer rows are solved in float64 for any noise
-        noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.weight))
+        noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.rows.weights))
         noise_ratio = float(noise / mean_variance(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
     release()
     budget = context.budget.keeping(TERM_BYTES * (n_terms(kernel) - 1))
@@ -102,7 +102,7 @@ def solved(
     logger.info("solving by %s: %s", type(solver).__name__, why)
     kernel, X = cast((value_of(gp.kernel), on_device(data.X)), dtype)
     noise = with_level(gp.noise, float(gp.noise_variance))
-    system = KernelSystem(kernel, X, data.weight, noise, min(default_tile(), N))
+    system = KernelSystem(kernel, X, data.rows.weights, noise, min(default_tile(), N))
     posterior: Any
     if isinstance(solver, AbstractDirectSolver):
         posterior, found = solved_directly(system, solver, data.y)

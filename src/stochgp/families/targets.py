@@ -79,7 +79,7 @@ def transformed(
         mean = float(T(np.asarray(mean, np.float64)))
     z = np.asarray(T(rows.y), np.float64)
     data = standardised(dataclasses.replace(rows, y=z), mean, estimator, leaves_inputs, context)
-    slope = float(np.average(T.log_slope(rows.y), weights=data.weight))
+    slope = float(np.average(T.log_slope(rows.y), weights=data.rows.weights))
     return dataclasses.replace(data, transform=T, log_slope=slope)
 
 
@@ -104,7 +104,7 @@ def transformed_files(data: TrainingData, found: FileSource, context: FitContext
     """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
     T = found.rule.transform
     whole = data.everything is None
-    mean = np.average(data.rows.y, weights=data.weight) if whole else found.of_targets.mean[0]
+    mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_targets.mean[0]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
     return dataclasses.replace(data, transform=T, log_slope=-float(mean))
 

@@ -240,7 +240,7 @@ def _solved(
     learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
-    rows = Data(data.X, data.y, data.weight).take(some_rows(data.n_rows, ROWS))
+    rows = Data(data.X, data.y, data.rows.weights).take(some_rows(data.n_rows, ROWS))
     y, weight = np.asarray(rows.y, np.float64), np.asarray(rows.weights, np.float64)
     error, variance = posterior.without(rows, learned)
     before, best = _mean_of(error**2, weight), None

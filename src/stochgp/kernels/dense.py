@@ -332,7 +332,7 @@ def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
 
 
 def _variance(terms: list[Term]) -> float:
-    return sum(term.variance for term in terms)
+    return sum([term.variance for term in terms])
 
 
 def mean_variance(kernel: Kernel, X: Matrix) -> float:

@@ -48,7 +48,7 @@ class Metric(NamedTuple):
 
     def turned(self, V: Float[np.ndarray, "A A"]) -> Warped:
         """Return the kernel along the orthogonal columns of V: u' = xW', W' = W diag(1/ℓ) V ℓ'."""
-        lengthscale = np.asarray(value_of(self.kernel.lengthscale), np.float64)
+        lengthscale = np.asarray(self.kernel.lengthscale, np.float64)
         dtype = self.kernel.lengthscale.dtype
         W = (np.asarray(self.directions, np.float64) / lengthscale) @ V
         along = 1 / np.linalg.norm(W, axis=0)

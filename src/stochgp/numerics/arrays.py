@@ -74,7 +74,7 @@ def by_blocks(evaluate: Callable, size: int, *arrays: np.ndarray) -> tuple[np.nd
 def packed(tree: Any) -> Float[np.ndarray, " P"]:
     """Return all floating arrays of a tree as one float64 vector, on the host."""
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return np.concatenate([np.zeros(0), *(np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves)])
+    return np.concatenate([np.zeros(0), *[np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves]])
 
 
 def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:

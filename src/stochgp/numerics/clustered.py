@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from stochgp.numerics.arrays import effective_number
+
 CELLS = 64  # clusters of near rows
 
 
@@ -135,3 +137,18 @@ def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | No
     last = len(values) - 1
     lower, upper = (min(int(np.searchsorted(below, below[-1] / 2, side)), last) for side in ("left", "right"))
     return float((values[order[lower]] + values[order[upper]]) / 2)
+
+
+def scale_of(
+    squares: Float[np.ndarray, " P"],
+    weight: Float[np.ndarray, " P"],
+    group: Int[np.ndarray, " P"] | None = None,
+) -> float:
+    """(1 + n Σρz²/Σρ)/(1 + n): the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
+
+    n is `effective_number`, P for equal weights: errors of rows of one `group` have much in common, and a single row says little, whatever it weighs.
+    """
+    number = np.arange(len(squares)) if group is None else np.unique(group, return_inverse=True)[1]
+    n = effective_number(np.bincount(number, weight))
+    total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
+    return (1 + total) / (1 + n)

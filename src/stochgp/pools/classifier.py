@@ -12,8 +12,7 @@ from sklearn.base import ClassifierMixin
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.files import are_files
-from stochgp.data.reading import read_training_rows
+from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.distributions import temperature_scaling
 from stochgp.estimators.base import PosteriorClassifier

@@ -12,8 +12,8 @@ from sklearn.base import RegressorMixin, clone
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.files import are_files, read_files
-from stochgp.data.reading import read_training_rows
+from stochgp.data.files import read_files
+from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration, recalibration

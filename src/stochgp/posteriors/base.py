@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Data
 from stochgp.likelihoods import AbstractNoise
-from stochgp.numerics.arrays import effective_number
 
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
@@ -126,18 +125,3 @@ def _dispersed(
     mean = jnp.asarray(base.mean(X), X.dtype)[:, None]
     root = jnp.sqrt(scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
     return mean + root * (functions(X) - mean)
-
-
-def scale_of(
-    squares: Float[np.ndarray, " P"],
-    weight: Float[np.ndarray, " P"],
-    group: Int[np.ndarray, " P"] | None = None,
-) -> float:
-    """(1 + n Σρz²/Σρ)/(1 + n): the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
-
-    n is `effective_number`, P for equal weights: errors of rows of one `group` have much in common, and a single row says little, whatever it weighs.
-    """
-    number = np.arange(len(squares)) if group is None else np.unique(group, return_inverse=True)[1]
-    n = effective_number(np.bincount(number, weight))
-    total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
-    return (1 + total) / (1 + n)

@@ -32,8 +32,8 @@ from stochgp import deadline
 from stochgp.deadline import TimeIsUpError
 from stochgp.likelihoods.noise import with_level
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.clustered import scale_of
 from stochgp.numerics.seeds import random_rows
-from stochgp.posteriors.base import scale_of
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import NEAR, KernelSystem
 from stochgp.posteriors.kernel import with_information as informed

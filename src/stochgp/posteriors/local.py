@@ -17,11 +17,12 @@ from stochgp.likelihoods.noise import ConstantNoise, noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
+from stochgp.numerics.clustered import scale_of
 from stochgp.numerics.linalg import rounding_error
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, scale_of
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 
 NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough

@@ -88,7 +88,7 @@ class TableEncoder:
             for name, raw in inputs.items() if named else ():
                 if not raw.dtype.is_numeric():
                     read[name] = column_of(name, raw, imputes)
-            day_first = day_first_of(read.values())
+            day_first = day_first_of(read.values()) if read else None
             for name, raw in inputs.items():
                 column = read.pop(name, None) or column_of(name, raw, imputes)
                 rule, column = rule_of(column, imputes, targets, named, day_first)
