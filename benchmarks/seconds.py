@@ -1,8 +1,6 @@
-"""`seconds`: first fits in fresh processes with nothing compiled on disk, beside CatBoost, LightGBM and scikit-learn's exact GP.
+"""`seconds`: first fits in fresh processes with nothing compiled on disk, beside CatBoost, LightGBM and scikit-learn's exact GP, on one core or all.
 
-Simulated rows of 8 inputs with noise. Every model has its default settings, CatBoost a variance for each row and 1,000 trees, scikit-learn's GP a Matérn-3/2 kernel
-with a lengthscale for each input, a variance and white noise. A cell runs in processes that are pinned to one core, or may use all; each figure is the median over
-three of them, or of one with 1,000 rows and more.
+Simulated rows of 8 inputs with noise; default settings (CatBoost: a variance for each row, 1,000 trees). Medians of three processes, or one from 1,000 rows on.
 """
 
 import tempfile
@@ -43,24 +41,21 @@ def run(cell: store.Cell) -> dict[str, float]:
     """The medians of the figures that the side has."""
     with tempfile.TemporaryDirectory() as folder:
         kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9", CACHE: folder}
-        core = 0 if cell["cores"] == 1 else ALL_CORES
-        runs = [
-            apart("benchmarks.seconds", "measure", cell, core=core, variables=kept)["results"]
-            for _ in range(REPEATS if cell["n_rows"] < MANY else 1)
-        ]
+        options = {"core": 0 if cell["cores"] == 1 else ALL_CORES, "variables": kept}
+        n_runs = REPEATS if cell["n_rows"] < MANY else 1
+        runs = [apart("benchmarks.seconds", "measure", cell, **options)["results"] for _ in range(n_runs)]
     return {name: median(found[name] for found in runs) for name in runs[0]}
 
 
 def measure(cell: store.Cell) -> dict[str, float]:
     """The figures of one process."""
     begun, (side, n) = time.perf_counter(), (cell["side"], cell["n_rows"])
-    make = lambda: _ours(OURS[side]) if side in OURS else RIVALS[side]()
-    make()
+    _made(side)
     found: dict[str, float] = {"import_seconds": time.perf_counter() - begun}
     X, y, X_test, y_test = simulated(n, 0, classes=side == "classifier")
     programs = _counted() if side in OURS else []
     cpu, begun = time.process_time(), time.perf_counter()
-    model = _fitted(make(), X, y)
+    model = _fitted(_made(side), X, y)
     found |= {"first_seconds": time.perf_counter() - begun, "first_cpu": time.process_time() - cpu}
     if side in OURS:
         found["programs"] = len(programs)
@@ -75,7 +70,7 @@ def measure(cell: store.Cell) -> dict[str, float]:
         model.predict(X_test[i : i + 1])
     found["row_seconds"] = (time.perf_counter() - begun) / 20
     begun = time.perf_counter()
-    _fitted(make(), *simulated(n + n // 20, 1, classes=side == "classifier")[:2])
+    _fitted(_made(side), *simulated(n + n // 20, 1, classes=side == "classifier")[:2])
     return found | {"next_seconds": time.perf_counter() - begun}
 
 
@@ -124,9 +119,8 @@ def _counted() -> list[str]:
 
     found: list[str] = []
     event = "/jax/core/compile/backend_compile_duration"
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: found.append(name) if name == event else None
-    )
+    keep = lambda name, *_, **__: found.append(name) if name == event else None
+    jax.monitoring.register_event_duration_secs_listener(keep)
     return found
 
 
@@ -135,31 +129,25 @@ def _fitted(model: Any, X: Any, y: Any) -> Any:
         return model.fit(X, y)
 
 
-def _ours(name: str) -> Any:
-    import stochgp
+def _made(side: str) -> Any:
+    """An unfitted model."""
+    if side in OURS:
+        import stochgp
 
-    return getattr(stochgp, name)(random_state=0)
+        return getattr(stochgp, OURS[side])(random_state=0)
+    if side == "catboost":
+        from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
 
+        return CatBoostRegressor(
+            loss_function="RMSEWithUncertainty", verbose=False, allow_writing_files=False
+        )
+    if side == "lightgbm":
+        from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
 
-def _scikit_learn() -> Any:
+        return LGBMRegressor(verbose=-1, random_state=0)
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     lengthscales: Any = [1.0] * N_INPUTS
     kernel = ConstantKernel(1.0) * Matern(lengthscales, (1e-2, 1e3), nu=1.5) + WhiteKernel(0.1)
     return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-
-
-def _catboost() -> Any:
-    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
-
-    return CatBoostRegressor(loss_function="RMSEWithUncertainty", verbose=False, allow_writing_files=False)
-
-
-def _lightgbm() -> Any:
-    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
-
-    return LGBMRegressor(verbose=-1, random_state=0)
-
-
-RIVALS: dict[str, Any] = {"catboost": _catboost, "lightgbm": _lightgbm, "scikit-learn": _scikit_learn}
