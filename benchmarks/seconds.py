@@ -1,19 +1,18 @@
 """`seconds`: first fits in fresh processes with nothing compiled on disk, beside CatBoost, LightGBM and scikit-learn's exact GP, on one core or all.
 
-Simulated rows of 8 inputs with noise; default settings (CatBoost: a variance for each row, 1,000 trees). Medians of three processes, or one from 1,000 rows on.
+Simulated rows of 8 inputs with noise; default settings (CatBoost: a variance for each row, 1,000 trees).
 """
 
 import tempfile
 import time
 import warnings
-from statistics import median
 from typing import Any
 
 from measuring import store
 from measuring.harness import ALL_CORES, CACHE, apart
 from measuring.tables import number, table
 
-N_INPUTS, N_TEST, REPEATS, MANY, NOISE = 8, 1_000, 3, 1_000, 0.3
+N_INPUTS, N_TEST, NOISE = 8, 1_000, 0.3
 ROWS = {
     "kernel": (500, 2_000, 10_000), "pool": (442, 2_772, 8_000), "feature": (500,), "sparse": (200,), "classifier": (200,),
     "catboost": (442, 2_772, 8_000), "lightgbm": (442, 2_772, 8_000), "scikit-learn": (500, 2_000),
@@ -38,13 +37,11 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def run(cell: store.Cell) -> dict[str, float]:
-    """The medians of the figures that the side has."""
+    """The figures of a process that finds nothing compiled."""
     with tempfile.TemporaryDirectory() as folder:
         kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9", CACHE: folder}
-        options = {"core": 0 if cell["cores"] == 1 else ALL_CORES, "variables": kept}
-        n_runs = REPEATS if cell["n_rows"] < MANY else 1
-        runs = [apart("benchmarks.seconds", "measure", cell, **options)["results"] for _ in range(n_runs)]
-    return {name: median(found[name] for found in runs) for name in runs[0]}
+        core = 0 if cell["cores"] == 1 else ALL_CORES
+        return apart("benchmarks.seconds", "measure", cell, core=core, variables=kept)["results"]
 
 
 def measure(cell: store.Cell) -> dict[str, float]:
