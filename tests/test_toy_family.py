@@ -141,8 +141,8 @@ class ConstantRegressor(FamilyRegressor):
 
 def constant_posterior(gp: Any, data: TrainingData) -> ConstantPosterior:
     s2 = float(gp.noise_variance)
-    v = 1 / (1 / PRIOR + data.weight.sum() / s2)
-    return ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v))
+    v = 1 / (1 / PRIOR + data.rows.weights.sum() / s2)
+    return ConstantPosterior(float(v * (data.rows.weights @ data.y) / s2), float(v))
 
 
 @pytest.fixture(scope="module")
