@@ -85,25 +85,24 @@ def learning_text(entry: dict[str, float]) -> str:
 
 
 def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:
-    """What a user may not expect of a fit, a line each."""
-    choices = {name: entry["choice"] for name, entry in plan.items()}
-    found = [f"column {name!r}: {note}" for name, note in choices.get("columns", {}).items()]
-    worse = worse_than_a_constant(plan, report)
-    said = {
-        "unused_rows": "{choice} rows {why}",
-        "target_outliers": "{why}",
-        "target_unit": "the targets are {choice}",
-        "learning_rows": "{why}" if choices.get("learning_rows", n_rows) < n_rows else "",
-        "learner": worse.replace("{", "{{").replace("}", "}}"),
-        "noise_floor": "the noise variance is not the learned one: {why}",
-        "new_rows": "new rows are taken to come after the training rows: {why}"
-        if choices.get("new_rows") == AFTER
-        else "",
-        "prediction": f"prediction is local ({{why}}): {LOCAL}"
-        if choices.get("prediction") == "local"
-        else "",
-    }
-    return found + [text.format(**plan[name]) for name, text in said.items() if text and name in plan]
+    """Return the facts of a fit that a user may not expect, a line each."""
+    columns = plan.get("columns", {"choice": {}})["choice"]
+    found = [f"column {name!r}: {note}" for name, note in columns.items()]
+    if "unused_rows" in plan:
+        found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
+    found += [plan["target_outliers"]["why"]] if "target_outliers" in plan else []
+    found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
+    if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
+        found.append(plan["learning_rows"]["why"])
+    if useless := worse_than_a_constant(plan, report):
+        found.append(useless)
+    if "noise_floor" in plan:
+        found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
+    if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
+        found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
+    if "prediction" in plan and plan["prediction"]["choice"] == "local":
+        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
+    return found
 
 
 def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:
