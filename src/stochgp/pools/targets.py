@@ -163,6 +163,7 @@ class Hurdle:
     n_samples: int = 0
     by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
+    positive: ClassVar[bool] = False
 
     def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
         """Which targets are the value."""

@@ -90,7 +90,7 @@ class PoolWeights:
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
     """The distribution of an observation at each row, from those of the members."""
     found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
-    return truncated(found) if getattr(weights, "positive", False) else found
+    return truncated(found) if weights.positive else found
 
 
 @dataclass(frozen=True, eq=False)
