@@ -242,7 +242,7 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
         blocks = 5 * 8 * POINTS * (width + k) + 24 * width * (n_inputs + 2)
         return 8 * n_rows * n_inputs + 4 * n_points * k + blocks
     X = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
-    places = () if kernel is None else eqx.filter_eval_shape(lambda k, X: value_of(k).places(X), kernel, X)
+    places = () if kernel is None else eqx.filter_eval_shape(_places_of, value_of(kernel), X)
     n, total = n_rows + min(n_points, BLOCK_ROWS), n_points * (4 * k + 16)
     for own in places or (X,):
         width = own.shape[1]
