@@ -81,7 +81,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def simulated(n_rows: int, seed: int, classes: bool = False) -> tuple[Any, Any, Any, Any]:
-    """(X, y, X_test, y_test): sin 2x₀ + x₁x₂ + noise; with `classes` whether that is positive. Five inputs have no effect."""
+    """Return (X, y, X_test, y_test) with y = sin 2x₀ + x₁x₂ + noise, or with `classes` y = 1 if that is positive, else 0. Five inputs have no effect."""
     import numpy as np
 
     generator = np.random.default_rng(seed)

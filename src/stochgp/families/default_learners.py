@@ -105,7 +105,7 @@ def named_learner(
             f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
         )
     for name, value in options.items():
-        if name not in vars(type(found))["__dataclass_fields__"]:
+        if name not in {field.name for field in dataclasses.fields(found)}:
             raise ValueError(f"{name} is {value!r}, but {type(found).__name__} has none: leave it None")
     return dataclasses.replace(found, **options), why
 

@@ -69,7 +69,7 @@ class Asked(NamedTuple):
         if isinstance(value, str):
             if value in KINDS and value not in NAMES[family]:
                 raise ValueError(f"likelihood {value!r} is of {SPARSE}; {family} has {quoted(NAMES[family])}")
-            value = lookup(value, dict(zip(NAMES[family], NAMES[family], strict=True)), "likelihood")
+            value = lookup(value, {name: name for name in NAMES[family]}, "likelihood")
             if isinstance(value, str):
                 return cls(value)
         is_known = isinstance(value, Gaussian | StudentT)

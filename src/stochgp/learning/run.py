@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -355,7 +354,7 @@ def take_stretch(
             break
         taken += int(numbers.pop("taken", n_steps))
         parts.append(numbers)
-    means = jax.tree.map(lambda *values: float(np.mean(values)), *parts)
+    means = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     if (squares := means.pop(SQUARES, None)) is not None:
         means["loss_error"] = float(np.sqrt(max(squares - means["loss"] ** 2, 0.0) / taken))
     state, means = agreed((state, means))
