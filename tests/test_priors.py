@@ -11,7 +11,7 @@ import scipy.stats
 from sweeps import some_of
 
 from stochgp import kernels, priors
-from stochgp.kernels import terms
+from stochgp.kernels import dense, terms
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
 from stochgp.storage.files import load_tree, save_tree
@@ -26,6 +26,7 @@ MORE = {
         (kernels.Linear(active_dims=[0, 1]) + kernels.Constant())
         * (kernels.Periodic() + frozen(kernels.RBF()))
     ),
+    "sum-of-matern": lambda: kernels.Matern32([0.5, 1.0, 2.0], 2.0) + kernels.Matern12(0.7, active_dims=[0]),
     "cubic": lambda: kernels.Linear(0.5) * kernels.Linear() * kernels.Linear(active_dims=[1, 2]),
 }
 ALL = KERNELS | MORE
@@ -50,7 +51,7 @@ def assert_mean(samples, expected):
 def _functions(name):
     """512 groups of 4 functions: 512 independent draws of features."""
     kernel = ALL[name]()
-    return eqx.filter_jit(lambda key: prior_functions(kernel, D, 2048, n_features=13, group=4, key=key))(KEY)
+    return prior_functions(kernel, D, 2048, n_features=13, group=4, key=KEY)
 
 
 @eqx.filter_jit  # one program is compiled sooner than one for each operation
@@ -73,6 +74,14 @@ def test_functions_have_the_moments_of_the_prior(name):
     assert_mean(groups.mean(axis=2).T, np.zeros(4))
     assert_mean(np.einsum("igs,jgs->gij", groups, groups) / 4, expected)
     assert_mean(grams, expected)
+
+
+@pytest.mark.parametrize("name", ["rbf", "sum-of-matern"])
+def test_values_on_the_host_are_those_of_the_device(name):
+    functions = prior_functions(ALL[name](), D, 6, n_features=40, key=KEY)
+    rows = np.asarray(X)
+    assert dense.terms_of(functions.kernel) is not None  # else both would be the same program
+    np.testing.assert_allclose(functions.on_host(rows), _values(functions, X), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", some_of(ALL, ["periodic", "sums-multiplied"]))

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -35,8 +37,11 @@ from stochgp.features.fourier import (
     stratified_frequencies,
 )
 from stochgp.features.hashing import draw_hashes, hash_signs
+from stochgp.kernels import dense
 from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
+from stochgp.numerics import seeds
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import Frozen, value_of
 
@@ -83,6 +88,27 @@ class PriorFunctions(eqx.Module):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         check_rows(X, self.n_inputs)
         return _evaluate(self, X)
+
+    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        """Return f_s(x) without compiling if the kernel is a sum of the stationary terms of `kernels.dense`."""
+        if (terms := dense.terms_of(self.kernel)) is None:
+            return np.asarray(self(jnp.asarray(X)))
+        waves = [term.scaled(X) for term in terms]
+        roots = [
+            np.sqrt(term.variance / draw.frequencies.shape[2])
+            for term, draw in zip(terms, self.draws.content, strict=True)
+        ]
+        found = []
+        for g, weights in enumerate(np.asarray(self.weights)):
+            angles = [
+                2 * np.pi * rows @ np.asarray(draw.frequencies[g], X.dtype)
+                for rows, draw in zip(waves, self.draws.content, strict=True)
+            ]
+            Phi = [
+                root * wave(of) for root, of in zip(roots, angles, strict=True) for wave in (np.cos, np.sin)
+            ]
+            found.append(np.concatenate(Phi, axis=1) @ weights.astype(X.dtype))
+        return np.concatenate(found, axis=1)[:, : self.n_samples]
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
         """Return f_s at its own rows Z_s, by S · R evaluations of features instead of S² · R."""
@@ -146,9 +172,15 @@ def prior_functions(
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
-    n_groups = -(-n_samples // group)
-    draws, weights = _groups(kernel, n_inputs, n_samples, n_groups, n_features, key, jnp.dtype(dtype))
-    return PriorFunctions(kernel, draws, weights, n_inputs, n_samples)
+    n_groups, dtype = -(-n_samples // group), jnp.dtype(dtype)
+    terms, columns = _plan(kernel, n_inputs, n_features, dtype)
+    draw_key, weight_key = seeds.split_key(key)
+    keys = seeds.split_key(draw_key, n_groups)
+    # Numbers are drawn in float32, which the host does without compiling.
+    draws = [_draws(terms, columns, own, True, jnp.float32) for own in keys]
+    weights = seeds.normal(weight_key, (n_groups, sum(columns), -(-n_samples // n_groups)), jnp.float32)
+    stacked = jax.tree.map(lambda *parts: _stacked(parts, dtype), *draws)
+    return PriorFunctions(kernel, stacked, _stacked(list(weights), dtype), n_inputs, n_samples)
 
 
 def spread_values(
@@ -177,7 +209,7 @@ class Draw(NamedTuple):
     """The random part of a term's F features."""
 
     directions: tuple[Array, ...]  # r_l [A, F] of each linear factor with A inputs
-    frequencies: Array | None  # [ΣA, F] of all waves together, in turns (1 turn = 2π)
+    frequencies: Any  # None or [ΣA, F] of all waves together, in turns (1 turn = 2π)
     hashes: tuple[
         Any, ...
     ] = ()  # the F keys [F, 2] of each hashed factor, which `_drawn` replaces by their numbers
@@ -185,33 +217,26 @@ class Draw(NamedTuple):
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
     """Return the kernel's terms at a row of zeros, and the number of features of each."""
-    terms = terms_of(kernel, jnp.zeros((1, n_inputs), dtype))
+    terms, row = [], jnp.zeros((1, n_inputs), dtype)
+    if dense.terms_of(kernel) is None:
+        terms = terms_of(kernel, row)
+    else:  # lengths of its frequencies do not depend on parameters
+        jax.eval_shape(lambda X: terms.extend(terms_of(kernel, X)), row)
     return terms, share([term.n_exact for term in terms], n_features)
 
 
-@quick_jit
-def _groups(
-    kernel: Any, n_inputs: int, n_samples: int, n_groups: int, n_features: int, key: PRNGKeyArray, dtype: Any
-) -> tuple[Frozen, Array]:
-    """Return the draws and the weights of every group."""
-    terms, columns = _plan(kernel, n_inputs, n_features, dtype)
-    draw_key, weight_key = jax.random.split(key)
-    keys, of_group = (
-        jax.random.split(draw_key, n_groups),
-        lambda key: _draws(terms, columns, key, True, dtype),
-    )
-    if n_groups == 1:
-        draws = jax.tree.map(lambda part: part[None], of_group(keys[0]))
-    else:
-        draws = jax.lax.map(of_group, keys)
-    shape = (n_groups, sum(columns), -(-n_samples // n_groups))
-    return draws, jax.random.normal(weight_key, shape, dtype)
+def _stacked(parts: Sequence[Any], dtype: Any) -> Array:
+    """Return the arrays along a first axis, floating ones in `dtype`."""
+    dtype = dtype if jnp.issubdtype(parts[0].dtype, jnp.floating) else parts[0].dtype
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return on_device(np.stack(parts), dtype)
+    return jnp.stack(parts).astype(dtype)
 
 
 def _draws(
     terms: list[Term], columns: list[int], key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike
 ) -> Frozen:
-    keys, found, last = jax.random.split(key, len(terms)), [], None
+    keys, found, last = seeds.split_key(key, len(terms)), [], None
     for term, n_columns, own in zip(terms, columns, keys, strict=True):
         draw, last = _draw(term, n_columns, own, orthogonal, dtype, last)
         found.append(draw)
@@ -219,14 +244,14 @@ def _draws(
 
 
 def _draw(
-    term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Array | None
-) -> tuple[Draw | None, Array | None]:
+    term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Any
+) -> tuple[Draw | None, Any]:
     """Draw a term's random part, None if its features are exact; also return the last array."""
     if term.n_exact == n_columns:
         return None, last
     linear, waves = term.rows.linear, term.rows.waves
     n = n_columns // 2 if waves else n_columns
-    keys = iter(jax.random.split(key, len(linear) + len(waves) + len(term.packed)))
+    keys = iter(seeds.split_key(key, len(linear) + len(waves) + len(term.packed)))
     draw_directions = orthogonal_directions if orthogonal else independent_directions
     directions, frequencies = [], []
     for x in linear:
@@ -237,15 +262,18 @@ def _draw(
         last = draw(n, x.shape[1], scales, _after(next(keys), last), dtype)
         frequencies.append(last.T / (2 * math.pi))
     hashes = tuple(jax.random.key_data(jax.random.split(next(keys), n)) for _ in term.packed)
-    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None, hashes), last
+    join = np.concatenate if all(isinstance(part, np.ndarray) for part in frequencies) else jnp.concatenate
+    return Draw(tuple(directions), join(frequencies) if waves else None, hashes), last
 
 
-def _after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
-    """Return the key once `last`, which holds no NaN, is known.
+def _after(key: PRNGKeyArray, last: Any) -> PRNGKeyArray:
+    """Return the key; in a traced program once `last`, which holds no NaN, is known.
 
     Two independent batches of factorisations in one program deadlock on two threads (JAX 0.10.2), so the second begins after the first.
     """
-    return key if last is None else jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
+    if not isinstance(last, Tracer):
+        return key
+    return jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:

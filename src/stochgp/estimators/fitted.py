@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.compiled import quick_jit
 from stochgp.data import Standardiser
 from stochgp.data.blocks import hash_again
 from stochgp.data.reading import Encoder
@@ -278,7 +277,7 @@ class FunctionDraws(eqx.Module):
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
         rows = ModelRows(X, inputs, self.dtype)
-        (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), DRAWN_ROWS)
+        (values,) = rows.by_block(lambda Z: (self.functions.on_host(Z),), DRAWN_ROWS)
         values, m = targets.inverse(values), self.mean_function
         return self._back(
             values if m is None else values + m(X)[:, None] + m.deviations(X) @ np.asarray(self.normals)
@@ -300,8 +299,3 @@ class FunctionDraws(eqx.Module):
     def _back(self, values: Any) -> Any:
         """In the units of y."""
         return values if self.transform is None else self.transform.inverse(values)
-
-
-@quick_jit
-def _apply(functions: AbstractFunctions, X: Any) -> Array:
-    return functions(jnp.asarray(X))

@@ -159,52 +159,60 @@ class Extrapolation(AbstractFeatureMap):
         return jnp.where(outside, self.fourier(X) - self.fourier(nearest), 0)
 
 
-def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw rows ω_j ~ N(0, I_D), each block of D orthogonal; with D = 1 they are independent."""
     direction_key, length_key = seeds.split_key(key)
-    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n, n_inputs), dtype), axis=1)
+    lengths = _lengths(seeds.normal(length_key, (n, n_inputs), dtype))
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
 
-def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw uniform unit rows, each block of D from a Haar-orthogonal matrix, or a part of one."""
     block = min(n, n_inputs)
-    rotations = jax.random.orthogonal(key, block, (-(-n // block),), dtype, m=n_inputs)
-    return rotations.reshape(-1, n_inputs)[:n]
+    normal = seeds.normal(key, (-(-n // block), n_inputs, block), dtype)
+    xp: Any = np if isinstance(normal, np.ndarray) else jnp
+    Q, R = xp.linalg.qr(normal)
+    Q = Q * xp.sign(xp.diagonal(R, axis1=1, axis2=2))[:, None, :]
+    return Q.swapaxes(1, 2).reshape(-1, n_inputs)[:n]
 
 
-def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw independent rows ω_j ~ N(0, I_D)."""
-    return on_device(seeds.normal(key, (n, n_inputs), dtype))
+    return seeds.normal(key, (n, n_inputs), dtype)
 
 
-def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw independent uniform unit rows."""
     rows = normal_rows(n, n_inputs, key, dtype)
-    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / _lengths(rows)[:, None]
 
 
 def independent_frequencies(
-    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Array, "n D"]:
+    n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Any, "n D"]:
     """Draw independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
-    scale_key, normal_key = jax.random.split(key)
+    scale_key, normal_key = seeds.split_key(key)
     return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
 
 
 def stratified_frequencies(
-    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Array, "n D"]:
+    n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Any, "n D"]:
     """Draw ω = a ‖ξ‖ q, with directions q in orthogonal blocks, and stratified lengths a ‖ξ‖.
 
     Each ω is distributed as an independent one. `CANDIDATES` · n independent lengths are sorted into n runs of `CANDIDATES`; the first drawn of each run is
     kept, in the order of drawing. That order does not depend on the lengths, so the choice within a run and the permutation are uniform.
     """
-    direction_key, length_key = jax.random.split(key)
-    candidates = independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
-    lengths = jnp.linalg.norm(candidates, axis=1)
-    kept = jnp.sort(jnp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
+    direction_key, length_key = seeds.split_key(key)
+    lengths = _lengths(independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype))
+    xp: Any = np if isinstance(lengths, np.ndarray) else jnp
+    kept = xp.sort(xp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
     return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
+
+
+def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
+    """Return ‖ω_j‖, on the host for rows on the host."""
+    return (rows * rows).sum(axis=1) ** 0.5
 
 
 def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:

@@ -180,14 +180,14 @@ def _fill(
 
 
 def times(
-    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, " M"], dtype: DTypeLike
-) -> Float[np.ndarray, " N"]:
+    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, " *shape"], dtype: DTypeLike
+) -> Float[np.ndarray, " *shape"]:
     """Return k(X, Z) v, summed in float64 over entries in `dtype`, one panel per thread."""
     v, terms = np.asarray(v, np.float64), terms_of(kernel)
     if terms is None:
         parts = [block(kernel, X[i : i + TILE], Z).astype(np.float64) @ v for i in range(0, len(X), TILE)]
-        return np.concatenate([np.zeros(0), *parts])
-    total, centre = np.zeros(len(X)), np.mean(Z, axis=0, dtype=np.float64)
+        return np.concatenate([np.zeros((0, *v.shape[1:])), *parts])
+    total, centre = np.zeros((len(X), *v.shape[1:])), np.mean(Z, axis=0, dtype=np.float64)
     for term in terms:
         U, V = (
             term.scaled(np.asarray(X, np.float64) - centre),
@@ -205,7 +205,7 @@ def times(
                 s = left[i : i + ROWS] @ right[j : j + width].T
                 f = term.profile(np.maximum(s, 0, out=s).astype(dtype, copy=False), False)[0]
                 f = f.astype(np.float64, copy=False)
-                total[i : i + ROWS] += term.variance * np.einsum("ij,j->i", f, v[j : j + width])
+                total[i : i + ROWS] += term.variance * (f @ v[j : j + width])
 
         in_threads(add, range(0, len(X), ROWS))
     return total

@@ -6,7 +6,7 @@ variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006)
 """
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from stochgp.kernels.base import (
     select,
 )
 from stochgp.kernels.distances import Points, points, squared_distances
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics import seeds
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
 APART = 2  # coordinates with directly summed distances
@@ -54,7 +54,7 @@ class AbstractStationary(AbstractKernel):
     @abc.abstractmethod
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
+    ) -> Float[Any, " n"]:
         """Draw n random scales a with f(s) = E exp(−a² s / 2).
 
         So a·N(0, I) has the kernel's spectral density at ℓ = 1.
@@ -107,8 +107,8 @@ class RBF(AbstractStationary):
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
-        return on_device(np.ones(n), dtype)
+    ) -> Float[Any, " n"]:
+        return np.ones(n, dtype)
 
 
 class AbstractMatern(AbstractStationary):
@@ -118,10 +118,11 @@ class AbstractMatern(AbstractStationary):
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
+    ) -> Float[Any, " n"]:
         """Draw √(2ν/u), u ~ χ² of 2ν degrees of freedom: times N(0, I) it is Student's t."""
-        u = jnp.sum(jnp.square(jax.random.normal(key, (n, self.degrees), dtype)), axis=1)
-        return jnp.sqrt(self.degrees / jnp.maximum(u, jnp.finfo(u.dtype).tiny))
+        normal = seeds.normal(key, (n, self.degrees), dtype)
+        u = (normal * normal).sum(axis=1) + float(jnp.finfo(dtype).tiny)
+        return (self.degrees / u) ** 0.5
 
 
 class Matern12(AbstractMatern):
@@ -190,7 +191,7 @@ class RationalQuadratic(AbstractStationary):
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
+    ) -> Float[Any, " n"]:
         """Draw a, a² ~ Gamma(α, mean 1), for one α: raises ValueError unless α is frozen."""
         if jax.tree.leaves(partition(self.alpha)[0]):
             raise ValueError(

@@ -9,14 +9,17 @@ h a random hash of them.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.kernels.base import Product, Sum, select
+from stochgp.kernels.dense import PROFILES
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import AbstractStationary
@@ -42,7 +45,7 @@ class Term(NamedTuple):
 
     variance: Float[Array, ""]
     rows: Rows
-    scales: tuple[Callable[..., Array], ...]
+    scales: tuple[Callable[..., Any], ...]
     packed: tuple[bool, ...] = ()
 
     @property
@@ -64,7 +67,8 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case Warped():
             return terms_of(kernel.kernel, kernel.rows(X))
         case AbstractStationary():
-            linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
+            scale = kernel.frequency_scales if type(kernel) in PROFILES else partial(_scales, kernel)
+            linear, waves, scales = (), (kernel.scaled(X),), (scale,)
         case Periodic():  # the RBF kernel on its circles
             linear, waves, scales = (), (kernel.circles(X),), (_one,)
         case Linear():
@@ -88,15 +92,16 @@ def _product(a: Term, b: Term) -> Term:
     return Term(a.variance * b.variance, Rows(a.rows.ones, *parts), a.scales + b.scales, a.packed + b.packed)
 
 
-def _fixed(kernel: Any) -> Any:
-    """Return the kernel with every parameter frozen at its value."""
+def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, " n"]:
+    """Draw lengths of frequencies with every parameter frozen at its value."""
     is_parameter = lambda node: isinstance(node, AbstractParameter)
-    return jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
+    fixed = jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
+    return fixed.frequency_scales(n, key=key, dtype=dtype)
 
 
-def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
+def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[np.ndarray, " n"]:
     """Return the scales of the RBF kernel."""
-    return jnp.ones(n, dtype)
+    return np.ones(n, dtype)
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.likelihoods import AbstractNoise
 
@@ -33,6 +34,10 @@ class AbstractFunctions(eqx.Module):
         """f_s at its own rows Z_s [R, D]. By default from all S functions at these rows; a leaf overrides it where that is much work."""
         own = lambda of: self(of[1])[:, of[0]]
         return jax.lax.map(own, (jnp.arange(len(Z)), Z))
+
+    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        """Return f_s(x) for rows in host memory; a subclass may avoid compiling."""
+        return np.asarray(_values(self, X))
 
 
 class AbstractPosterior(eqx.Module):
@@ -90,6 +95,11 @@ class AbstractPosterior(eqx.Module):
         As new rows are predicted, the noise variance of one observation being `noise`. None where it is not known, or would take long.
         """
         return None
+
+
+@quick_jit
+def _values(functions: AbstractFunctions, X: Any) -> Array:
+    return functions(jnp.asarray(X))
 
 
 class DrawnFunctions(AbstractFunctions):

@@ -14,10 +14,10 @@ from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import on_device, on_host
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
 from stochgp.numerics.seeds import split_key, words_of
-from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.posteriors.kernel import (
     BLOCK,
     EXACT_ROWS,
@@ -243,12 +243,12 @@ class MixturePosterior(AbstractPosterior):
             total += share * part.covariance(X)
         return total
 
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionsOfParts":
         """Each of a θ_s that is drawn with the probability w_s."""
         drawn = np.random.default_rng(words_of(key)).choice(len(self.shares), n_samples, p=self.shares)
         keys = split_key(key, n_samples)
         functions = [self.parts[s].functions(1, key=own) for s, own in zip(drawn, keys, strict=True)]
-        return DrawnFunctions(eqx.Partial(_of_each, jax.tree.map(_stacked, *functions)), n_samples)
+        return FunctionsOfParts(jax.tree.map(_stacked, *functions), n_samples)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
         """With the factors of parts that predictions must compute first."""
@@ -276,10 +276,24 @@ class MixturePosterior(AbstractPosterior):
         return mean, total
 
 
-def _of_each(each: KernelFunctions, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-    """Values of single functions, each with a kernel of its own, whose arrays are stacked along a first axis S."""
-    arrays, rest = eqx.partition(each, eqx.is_array)
-    return jax.lax.map(lambda part: eqx.combine(part, rest)(X)[:, 0], arrays).T
+class FunctionsOfParts(AbstractFunctions):
+    """Single functions, each with its own kernel, whose arrays are stacked along a first axis S."""
+
+    each: KernelFunctions
+    count: int = eqx.field(static=True)
+
+    @property
+    def n_samples(self) -> int:
+        return self.count
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        arrays, rest = eqx.partition(self.each, eqx.is_array)
+        return jax.lax.map(lambda part: eqx.combine(part, rest)(X)[:, 0], arrays).T
+
+    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        each = on_host(self.each)
+        one = lambda s: jax.tree.map(lambda leaf: leaf[s] if eqx.is_array(leaf) else leaf, each)
+        return np.concatenate([one(s).on_host(X) for s in range(self.count)], axis=1)
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:

@@ -20,8 +20,8 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
-from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.seeds import split_key
+from stochgp.numerics.arrays import by_blocks, on_device
+from stochgp.numerics.seeds import normal, split_key
 from stochgp.operators import KernelOperator, wide
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.posteriors.local import LocalPosterior, Moments
@@ -251,6 +251,15 @@ class KernelFunctions(AbstractFunctions):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         return self.prior(X)[:, : self.n_samples] + times(self.operator, X, self.weights)
 
+    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        if jax.default_backend() != "cpu":
+            return super().on_host(X)
+        operator, N = self.operator, self.operator.size
+        near = dense.times(
+            operator.kernel, X, np.asarray(operator.inputs)[:N], np.asarray(self.weights)[:N], X.dtype
+        )
+        return self.prior.on_host(X)[:, : self.n_samples] + near
+
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
         """By so many functions at a time that about `BLOCK` rows of K exist."""
         (S, R, _), V = Z.shape, self.weights
@@ -278,17 +287,20 @@ def sample_targets(
     operator, prior, X, draws : KernelOperator, PriorFunctions, array [N, D], NoiseDraws
         A = K + Σ; f₀; the rows of A in its order; where ε comes from.
     """
-    return (_targets_of_few if len(X) <= EXACT_ROWS else _targets)(operator, prior, X, draws)
+    if len(X) > EXACT_ROWS or jax.default_backend() != "cpu":
+        return _sample_targets(operator, prior, X, draws)
+    parts = [np.asarray(normal(key, (n, prior.n_samples), np.float32)) for n, key in draws]
+    root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
+    return on_device(prior.on_host(np.asarray(X)) + root * np.concatenate(parts), operator.dtype)
 
 
+@eqx.filter_jit
 def _sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
 ) -> Float[Array, "N S"]:
-    parts = [jax.random.normal(key, (n, prior.n_samples), operator.dtype) for n, key in draws]
-    return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
-
-
-_targets, _targets_of_few = eqx.filter_jit(_sample_targets), quick_jit(_sample_targets)
+    parts = [jax.random.normal(key, (n, prior.n_samples), jnp.float32) for n, key in draws]
+    root = jnp.sqrt(operator.noise[: operator.size])[:, None]
+    return prior(X) + root * jnp.concatenate(parts).astype(operator.dtype)
 
 
 @quick_jit

@@ -16,7 +16,7 @@ from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import SMALL, AbstractDirectSolver, solve_bytes
 
-FILL_ROWS = 1024
+FILL_ROWS, FEW_COLUMNS = 1024, 16
 MOST_REFINEMENTS = 3
 REFINED = 0.5  # the last refinement leaves more than this share of the residual
 MOST_ROUNDING = 0.02  # of the noise variance; larger errors need float64
@@ -123,11 +123,11 @@ def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"
 
 
 def _product_of(operator: KernelOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return Aα with α rounded to the operator's dtype; one column on the host in `dtype`."""
-    if value.shape[1] == 1 and operator.mesh is None and operator.inputs is not None:
-        X, v = np.asarray(operator.inputs), value[:, 0].astype(operator.dtype).astype(np.float64)
-        noise = np.asarray(operator.noise, np.float64)[: operator.size]
-        return (dense.times(operator.kernel, X, X, v, dtype) + noise * v)[:, None]
+    """Return Aα with α rounded to the operator's dtype; few columns on the host in `dtype`."""
+    if value.shape[1] <= FEW_COLUMNS and operator.mesh is None and operator.inputs is not None:
+        X, v = np.asarray(operator.inputs), value.astype(operator.dtype).astype(np.float64)
+        noise = np.asarray(operator.noise, np.float64)[: operator.size, None]
+        return dense.times(operator.kernel, X, X, v, dtype) + noise * v
     rounded = operator.pad(jnp.asarray(value, operator.dtype))
     return np.asarray(_product(operator, rounded), np.float64)[: operator.size]
 
