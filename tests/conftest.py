@@ -52,7 +52,6 @@ SKIPS = (
     "SCIPY_ARRAY_API is not set",  # one of scikit-learn's checks
     "reset by Linux alone",
     "read from Linux and macOS",
-    "the adapter needs skpro",  # whose pandas is older than the one of constraints.txt
 )
 # Heavy ones: `make test-all` installs them.
 SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium", "onnxruntime")

@@ -25,9 +25,7 @@ INTERNAL = {
     "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "devices", "estimators", "families", "loading", "names", "neighbours", "numerics",
     "pools", "storage", "tables", "version", "warning",
 }  # fmt: skip
-MODULES = [
-    name for name in api.MODULES if name not in {"contrib.botorch", "contrib.skpro"}
-]  # which need their extras
+MODULES = [name for name in api.MODULES if name != "contrib.botorch"]  # it needs its extra
 
 
 def values_of(module):

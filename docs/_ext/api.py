@@ -26,7 +26,6 @@ MODULES = {
     "thompson": "Thompson sampling",
     "contrib.botorch": "fitted estimators as models of BoTorch",
     "contrib.onnx": "feature GPs as ONNX files",
-    "contrib.skpro": "estimators as probabilistic regressors of skpro",
     "contrib.gpytorch": "kernels of GPyTorch",
     "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
@@ -86,7 +85,7 @@ def page(module: str, about: str) -> str:
 
 
 def write_pages(app: Any) -> None:
-    """`api/generated/*.md`, rewritten only where they change; those of BoTorch and skpro only where these are installed."""
+    """`api/generated/*.md`, rewritten only where they change; that of BoTorch only if it is installed."""
     import stochgp
 
     folder = Path(app.srcdir) / "api" / "generated"
