@@ -49,12 +49,11 @@ class QuantileDistribution(AbstractDistribution):
     @property
     def mean(self) -> np.ndarray:
         """∫ Q dp."""
-        return self._integrals()[0][:, -1] + self._upper_tail()
+        return self._areas()[0][:, -1] + self._upper_tail()
 
     @property
     def std(self) -> np.ndarray:
-        y, w = self._nodes()
-        return np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
+        return self._moments()[1][:, 0]
 
     def __getitem__(self, rows: Any) -> "QuantileDistribution":
         return QuantileDistribution(self.q[rows], self.slopes[rows], self.scales[rows])
@@ -89,7 +88,7 @@ class QuantileDistribution(AbstractDistribution):
     def _crps(self, y: np.ndarray) -> np.ndarray:
         """2 ∫ (1[y < Q(p)] − p)(Q(p) − y) dp = 2 (A(1) − A(u) − B) + y (2u − 1), u = F(y), A(u) = ∫₀ᵘ Q dp, B = ∫ p Q dp."""
         u, above = self._tails(y)
-        sums, B = self._integrals()
+        sums, B = self._areas()
         s, r = self._tail_scales()
         total = (sums[:, -1] + self._upper_tail())[:, None]
         k, t = self._piece(u)
@@ -126,7 +125,7 @@ class QuantileDistribution(AbstractDistribution):
         square, cube = 3 * (b - a) - 2 * m - n, m + n - 2 * (b - a)
         return t * (a + t * (m / 2 + t * (square / 3 + t * cube / 4)))
 
-    def _integrals(self) -> tuple[np.ndarray, np.ndarray]:
+    def _areas(self) -> tuple[np.ndarray, np.ndarray]:
         """(∫₀^{p_k} Q dp for each level [N, K], ∫₀¹ p Q dp [N])."""
         s, r = (scale[:, 0] for scale in self._tail_scales())
         p, last, K = LEVELS[0], 1 - LEVELS[-1], len(LEVELS)

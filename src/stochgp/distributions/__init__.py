@@ -8,11 +8,11 @@ from .calibrating import (
     recalibration,
     temperature_scaling,
 )
-from .discrete import Categorical, Counts
+from .discrete import Categorical, Counts, Rounded
 from .mixture import Mixture, PointMass
 from .mixture import normal_plus_student as normal_plus_student
 from .normal import Normal, Student
-from .transformed import PositiveCurve, Recalibrated, Rounded, Warped, mixture
+from .transformed import PositiveCurve, Recalibrated, Warped, mixture
 
 __all__ = [
     "AbstractDistribution",

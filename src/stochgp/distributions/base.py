@@ -15,13 +15,10 @@ from stochgp.warning import warn
 
 HELD = 1 << 19  # numbers of one part of an evaluation
 ARRAYS = 16  # that a search of quantiles holds at once
-NODES = 48  # of an integral over probabilities
 # Probabilities, from either end, of the quantiles between which integrals over y are taken.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # Gauss–Legendre nodes between two of them
-LONGEST = 10_000  # terms of a sum over counts; integrals replace longer sums
-TOGETHER = 200_000  # terms of the sums of several rows
-SMALLEST = 1e-280  # a probability below it is taken from the density
+MIN_MASS = 1e-280  # a probability below it is taken from the density
 MAX_STEPS = 200  # of a bisection; Newton needs five to ten
 CLOSE = 1e-13  # relative, of a probability, and of a bracket
 
@@ -48,7 +45,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def mean(self) -> PerRow:
-        """The mean of each row's observation: the median within `limits` if there is none, or one outside of them, with a warning."""
+        """The mean of each row's observation; the median within `limits` if there is none or it is outside of them, with a warning."""
         low, high = self.limits
         if self.tail_index <= 1:
             warn("these distributions have no mean: medians take its place", stacklevel=2)
@@ -62,14 +59,12 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def std(self) -> PerRow:
-        """The standard deviation of each row's observation, inf if there is none; of one clipped to `limits` if it exceeds their distance."""
+        """The standard deviation of each row's observation, inf if there is none; that of one clipped to `limits` if it exceeds their distance."""
         (low, high), std = self.limits, np.full(self.n_rows, math.inf)
         if self.tail_index > 2:
             std = self._moment(1)
         if (wide := std > high - low).any():
-            y, w = self[wide]._nodes()
-            y = np.clip(y, low, high)
-            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
+            std[wide] = self[wide]._moment(1, low, high)
         return std
 
     @property
@@ -86,12 +81,12 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether observations are whole numbers, each with a probability."""
+        """True for whole numbers, each with a probability."""
         return False
 
     @property
     def has_masses(self) -> bool:
-        """Whether some values have a positive probability."""
+        """True if some values have a positive probability."""
         return self.is_discrete
 
     def __getitem__(self, rows: Any) -> Any:
@@ -127,9 +122,9 @@ class AbstractDistribution(eqx.Module):
         return 1 if base is None else base._held
 
     @property
-    def _pieces(self) -> int:
-        """The number of pieces of an integral over y; 0 of a sum, which is taken in parts."""
-        return 0 if self.is_discrete else 2 * len(BREAKS)
+    def _nodes(self) -> int:
+        """Points of an integral or a sum over all y."""
+        return 512 if self.is_discrete else 2 * len(BREAKS) * OF_PIECE
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         """Increasing points, the quantiles of these probabilities, between which F is smooth."""
@@ -173,28 +168,32 @@ class AbstractDistribution(eqx.Module):
         above = np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
         return below + self._integrals(low, y, squares)[0], above + self._integrals(y, high, squares)[1]
 
-    def _moments(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1], if they exist; of leaves without `mean` and `std`."""
-        raise NotImplementedError
+    def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1], of observations clipped to [low, high]."""
+        breaks = np.clip(self._own_breaks(), low, high)
+        m = breaks[:, [breaks.shape[1] // 2]]
+        first, second = self._from(m, breaks)
+        return m + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
-    def _moment(self, k: int) -> PerRow:
+    def _from(self, m: Points, breaks: Points) -> list[Points]:
+        """∫_m (1 − F) dt − ∫^m F dt and 2 ∫_m (t − m) (1 − F) dt + 2 ∫^m (m − t) F dt between the first and the last break: E(Y − m) and E(Y − m)²."""
+        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
+        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
+        found = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
+        return [part.sum(axis=1, keepdims=True) for part in found]
+
+    def _moment(self, k: int, *ends: float) -> PerRow:
         nothing = np.zeros((self.n_rows, 1))
-        return self._by_parts(lambda part, _: part._moments()[k], nothing, OF_PIECE * self._pieces)[:, 0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._by_parts(lambda part, _: part._moments(*ends)[k], nothing, self._nodes)[:, 0]
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
 
-    def _nodes(self) -> tuple[Points, Float64[np.ndarray, " S"]]:
-        """(y [N, S], w [S]) with Σ_s w_s g(y_s) ≈ E g(Y): quantiles of p = sin²θ, Gauss–Legendre in θ."""
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
-        theta = (nodes + 1) * np.pi / 4
-        p, w = inside(np.sin(theta) ** 2), weights * np.pi / 4 * np.sin(2 * theta)
-        return self._quantile(np.broadcast_to(p, (self.n_rows, NODES))), w
-
     def _log_mass(self, y: Points, width: float) -> Points:
         (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
         mass = np.where(below < 0.5, lower - below, above - upper)
-        small = ~(mass > SMALLEST)
+        small = ~(mass > MIN_MASS)
         found = np.log(np.where(small, 1.0, mass))
         return np.where(small, self._logpdf(y) + np.log(width), found) if small.any() else found
 
@@ -223,7 +222,7 @@ class AbstractDistribution(eqx.Module):
 
     def crps(self, y: Any) -> np.ndarray:
         """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
-        return self._at(lambda part, y: part._crps(y), y, (np.inf, np.inf), each=OF_PIECE * self._pieces)
+        return self._at(lambda part, y: part._crps(y), y, (np.inf, np.inf), self._nodes)
 
     def log_mass(self, y: Any, width: float = 1.0) -> np.ndarray:
         """log(F(y + width/2) − F(y − width/2)): the log probability of a target that was rounded to multiples of `width`.
@@ -284,39 +283,6 @@ class AbstractDistribution(eqx.Module):
         if n >= N:
             return evaluate(self, points)
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
-
-
-def crps_of_counts(
-    distribution: AbstractDistribution,
-    y: Points,
-    least_tail: float,
-    F: Callable[[Any, np.ndarray], np.ndarray],
-    smooth: AbstractDistribution,
-) -> Points:
-    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) [N, K] = `F(rows, k)` of successive counts k [N, K].
-
-    F is evaluated at the counts from the quantile of `least_tail` to that of 1 − `least_tail`. If these are more than 10⁴, the integral of the
-    distribution `smooth`, F(k) at k + ½, from 0 on replaces the sum.
-    """
-    low, high = distribution._quantile(np.tile([least_tail, 1 - least_tail], (distribution.n_rows, 1))).T
-    found, length = np.empty_like(y), high - low + 1
-    many = length > LONGEST + 1
-    for i in np.flatnonzero(many):
-        row, points = smooth[i : i + 1], np.append(np.maximum(y[i], 0.0), 0.0)[None]
-        below, above = row._squares(points)
-        found[i] = (below + above)[0, :-1] - below[0, -1] + np.maximum(-y[i], 0.0)
-    order = np.flatnonzero(~many)
-    order = order[np.argsort(length[order], kind="stable")]
-    while len(order):  # rows of about as many counts together
-        n = max(1, int(np.searchsorted(np.arange(1, len(order) + 1) * length[order], TOGETHER)))
-        rows, order = order[:n], order[n:]
-        first, last = low[rows, None], high[rows, None]
-        k = first + np.arange(float(length[rows[-1]]))
-        probability, there = F(distribution[rows], k), k <= last
-        for q, at in enumerate(y[rows].T[:, :, None]):
-            within = np.sum(np.where(there, (probability - (k >= at)) ** 2, 0.0), axis=1)
-            found[rows, q] = within + (np.maximum(first - at, 0) + np.maximum(at - last - 1, 0))[:, 0]
-    return found
 
 
 def inside(p: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import scipy.optimize
 from jaxtyping import Bool, Float64
 from scipy.special import betainc, betaincc, betaincinv, betaln, log_softmax, xlogy
 
-from stochgp.distributions.base import SMALLEST, AbstractDistribution, once
+from stochgp.distributions.base import MIN_MASS, AbstractDistribution, once
 from stochgp.distributions.discrete import Categorical
 from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
@@ -70,7 +70,7 @@ class PITRecalibration(eqx.Module):
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
         """log R'(u), u = `below` = 1 − `above`."""
-        below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)
+        below, above = np.maximum(below, MIN_MASS), np.maximum(above, MIN_MASS)
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:

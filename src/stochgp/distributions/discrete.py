@@ -1,4 +1,4 @@
-"""Probabilities of classes, and of counts whose log rate is normal."""
+"""Probabilities of classes, of rounded numbers, and of counts whose log rate is normal."""
 
 import math
 
@@ -6,17 +6,19 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points, crps_of_counts, solve_increasing
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 
 REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
 FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
-MAX_NODES = 4000  # of that rule
-LEAST_TAIL = 1e-13  # outside of the counts of a sum
+MIN_TAIL = 1e-13  # outside of the counts of a sum
+MAX_HALF = (
+    256  # counts on either side of the median whose terms are added one by one; integrals replace the others
+)
 # Counts from MANY on, if the rate varies over SHARP or more standard deviations of a count, have a rule whose nodes do not grow with them.
 MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
 MAX_LOG_RATE, MAX_COUNT = 300.0, 1e300
-LARGEST_RATE = 1e18  # of NumPy's generator of Poisson counts
+MAX_RATE = 1e18  # of NumPy's generator of Poisson counts
 CLOSEST = 1e-15  # relative difference of counts that are distinguished
 
 
@@ -82,6 +84,69 @@ class Categorical(AbstractDistribution):
         return np.sum((F - (self._classes[:-1] >= y[..., None])) ** 2, axis=-1)
 
 
+class Rounded(AbstractDistribution):
+    """The whole number nearest to a draw of the base, and at least 0: P(Y = k) = F(k + ½) − F(k − ½), P(Y = 0) = F(½).
+
+    `logpdf` is the log probability, −inf for what is no count. `mean` and `std` are those of these probabilities (`_moments`).
+
+    Parameters
+    ----------
+    base : distribution
+        A continuous one, of a real number at each of N rows.
+    """
+
+    base: AbstractDistribution
+
+    @property
+    def is_discrete(self) -> bool:
+        return True
+
+    def _logpdf(self, y: Points) -> Points:
+        known = (y >= 0) & (y == np.floor(y))
+        at = np.where(known, y, 0.0)
+        with np.errstate(divide="ignore"):
+            zero = np.log(self.base._tails(np.full_like(y, 0.5))[0])
+        return np.where(known, np.where(at > 0, self.base._log_mass(at, 1.0), zero), -np.inf)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        below, above = self.base._tails(np.floor(y) + 0.5)
+        return np.where(y >= 0, below, 0.0), np.where(y >= 0, above, 1.0)
+
+    def _quantile(self, p: Points) -> Points:
+        return np.maximum(np.ceil(self.base._quantile(p) - 0.5), 0.0)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return np.maximum(np.rint(self.base._draw(generator, n)), 0.0)
+
+    def _crps(self, y: Points) -> Points:
+        k, _ = self._counts()
+        return crps_of_counts(y, k, self.base._tails(k + 0.5)[0], self.base)
+
+    def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1]: sums of P(Y > k) and P(Y ≤ k) as in `_from`, and integrals of the base beyond them.
+
+        If the density of the base falls there, the error is at most 3/n² of the variance and std/(4n²) of the mean, n = MAX_HALF.
+        """
+        if high < math.inf:  # of a standard deviation that the range bounds
+            return self.base._moments(max(low, 0.0), high)
+        k, c = self._counts()
+        below, above = self.base._tails(k + 0.5)
+        tail = np.where(k < c, -below, above)
+        first, second = (np.sum(part, axis=1, keepdims=True) for part in (tail, (2 * (k - c) + 1) * tail))
+        if k.shape[1] == 2 * MAX_HALF:
+            breaks = self.base._own_breaks()
+            for part in (np.clip(breaks, 0.0, k[:, :1]), np.maximum(breaks, k[:, -1:] + 1)):
+                more = self.base._from(c, part)
+                first, second = first + more[0], second + more[1]
+        return c + first, np.sqrt(np.maximum(second - first**2, 0.0))
+
+    def _counts(self) -> tuple[Points, Points]:
+        """Successive counts [N, K] around the medians [N, 1]: all but a probability of 1e-13 on either side, or 2 · 256."""
+        low, k, high = self._quantile(np.tile([MIN_TAIL, 0.5, 1 - MIN_TAIL], (self.n_rows, 1))).T
+        n = int(min(MAX_HALF, np.max(np.maximum(high - k, k - low)) + 1))
+        return np.maximum(k - n, 0.0)[:, None] + np.arange(2.0 * n), k[:, None]
+
+
 class Counts(AbstractDistribution):
     """Y | f ~ Poisson(e^f), f ~ N(m, v); with a `shape` r negative binomial of mean μ = e^f and variance μ + μ²/r instead.
 
@@ -117,7 +182,7 @@ class Counts(AbstractDistribution):
 
     @property
     def _held(self) -> int:
-        return 512
+        return 32
 
     def _logpdf(self, y: Points) -> Points:
         """Around the mode of p(y|f) N(f), f = m + √v e, which is log-concave, with s² = −1/(second derivative by e): e = e* + s sinh t."""
@@ -125,7 +190,7 @@ class Counts(AbstractDistribution):
         at = np.where(known, y, 0.0)
         m, std = self.center[:, None], np.sqrt(self.variance)[:, None]
         mode = self._mode(at, m, std)
-        s = 1 / np.sqrt(std**2 * self._curvature(at, m + std * mode) + 1)
+        s = 1 / np.sqrt(std**2 * self._slopes(at, m + std * mode)[1] + 1)
         t = np.arange(-REACH, REACH + STEP / 2, STEP)
         e = mode[..., None] + s[..., None] * np.sinh(t)
         log_p = self._log_probability(at[..., None], m[..., None] + std[..., None] * e) - 0.5 * e**2
@@ -149,24 +214,41 @@ class Counts(AbstractDistribution):
         return below, above
 
     def _tails_by_rate(self, k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
-        """E P(Y ≤ k | f) and E P(Y > k | f), by the trapezoid rule in z, f = m + √v z."""
-        at, m, std = k[:, None], m[:, None], std[:, None]
-        sharp = float(np.max(std * np.sqrt(np.maximum(at, np.exp(np.minimum(m, 40.0))) + 1)))
-        n = min(MAX_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
-        z = np.linspace(-FAR, FAR, n)
-        w = np.exp(-0.5 * z**2)
-        mu = np.exp(m + std * z)
+        """E P(Y ≤ k | f) and E P(Y > k | f)."""
+        mu, w, at = *self._rates(k, m, std), k[:, None]
         if self.shape is None:
-            below, above = gammaincc(at + 1, mu), gammainc(at + 1, mu)
-        else:
-            r, p = self.shape, self.shape / (self.shape + mu)
-            below, above = betainc(r, at + 1, p), betainc(at + 1, r, 1 - p)
-        w = w / w.sum()
-        return below @ w, above @ w
+            return gammaincc(at + 1, mu) @ w, gammainc(at + 1, mu) @ w
+        r, p = self.shape, self.shape / (self.shape + mu)
+        return betainc(r, at + 1, p) @ w, betainc(at + 1, r, 1 - p) @ w
+
+    def _rates(self, k: PerRow | float, m: PerRow, std: PerRow) -> tuple[Float64[np.ndarray, "N J"], PerRow]:
+        """(μ, w) of the trapezoid rule in z, log μ = m + √v z, as fine as P(Y ≤ k | f) is sharp in z."""
+        sharp = std / np.sqrt(1 / (k + 1) + (0.0 if self.shape is None else 1 / self.shape))
+        z = np.linspace(-FAR, FAR, math.ceil(3 * FAR * max(2.0, float(sharp.max()))) + 1)
+        w = np.exp(-0.5 * z**2)
+        return np.exp(m[:, None] + std[:, None] * z), w / w.sum()
+
+    def _small(self) -> Float64[np.ndarray, "N K"]:
+        """F(0), …, F(K − 1), with K ≤ 512 until all F are 1, by the recurrence of P(Y = k | f) in k."""
+        std, r = np.sqrt(self.variance), self.shape
+        last = np.exp(np.minimum(np.max(self.center + FAR * std), 7.0))
+        mu, w = self._rates(np.minimum(last + FAR * np.sqrt(last) + FAR, 2.0 * MAX_HALF), self.center, std)
+        P = w * (np.exp(-mu) if r is None else (r / (r + mu)) ** r)
+        F, ratio = [P.sum(axis=1)], mu if r is None else mu / (r + mu)
+        while len(F) < 2 * MAX_HALF and F[-1].min() < 1 - MIN_TAIL:
+            P *= ratio * ((1 if r is None else len(F) - 1 + r) / len(F))
+            F.append(F[-1] + P.sum(axis=1))
+        return np.stack(F, axis=1)
 
     def _quantile(self, p: Points) -> Points:
-        """The least count k with F(k) ≥ p: a count that is doubled until it is not below, then halving."""
+        """The least count k with F(k) ≥ p: one of the first 512, or by a count that is doubled until it is not below, then halving."""
+        F = self._small()
+        found = sum((F[:, [k]] < p for k in range(F.shape[1])), np.zeros(p.shape))
+        if len(rows := np.flatnonzero((found == F.shape[1]).any(axis=1))):
+            found[rows] = self[rows]._large_quantile(p[rows])
+        return found
 
+    def _large_quantile(self, p: Points) -> Points:
         def reached(k: Points) -> np.ndarray:
             below, above = self._tails(k)
             return np.where(p < 0.5, below >= p, above <= 1 - p)
@@ -182,19 +264,15 @@ class Counts(AbstractDistribution):
         return high
 
     def _crps(self, y: Points) -> Points:
-        """Σ_k (F(k) − 1[k ≥ y])², of at most 10⁴ counts one by one."""
-        F = lambda rows, k: np.cumsum(np.exp(rows.logpdf(k)), axis=1)
-        return crps_of_counts(self, y, LEAST_TAIL, F, self)
+        F = self._small()
+        return crps_of_counts(y, np.broadcast_to(np.arange(float(F.shape[1])), F.shape), F, self)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         normal = generator.standard_normal((self.n_rows, n))
         rate = np.exp(self.center[:, None] + np.sqrt(self.variance)[:, None] * normal)
         if self.shape is not None:
             rate = rate * generator.gamma(self.shape, 1 / self.shape, rate.shape)
-        drawn = generator.poisson(np.minimum(rate, LARGEST_RATE)).astype(np.float64)
-        if (large := rate > LARGEST_RATE).any():  # normal to within 1/√rate, and any number is whole there
-            drawn[large] = rate[large] + np.sqrt(rate[large]) * generator.standard_normal(int(large.sum()))
-        return drawn
+        return np.where(rate > MAX_RATE, rate, generator.poisson(np.minimum(rate, MAX_RATE)))
 
     def _log_probability(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         if self.shape is None:
@@ -203,26 +281,21 @@ class Counts(AbstractDistribution):
         same = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
         return same + y * (f - log_r) - (r + y) * np.logaddexp(0.0, f - log_r)
 
-    def _slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """∂ log p(y|f)/∂f: y − μ, or (y − μ) r/(r + μ)."""
-        mu = np.exp(f)
-        return y - mu if self.shape is None else (y - mu) * self.shape / (self.shape + mu)
-
-    def _curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """−∂² log p(y|f)/∂f²: μ, or (r + y) r μ/(r + μ)²."""
+    def _slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(∂ log p(y|f)/∂f, −∂² log p(y|f)/∂f²): (y − μ, μ), or ((y − μ) r/(r + μ), (r + y) r μ/(r + μ)²)."""
         mu, r = np.exp(f), self.shape
-        return mu if r is None else (r + y) * r * mu / (r + mu) ** 2
+        return (y - mu, mu) if r is None else ((y - mu) * r / (r + mu), (r + y) * r * mu / (r + mu) ** 2)
 
     def _mode(self, y: np.ndarray, m: np.ndarray, std: np.ndarray) -> np.ndarray:
         """e with ∂ log p/∂e = e: between 0 and (log y − m)/√v, and not below √v · (slope at m)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             of_y = np.where(std > 0, (np.log(y) - m) / std, 0.0)
-        first = std * self._slope(y, m)
+        first = std * self._slopes(y, m)[0]
         low, high = np.minimum(0, np.maximum(of_y, first)), np.maximum(0, of_y)
 
         def value_and_slope(e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            f = m + std * e
-            return e - std * self._slope(y, f), 1 + std**2 * self._curvature(y, f)
+            slope, curvature = self._slopes(y, m + std * e)
+            return e - std * slope, 1 + std**2 * curvature
 
         return solve_increasing(
             value_and_slope, low, np.where(std > 0, np.minimum(high, np.maximum(first, 0)), 0.0)
@@ -240,3 +313,18 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
     w = w / w.sum(axis=1, keepdims=True)
     z = (np.log(n) + d - m[:, None]) / std[:, None]
     return np.sum(w * ndtr(z), axis=1), np.sum(w * ndtr(-z), axis=1)
+
+
+def crps_of_counts(y: Points, k: Points, F: Points, smooth: AbstractDistribution) -> Points:
+    """Σ_k (F(k) − 1[k ≥ y])² of each row, of successive counts k with F = F(k), and of others by integrals of `smooth`, whose F at k + ½ is F(k)."""
+    first, end = k[:, :1], k[:, -1:] + 1
+    found = np.stack([np.sum((F - (k >= at[:, None])) ** 2, axis=1) for at in y.T], axis=1)
+    outside = np.maximum(first - y, 0.0) + np.maximum(y - end, 0.0)
+    rows = np.flatnonzero((F[:, -1] < 1 - MIN_TAIL) | (first[:, 0] > 0) & (F[:, 0] > MIN_TAIL))
+    if len(rows):
+        y, first, end = y[rows], first[rows], end[rows]
+        points = np.zeros_like(first), first, end, np.clip(y, 0.0, first), np.maximum(y, end)
+        below, above = smooth[rows]._squares(np.concatenate(points, axis=1))
+        low, high = np.split((below + above)[:, 3:], 2, axis=1)
+        outside[rows] = low + high - below[:, [0]] - above[:, [1]] - below[:, [2]] + np.maximum(-y, 0.0)
+    return found + outside

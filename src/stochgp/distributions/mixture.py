@@ -93,10 +93,6 @@ class Mixture(AbstractDistribution):
     def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
         return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
 
-    @property
-    def _pieces(self) -> int:
-        return sum(part._pieces + 1 for part in self.parts) - 1
-
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 
@@ -215,10 +211,6 @@ class PointMass(AbstractDistribution):
 
     def affine(self, scale: float, shift: float | PerRow) -> "PointMass":
         return dataclasses.replace(self, value=scale * self.value + shift, width=scale * self.width)
-
-    @property
-    def _pieces(self) -> int:
-        return 0
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         return self.value[:, None]

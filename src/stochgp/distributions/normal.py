@@ -11,7 +11,6 @@ from scipy.special import betaln, gammaln, ndtr, ndtri, stdtr, stdtrit
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, once
 
 LOG_2PI = math.log(2 * math.pi)
-HERMITE_NODES = 32
 DEGREE, PIECES, LEAST_TAIL = 9, 256, 1e-290  # of the polynomials for tails of Student-t
 
 
@@ -58,10 +57,6 @@ class Normal(AbstractDistribution):
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         return self.center[:, None] + self.spread[:, None] * generator.standard_normal((self.n_rows, n))
-
-    def _nodes(self) -> tuple[Points, np.ndarray]:
-        z, w = np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
-        return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
 
 
 class Student(AbstractDistribution):

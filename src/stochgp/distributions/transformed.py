@@ -1,4 +1,4 @@
-"""Distributions of transformed observations, of rounded ones, and of such whose probabilities are corrected by a curve."""
+"""Distributions of transformed observations, and of such whose probabilities are corrected by a curve."""
 
 import math
 from typing import Any, ClassVar
@@ -7,20 +7,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
 
-from stochgp.distributions.base import (
-    OF_PIECE,
-    AbstractDistribution,
-    PerRow,
-    Points,
-    crps_of_counts,
-    inside,
-)
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, inside
+from stochgp.distributions.discrete import Rounded
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
-SUMMED = 256  # counts on either side of the median whose probabilities are summed one by one
 Probabilities = Any  # arrays of one shape, in [0, 1]
-LEAST_TAIL = 1e-12  # outside of the counts of a sum
 
 
 class Warped(AbstractDistribution):
@@ -75,88 +67,6 @@ class Warped(AbstractDistribution):
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         return self.transform.inverse(self.base._draw(generator, n))
-
-    def _moments(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]."""
-        z, w = self.base._nodes()
-        y = self.transform.inverse(z)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = y @ w
-            std = np.sqrt((y - mean[:, None]) ** 2 @ w)
-        return mean[:, None], std[:, None]
-
-
-class Rounded(AbstractDistribution):
-    """The whole number nearest to a draw of the base, and at least 0: P(Y = k) = F(k + ½) − F(k − ½), P(Y = 0) = F(½).
-
-    `logpdf` is the log probability, −inf for what is no count. `mean` and `std` are those of these probabilities (`_moments`).
-
-    Parameters
-    ----------
-    base : distribution
-        A continuous one, of a real number at each of N rows.
-    """
-
-    base: AbstractDistribution
-
-    @property
-    def is_discrete(self) -> bool:
-        return True
-
-    @property
-    def _pieces(self) -> int:
-        """Those of as many evaluations as `_moments` needs."""
-        return 2 * SUMMED // OF_PIECE
-
-    def _logpdf(self, y: Points) -> Points:
-        known = (y >= 0) & (y == np.floor(y))
-        at = np.where(known, y, 0.0)
-        with np.errstate(divide="ignore"):
-            zero = np.log(self.base._tails(np.full_like(y, 0.5))[0])
-        return np.where(known, np.where(at > 0, self.base._log_mass(at, 1.0), zero), -np.inf)
-
-    def _tails(self, y: Points) -> tuple[Points, Points]:
-        below, above = self.base._tails(np.floor(y) + 0.5)
-        return np.where(y >= 0, below, 0.0), np.where(y >= 0, above, 1.0)
-
-    def _quantile(self, p: Points) -> Points:
-        return np.maximum(np.ceil(self.base._quantile(p) - 0.5), 0.0)
-
-    def _draw(self, generator: np.random.Generator, n: int) -> Points:
-        return np.maximum(np.rint(self.base._draw(generator, n)), 0.0)
-
-    def _crps(self, y: Points) -> Points:
-        """Σ_k (F(k) − 1[k ≥ y])², of at most 10⁴ counts one by one."""
-        return crps_of_counts(self, y, LEAST_TAIL, lambda rows, k: rows.base.cdf(k + 0.5), self.base)
-
-    def _moments(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]. With k the median and Z the base,
-
-            E Y − k = Σ_{j ≥ 0} P(Z > k + j + ½) − Σ_{j < k} P(Z ≤ k − j − ½),   E (Y − k)² = Σ (2j + 1) (the same probabilities, added).
-
-        From j = n = SUMMED on integrals of the base replace the sums. If the density of Z falls with the distance from k, their error is at
-        most 3/n² of E (Y − k)², and std/(4n²) of the mean.
-        """
-        low, k, high = (
-            self._quantile(np.full((self.n_rows, 1), p)) for p in (LEAST_TAIL, 0.5, 1 - LEAST_TAIL)
-        )
-        n = int(min(SUMMED, np.max(np.maximum(high - k, k - low)) + 1))
-        j = np.arange(n)
-        above = self.base._tails(k + j + 0.5)[1]
-        below = np.where(j < k, self.base._tails(np.maximum(k - j - 0.5, 0.5))[0], 0.0)
-        first, second = np.sum(above - below, axis=1), (above + below) @ (2.0 * j + 1)
-        if n == SUMMED:
-            breaks = self.base._own_breaks()
-            up = lambda t, below, above: [above, 2 * (t - k[..., None]) * above]
-            down = lambda t, below, above: [-below, -2 * (t - k[..., None]) * below]
-            for ends, tail in (
-                (np.maximum(breaks, k + n), up),
-                (np.clip(breaks, 0, np.maximum(k - n, 0)), down),
-            ):
-                more = self.base._integrals(ends[:, :-1], ends[:, 1:], tail)
-                first, second = first + more[0].sum(axis=1), second + more[1].sum(axis=1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
 
 
 class PositiveCurve(eqx.Module):
@@ -223,10 +133,6 @@ class Recalibrated(AbstractDistribution):
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
-    @property
-    def _pieces(self) -> int:
-        return self.base._pieces + self.curve.kinks.shape[-1]
-
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
         found = self.base._breaks(inside(self.curve.inverse(p)))
@@ -234,15 +140,8 @@ class Recalibrated(AbstractDistribution):
             found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
         return np.maximum(found, self.curve.lower)
 
-    def _moments(self) -> tuple[Points, Points]:
-        """m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation clipped to `limits`."""
-        breaks = np.clip(self._own_breaks(), *self.limits)
-        m = breaks[:, [breaks.shape[1] // 2]]
-        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
-        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
-        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
-        shift = first.sum(axis=1, keepdims=True)
-        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
+    def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
+        return super()._moments(*self.limits)
 
     def _logpdf(self, y: Points) -> Points:
         return self.base._logpdf(y) + self.curve.log_slope(*self.base._tails(y))
