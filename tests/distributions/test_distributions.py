@@ -375,8 +375,8 @@ def test_conformal_intervals_of_counts_hold_their_share():
         m = generator.normal(1.0, 1.0, size=300)
         truth = Rounded(Normal(3 * m, np.full(300, 3.0)))
         y, said = truth.sample(seed)[:, 0], Rounded(Normal(3 * m, np.full(300, 1.5)))
-        made = ConformalScores.of(said[:199], y[:199], seed=seed).at(level)
-        lower, upper = made.interval(said[199:]).T
+        made = ConformalScores.fit(said[:199], y[:199], seed=seed)
+        lower, upper = made.interval(said[199:], level).T
         covered.append(np.mean((lower <= y[199:]) & (y[199:] <= upper)))
     error = np.std(covered) / np.sqrt(len(covered))
     assert level - 4 * error < np.mean(covered) < level + 0.05

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax
 
-from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.distributions import Categorical, TemperatureScaling
 
 N = 20_000
 GENERATOR = np.random.default_rng(0)
@@ -16,7 +16,7 @@ Y = (np.exp(LOGS).cumsum(axis=1) < GENERATOR.uniform(size=(N, 1))).sum(axis=1)
 @pytest.mark.parametrize("temperature", [0.5, 1.5, 3.0])
 def test_probabilities_to_a_power_get_that_temperature_back(temperature):
     wrong = Categorical(log_softmax(temperature * LOGS, axis=1))
-    found = temperature_scaling(wrong, Y)
+    found = TemperatureScaling.fit(wrong, Y)
     assert_allclose(found.temperature, temperature, rtol=0.05)  # 4 standard errors of 1.2 %
     right = found(wrong)
     assert_allclose(right.probabilities.sum(axis=1), 1, rtol=1e-12)
@@ -31,16 +31,16 @@ def test_right_probabilities_stay_in_99_of_100_draws():
         generator = np.random.default_rng(seed)
         rows = generator.permutation(N)[:300]
         y = (np.exp(LOGS[rows]).cumsum(axis=1) < generator.uniform(size=(300, 1))).sum(axis=1)
-        found = temperature_scaling(Categorical(LOGS[rows]), y)
+        found = TemperatureScaling.fit(Categorical(LOGS[rows]), y)
         changed += found is not None
     assert changed <= 2 + 4 * np.sqrt(2)
 
 
 def test_of_rows_without_a_mistake_the_prior_bounds_how_sure_probabilities_become():
     logs = np.log(np.tile([[0.8, 0.2]], (200, 1)))
-    found = temperature_scaling(Categorical(logs), np.zeros(200))
+    found = TemperatureScaling.fit(Categorical(logs), np.zeros(200))
     assert np.exp(-2.5) <= found.temperature < 1
-    more = temperature_scaling(Categorical(np.tile(logs, (10, 1))), np.zeros(2_000))
+    more = TemperatureScaling.fit(Categorical(np.tile(logs, (10, 1))), np.zeros(2_000))
     assert more.temperature < found.temperature
 
 
@@ -48,23 +48,23 @@ def test_a_row_of_weight_2_counts_twice_and_rows_of_one_group_once():
     wrong = Categorical(log_softmax(2 * LOGS[:500], axis=1))
     twice = Categorical(np.concatenate([wrong.log_probabilities, wrong.log_probabilities[:200]]))
     weight = np.where(np.arange(500) < 200, 2.0, 1.0)
-    a = temperature_scaling(wrong, Y[:500], weight=weight)
-    b = temperature_scaling(twice, np.concatenate([Y[:500], Y[:200]]))
+    a = TemperatureScaling.fit(wrong, Y[:500], weight=weight)
+    b = TemperatureScaling.fit(twice, np.concatenate([Y[:500], Y[:200]]))
     assert_allclose(a.temperature, b.temperature, rtol=2e-3)  # but for how many rows the prior weighs as
     groups = np.repeat(np.arange(250), 2)
-    assert temperature_scaling(wrong, Y[:500], groups=groups).n_rows == 250
+    assert TemperatureScaling.fit(wrong, Y[:500], groups=groups).n_rows == 250
 
 
 def test_classes_that_were_impossible_change_nothing():
     logs = LOGS[:400].copy()
     logs[:, 0] = -np.inf
-    assert temperature_scaling(Categorical(logs), Y[:400]) is None
+    assert TemperatureScaling.fit(Categorical(logs), Y[:400]) is None
     kept = TemperatureScaling(2.0, 0.0, 0)(Categorical(logs)).probabilities
     assert not kept[:, 0].any() and np.isfinite(kept).all()
 
 
 def test_few_rows_are_refused():
     with pytest.raises(ValueError, match="99 left-out rows are too few"):
-        temperature_scaling(Categorical(LOGS[:99]), Y[:99])
+        TemperatureScaling.fit(Categorical(LOGS[:99]), Y[:99])
     with pytest.raises(ValueError, match="y has shape"):
-        temperature_scaling(Categorical(LOGS[:200]), Y[:199])
+        TemperatureScaling.fit(Categorical(LOGS[:200]), Y[:199])

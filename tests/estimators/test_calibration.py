@@ -109,7 +109,7 @@ def test_scores_give_the_intervals_of_every_level():
     """The k-th smallest |u − ½|, k = ⌈(n + 1) level⌉."""
     y = np.random.default_rng(0).normal(size=99)
     law = Normal(np.zeros(99), np.ones(99))
-    found = ConformalScores.of(law, y)
+    found = ConformalScores.fit(law, y)
     smallest = np.sort(np.abs(stats.norm.cdf(y) - 0.5))
     for level, k in ((0.5, 50), (0.8, 80), (0.99, 99)):
-        assert found.at(level).reach == smallest[k - 1]
+        assert found.reach(level) == smallest[k - 1]

@@ -10,7 +10,7 @@ from quick_members import member
 from stochgp import GPClassifier, SparseGPClassifier, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
+from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
@@ -137,10 +137,10 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context = FitContext(GPClassifier())
-    found = calibrate_pool(temperature_scaling, Categorical(sure), rows, context)
+    found = calibrate_pool(TemperatureScaling, Categorical(sure), rows, context)
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = calibrate_pool(temperature_scaling, Categorical(log_p), rows, context)
+    kept = calibrate_pool(TemperatureScaling, Categorical(log_p), rows, context)
     assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
 
 

@@ -1,13 +1,7 @@
 """Predictive distributions of observations, as values."""
 
 from .base import AbstractDistribution
-from .calibrating import (
-    ConformalScores,
-    PITRecalibration,
-    TemperatureScaling,
-    recalibration,
-    temperature_scaling,
-)
+from .calibrating import ConformalScores, PITRecalibration, TemperatureScaling
 from .discrete import Categorical, Counts, Rounded
 from .mixture import Mixture, PointMass
 from .mixture import normal_plus_student as normal_plus_student
@@ -15,21 +9,6 @@ from .normal import Normal, Student
 from .transformed import PositiveCurve, Recalibrated, Warped, mixture
 
 __all__ = [
-    "AbstractDistribution",
-    "Categorical",
-    "ConformalScores",
-    "Counts",
-    "Mixture",
-    "Normal",
-    "PITRecalibration",
-    "PointMass",
-    "PositiveCurve",
-    "Recalibrated",
-    "Rounded",
-    "Student",
-    "TemperatureScaling",
-    "Warped",
-    "mixture",
-    "recalibration",
-    "temperature_scaling",
+    "AbstractDistribution", "Categorical", "ConformalScores", "Counts", "Mixture", "Normal", "PITRecalibration", "PointMass", "PositiveCurve",
+    "Recalibrated", "Rounded", "Student", "TemperatureScaling", "Warped", "mixture",
 ]  # fmt: skip

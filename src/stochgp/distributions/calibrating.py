@@ -5,7 +5,6 @@ random, ρ times as likely for a row of `weight` ρ. Without groups a row of wei
 that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are equal.
 """
 
-import dataclasses
 import math
 import typing
 from typing import Any, ClassVar
@@ -13,8 +12,8 @@ from typing import Any, ClassVar
 import equinox as eqx
 import numpy as np
 import scipy.optimize
-from jaxtyping import Bool, Float64
-from scipy.special import betainc, betaincc, betaincinv, betaln, log_softmax, xlogy
+from jaxtyping import Float64
+from scipy.special import betainc, betaincinv, betaln, log_softmax, xlogy
 
 from stochgp.distributions.base import MIN_MASS, AbstractDistribution, once
 from stochgp.distributions.discrete import Categorical
@@ -23,7 +22,7 @@ from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration or a temperature
 # Twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom.
-SURE_OF_CURVE, SURE_OF_TEMPERATURE = 9.2, 6.63
+MIN_RATIO_OF_CURVE, MIN_RATIO_OF_TEMPERATURE = 9.2, 6.63
 MAX_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 Probabilities = Any  # arrays of one shape, in [0, 1]
@@ -52,6 +51,48 @@ class PITRecalibration(eqx.Module):
     gain: float = 0.0
     n_rows: int = 0
 
+    @classmethod
+    def fit(
+        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
+    ) -> "PITRecalibration | None":
+        """Fit the Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows; None unless 2n times that mean exceeds 9.2.
+
+        Raises ValueError for fewer than 100 rows (or groups), and if a tenth of them have repeated targets that stand further apart than half a
+        standard deviation: their PIT values are no continuous numbers.
+
+        Parameters
+        ----------
+        found : distribution
+            Predicted for the n held-out rows.
+        y : array [n]
+            Their targets.
+        groups : array [n] or None
+            Groups by numbers or text; one random row of each is used. None: every row is used.
+        seed : int
+            Of the choice of rows from groups, and of the PIT values of counts.
+        weight : array [n] or None
+            ρ of each row, positive; None: 1.
+        """
+        found, y, weight = one_of_each(found, y, groups, seed, weight, FEWEST)
+        # Repeated targets without another one within half of the width between the quantiles Φ(±½).
+        values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
+        apart = np.diff(values, prepend=-np.inf, append=np.inf)
+        is_far = (
+            np.minimum(apart[:-1], apart[1:])[number] > np.diff(found.quantile([0.3085, 0.6915]))[:, 0] / 2
+        )
+        n, n_coarse = len(y), int(np.sum((counts[number] > 1) & is_far))
+        if n_coarse > MAX_COARSE * n:
+            raise ValueError(
+                f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(values)} values: a density at repeated targets cannot be recalibrated"
+            )
+        u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
+        loss = lambda raw: -float(np.average(cls(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
+        options = {"xatol": 1e-6, "fatol": 1e-10}
+        best = scipy.optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
+        if -2 * effective_number(weight) * best.fun <= MIN_RATIO_OF_CURVE:
+            return None
+        return cls(*np.exp(best.x).tolist(), -float(best.fun), n)
+
     def __getitem__(self, rows: Any) -> "PITRecalibration":
         """Return the curve, which is that of all rows."""
         return self
@@ -75,15 +116,10 @@ class PITRecalibration(eqx.Module):
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
         """(R(u), 1 − R(u)), each accurate where it is small."""
-        low = below < 0.5
-        a, b, x = np.broadcast_arrays(
-            np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
-        )
-        near = np.asarray(betainc(a, b, x))
-        far = np.asarray(1 - near)
-        large = near > 0.5  # there the difference has lost its digits
-        far[large] = betaincc(a[large], b[large], x[large])
-        return np.where(low, near, far), np.where(low, far, near)
+        low = below < betaincinv(self.a, self.b, 0.5)
+        a, b = np.where(low, self.a, self.b), np.where(low, self.b, self.a)
+        near = np.asarray(betainc(a, b, np.where(low, below, above)))
+        return np.where(low, near, 1 - near), np.where(low, 1 - near, near)
 
     def inverse(self, p: Probabilities) -> Probabilities:
         """u with R(u) = p."""
@@ -103,19 +139,16 @@ class ConformalScores(eqx.Module):
         |u_i − ½|, in increasing order.
     weight : array [n]
         ρ of each, positive, in the order of the scores.
-    level : float
-        The probability with which `interval` is to hold a new observation.
     """
 
     scores: Float64[np.ndarray, " n"]
     weight: Float64[np.ndarray, " n"]
-    level: float = 0.95
 
     @classmethod
-    def of(
+    def fit(
         cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
     ) -> "ConformalScores":
-        """The scores of these rows, or of a random one of each group."""
+        """Compute the scores of these rows, or of a random one of each group. Parameters are those of `PITRecalibration.fit`."""
         found, y, weight = one_of_each(found, y, groups, seed, weight)
         scores = np.abs(found.pit(y, seed) - 0.5)
         order = np.argsort(scores, kind="stable")
@@ -125,29 +158,20 @@ class ConformalScores(eqx.Module):
     def n_rows(self) -> int:
         return len(self.scores)
 
-    @property
-    def number(self) -> float:
-        """The number of rows of equal weight with the same evidence."""
-        return effective_number(self.weight)
-
-    @property
-    def reach(self) -> float:
-        """r, a probability from 0 to ½."""
-        n = self.number
+    def reach(self, level: float) -> float:
+        """r, a probability from 0 to ½. Raises ValueError if this level needs more rows."""
+        n = effective_number(self.weight)
+        if n < rows_for(level):
+            raise ValueError(
+                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
+            )
         below = np.cumsum(self.weight) * (n / self.weight.sum())
-        k = int(np.searchsorted(below, min((n + 1) * self.level, n) - 1e-9))
+        k = int(np.searchsorted(below, min((n + 1) * level, n) - 1e-9))
         return float(self.scores[min(k, len(below) - 1)])
 
-    def at(self, level: float) -> "ConformalScores":
-        """Intervals of this level. Raises ValueError if it needs more rows."""
-        if self.number < rows_for(level):
-            raise ValueError(
-                f"{self.number:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
-            )
-        return dataclasses.replace(self, level=level)
-
-    def interval(self, found: AbstractDistribution) -> Float64[np.ndarray, "N 2"]:
-        r = min(self.reach, 0.5 - NEAREST)
+    def interval(self, found: AbstractDistribution, level: float) -> Float64[np.ndarray, "N 2"]:
+        """The intervals that hold a new observation with the probability `level`."""
+        r = min(self.reach(level), 0.5 - NEAREST)
         return found.quantile([0.5 - r, 0.5 + r])
 
 
@@ -176,6 +200,27 @@ class TemperatureScaling(eqx.Module):
     gain: float
     n_rows: int
 
+    @classmethod
+    def fit(
+        cls, found: Categorical, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
+    ) -> "TemperatureScaling | None":
+        """Fit the T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows; None unless 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63.
+
+        The second term is a log-normal prior of T. Parameters and errors are those of `PITRecalibration.fit`; y has the numbers of classes.
+        """
+        some, y, weight = one_of_each(found, y, groups, seed, weight, FEWEST)
+        logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
+        at = np.arange(len(y)), y.astype(np.int64)
+        of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
+        if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
+            loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
+            ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
+            best = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
+            gain = of_true(best.x) - of_true(0.0)
+            if 2 * number * gain > MIN_RATIO_OF_TEMPERATURE:
+                return cls(float(np.exp(best.x)), gain, len(y))
+        return None
+
     @property
     def name(self) -> str:
         return f"temperature {self.temperature:.3g}"
@@ -189,85 +234,8 @@ def rows_for(level: float) -> int:
     return math.ceil(level / (1 - level) - 1e-9)
 
 
-def recalibration(
-    found: AbstractDistribution,
-    y: Any,
-    *,
-    groups: Any = None,
-    seed: int = 0,
-    weight: Any = None,
-) -> PITRecalibration | None:
-    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else None.
-
-    Raises ValueError for fewer than 100 rows (or groups), and if a tenth of them have repeated targets that stand further apart than half a
-    standard deviation: their PIT values are no continuous numbers.
-
-    Parameters
-    ----------
-    found : distribution
-        Predicted for the n held-out rows.
-    y : array [n]
-        Their targets.
-    groups : array [n] or None
-        Groups by numbers or text; one random row of each is used. None: every row is used.
-    seed : int
-        Of the choice of rows from groups, and of the PIT values of counts.
-    weight : array [n] or None
-        ρ of each row, positive; None: 1.
-    """
-    found, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = _enough(y)
-    n_coarse = int(_are_coarse(np.diff(found.quantile([0.3085, 0.6915]))[:, 0], y).sum())
-    if n_coarse > MAX_COARSE * n:
-        raise ValueError(
-            f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
-        )
-    u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-    slope = lambda a, b: PITRecalibration(a, b).log_slope(u, 1 - u)
-    loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
-    best = scipy.optimize.minimize(
-        loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
-    )
-    gain = -float(best.fun)
-    if 2 * effective_number(weight) * gain <= SURE_OF_CURVE:
-        return None
-    a, b = np.exp(best.x).tolist()
-    return PITRecalibration(a, b, gain, n)
-
-
-def temperature_scaling(
-    found: Categorical, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
-) -> TemperatureScaling | None:
-    """The T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows, if 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63, else None.
-
-    The second term is a log-normal prior of T. Raises ValueError for fewer than 100 rows (or groups), and if y or weight are not of these rows.
-
-    Parameters
-    ----------
-    found : Categorical
-        Predicted for the n held-out rows.
-    y : array [n]
-        The numbers of their classes.
-    groups, seed, weight
-        As in `recalibration`.
-    """
-    some, y, weight = one_of_each(found, y, groups, seed, weight)
-    n = _enough(y)
-    logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
-    at = np.arange(n), y.astype(np.int64)
-    of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
-    if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
-        loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
-        ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
-        best = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
-        gain = of_true(best.x) - of_true(0.0)
-        if 2 * number * gain > SURE_OF_TEMPERATURE:
-            return TemperatureScaling(float(np.exp(best.x)), gain, n)
-    return None
-
-
 def one_of_each(
-    found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any
+    found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any, fewest: int = 1
 ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
     """(Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""
     y = np.asarray(y, np.float64)
@@ -276,31 +244,15 @@ def one_of_each(
     rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
     if rho.shape != y.shape or not (np.isfinite(rho) & (rho > 0)).all():
         raise ValueError(f"weight must be {len(y)} positive numbers, one for each left-out row")
-    if groups is None:
-        return found, y, rho
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(y))
-    if weight is not None:  # the first of exponential waiting times of rate ρ
-        order = np.argsort(generator.exponential(size=len(y)) / rho)
-    rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
-    return found[rows], y[rows], np.ones(len(rows))
-
-
-def _enough(y: np.ndarray) -> int:
-    """The number of rows. Raises ValueError for fewer than 100."""
-    if len(y) < FEWEST:
+    if groups is not None:  # the first of exponential waiting times of rate ρ
+        order = np.argsort(np.random.default_rng(seed).exponential(size=len(y)) / rho)
+        rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
+        found, y, rho = found[rows], y[rows], np.ones(len(rows))
+    if len(y) < fewest:
         raise ValueError(
-            f"{len(y)} left-out rows are too few for a calibration; at least {FEWEST} are needed"
+            f"{len(y)} left-out rows are too few for a calibration; at least {fewest} are needed"
         )
-    return len(y)
-
-
-def _are_coarse(width: Float64[np.ndarray, " N"], y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-    """Mark targets that occur again, and have no other within half of the width between the quantiles Φ(±½)."""
-    values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
-    apart = np.diff(values, prepend=-np.inf, append=np.inf)
-    gap = np.minimum(apart[:-1], apart[1:])[number]
-    return (counts[number] > 1) & (gap > width / 2)
+    return found, y, rho
 
 
 def _scaled(log_probabilities: np.ndarray, factor: float) -> Float64[np.ndarray, "N C"]:

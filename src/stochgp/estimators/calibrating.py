@@ -1,14 +1,13 @@
 """Corrections of observations' distributions by rows that the fit has not seen."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import ConformalScores, recalibration
+from stochgp.distributions import ConformalScores, PITRecalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.numerics.arrays import effective_number
@@ -60,8 +59,8 @@ def _tied(y: np.ndarray) -> float:
 
 def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext) -> Fitted:
     """The model with the correction by these rows, which is recorded."""
-    found, kind = fitted.distribution(left_out.X), recalibration if method == PIT else ConformalScores.of
-    made = kind(found, left_out.y, groups=left_out.group, weight=left_out.weight)
+    found, kind = fitted.distribution(left_out.X), PITRecalibration if method == PIT else ConformalScores
+    made = kind.fit(found, left_out.y, groups=left_out.group, weight=left_out.weight)
     if made is None:
         context.record("calibration", "identity", "left-out rows do not clearly gain by a curve")
         return fitted
@@ -71,17 +70,17 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     return dataclasses.replace(fitted, observation=observation)
 
 
-def calibrate_pool(kind: Callable, found: Any, rows: Data, context: FitContext) -> Any:
-    """The calibration, `recalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `temperature_scaling`, of a pool's distributions of held-out rows.
+def calibrate_pool(kind: Any, found: Any, rows: Data, context: FitContext) -> Any:
+    """Fit a `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `TemperatureScaling` to a pool's distributions of held-out rows.
 
     None unless these clearly gain, and for a curve of probabilities with masses. The choice is recorded.
     """
     made, why = None, "held-out rows do not clearly gain by a calibration"
-    if kind is recalibration and found.has_masses:
+    if kind is PITRecalibration and found.has_masses:
         why = "a curve is of continuous distributions"
     else:
         try:
-            made = kind(found, rows.y, groups=rows.group, weight=rows.weight)
+            made = kind.fit(found, rows.y, groups=rows.group, weight=rows.weight)
         except ValueError as refusal:
             why = str(refusal)
     if made is not None:

@@ -178,7 +178,7 @@ class Observation:
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """The intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
         if isinstance(self.correction, ConformalScores):
-            return self.correction.at(level).interval(found)
+            return self.correction.interval(found, level)
         return found.interval(level)
 
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:

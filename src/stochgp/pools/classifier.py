@@ -14,7 +14,7 @@ from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.distributions import temperature_scaling
+from stochgp.distributions import TemperatureScaling
 from stochgp.estimators.base import PosteriorClassifier
 from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import check_settings
@@ -56,7 +56,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
 
     With 100 to 5,000 rows a fifth is held out, up to 1,000 one fifth after the other; else as by `GPRegressor`. With fewer than 100 rows the smooth kernel is alone.
     P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T). The weights maximise the mean of log P(y) over the held-out rows at T = 1; then T does
-    (`distributions.temperature_scaling`). If the pool is not clearly better than its best member, that member predicts alone. Members then learn again from all
+    (`distributions.TemperatureScaling`). If the pool is not clearly better than its best member, that member predicts alone. Members then learn again from all
     rows, if there is time: with more than 5,000 rows from the learned kernel, in a quarter of the steps. The learning rate is that of the first fold.
 
     Parameters
@@ -152,7 +152,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
-                temperature = calibrate_pool(temperature_scaling, mixed, held, context)
+                temperature = calibrate_pool(TemperatureScaling, mixed, held, context)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)

@@ -16,7 +16,7 @@ from stochgp.data.files import read_files
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
-from stochgp.distributions import PITRecalibration, recalibration
+from stochgp.distributions import PITRecalibration
 from stochgp.estimators.base import PosteriorRegressor
 from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import CHOICES, check_settings
@@ -335,7 +335,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return weights, None
         if self.target == AUTO and shift_of(others.rows) is not None:
             weights = truncate(weights, others, context)
-        return weights, calibrate_pool(recalibration, others.mixed(weights), others.rows, context)
+        return weights, calibrate_pool(PITRecalibration, others.mixed(weights), others.rows, context)
 
     def _refit(
         self,
