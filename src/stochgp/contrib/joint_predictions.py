@@ -43,20 +43,20 @@ Moments = tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]
 class JointPredictions:
     """Mean and covariance of f at sets of points X [B, Q, D], in the units of the inputs and of the targets given to `fit`.
 
-    The mean is that of `predict`. The covariance is that of `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the scale that was chosen for
-    variances included:
+    The mean is that of `predict`. The covariance is that of `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the
+    scale of variances included:
 
-        C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances, constant or by trees, whose slopes are 0 almost everywhere.
+        C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances
 
-    Raises TypeError for what is no regressor of this package. Raises ValueError for inputs that are not numbers alone, for targets of which f
-    is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
+    Raises TypeError for other objects than regressors of this package. Raises ValueError for inputs that are not numbers alone, for targets of
+    which f is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
     """
 
     def __init__(self, estimator: Any):
         if not isinstance(estimator, PosteriorRegressor):
             raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
         check_is_fitted(estimator)
-        fitted = estimator._fitted
+        fitted = self._fitted = estimator._fitted
         if fitted.encoder is not None and not getattr(fitted.encoder, "is_plain", False):
             raise ValueError(
                 "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
@@ -66,8 +66,20 @@ class JointPredictions:
                 "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
                 "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
             )
-        self._fitted = fitted
-        self._moments, self._dtype = moments_of(fitted.posterior), dtype_of(fitted.posterior)
+        m, dispersion, posterior = (
+            fitted.observation.mean_function,
+            fitted.observation.inflation,
+            fitted.posterior,
+        )
+        prior = None if m is None else lambda rows: (m(rows, jnp), m.deviations(rows, jnp))
+        scale = None if dispersion is None or not dispersion.is_scaling else dispersion.scale
+        # A covariance by a factor is the small difference of two large numbers.
+        is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
+        dtype = np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
+        units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
+        units = [np.asarray(part, np.float64) for part in units]
+        with jax.enable_x64(True):
+            self._moments = eqx.Partial(_in_units, moments_of(posterior), scale, prior, units, dtype)
 
     @property
     def n_inputs(self) -> int:
@@ -75,60 +87,43 @@ class JointPredictions:
 
     def value(self, X: Sets) -> tuple[Means, Covariances]:
         """(Mean, covariance) of f at each set."""
-        s, Z = self._fitted.target_scale, self._standardised(X)
-        mean, covariance = self._by_chunk(value, Z)
-        root = self._root(Z)
-        mean = float(self._fitted.targets.mean) + s * mean
-        covariance = s**2 * root[:, :, None] * covariance * root[:, None]
-        if (m := self._fitted.observation.mean_function) is not None:
-            d = m.deviations(X)
-            mean, covariance = mean + m(X), covariance + d @ d.swapaxes(1, 2)
+        mean, covariance = self._by_chunk(value, X)
         return mean, covariance
 
     def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
         """The gradient in X of a function whose gradients in means and covariances are given."""
-        s, Z = self._fitted.target_scale, self._standardised(X)
-        root = self._root(Z)
-        by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
-        found = self._by_chunk(pull, Z, s * by_mean, by_own)[0]
-        found = found / np.asarray(self._fitted.inputs.scale, np.float64)
-        m = self._fitted.observation.mean_function
-        if m is not None:
-            by = (by_covariance + by_covariance.swapaxes(1, 2)) @ m.deviations(X)
-            found += by_mean[..., None] * m.gradient(X) + m.gradient(X, by)
-        return found
+        return self._by_chunk(pull, X, by_mean, by_covariance)[0]
 
     def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """What the variance of an observation has more than that of f, as `predict(X, return_std=True, include_noise=True)` says; at least 0."""
-        (_, with_noise), (_, of_f) = (
-            self._fitted.mean_and_std(X, include_noise=given) for given in (True, False)
-        )
-        return np.maximum(with_noise**2 - of_f**2, 0.0)
-
-    def _standardised(self, X: Sets) -> Sets:
-        inputs = self._fitted.inputs
-        return (X - np.asarray(inputs.mean, np.float64)) / np.asarray(inputs.scale, np.float64)
-
-    def _root(self, Z: Sets) -> Means:
-        """√c of every point."""
-        inflation = self._fitted.observation.inflation
-        if inflation is None or not inflation.is_scaling:
-            return np.ones(Z.shape[:2])
-        rows = np.asarray(Z.reshape(-1, Z.shape[-1]), self._fitted.dtype)
-        return np.sqrt(inflation.multiplier(rows)).reshape(Z.shape[:2])
+        """The variance of an observation, of `predict(X, return_std=True, include_noise=True)`, minus that of f; at least 0."""
+        noisy, of_f = (self._fitted.mean_and_std(X, include_noise=given)[1] for given in (True, False))
+        return np.maximum(noisy**2 - of_f**2, 0.0)
 
     def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
-        step = max(1, ROWS // arrays[0].shape[1])
-        own = lambda *sets: evaluate(self._moments, *(jnp.asarray(part, self._dtype) for part in sets))
+        own = lambda *sets: evaluate(self._moments, *(jnp.asarray(part, jnp.float64) for part in sets))
         with jax.enable_x64(True):
-            return by_blocks(own, step, *arrays)
+            return by_blocks(own, max(1, ROWS // arrays[0].shape[1]), *arrays)
 
 
-def dtype_of(posterior: AbstractPosterior) -> np.dtype:
-    """The dtype of sets: a covariance by a factor is the small difference of two large numbers."""
-    is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
-    return np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
+def _in_units(
+    of_posterior: Any, scale: Any, prior: Any, units: Any, dtype: Any, X: Float[Array, "B Q D"]
+) -> Moments:
+    """Moments in target units, at sets in the units of the inputs."""
+    center, width, target_mean, s = units
+    Z = ((X - center) / width).astype(dtype)
+    mean, covariance = (part.astype(X.dtype) for part in of_posterior(Z))
+    mean, covariance = target_mean + s * mean, s**2 * covariance
+    rows = X.reshape(-1, X.shape[-1])
+    if scale is not None:
+        c = scale.variance(Z.reshape(rows.shape), jnp.ones(len(rows), dtype)).astype(X.dtype)
+        root = jnp.sqrt(c).reshape(X.shape[:2])
+        covariance = root[:, :, None] * covariance * root[:, None]
+    if prior is not None:
+        m, d = prior(rows)
+        d = d.reshape(*X.shape[:2], -1)
+        mean, covariance = mean + m.reshape(mean.shape), covariance + einsum("bqr,bpr->bqp", d, d)
+    return mean, covariance
 
 
 def moments_of(posterior: AbstractPosterior) -> Any:

@@ -88,10 +88,11 @@ class PITRecalibration(eqx.Module):
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
         loss = lambda raw: -float(np.average(cls(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
         options = {"xatol": 1e-6, "fatol": 1e-10}
-        best = scipy.optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
+        best: Any = scipy.optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
         if -2 * effective_number(weight) * best.fun <= MIN_RATIO_OF_CURVE:
             return None
-        return cls(*np.exp(best.x).tolist(), -float(best.fun), n)
+        a, b = np.exp(best.x).tolist()
+        return cls(a, b, -float(best.fun), n)
 
     def __getitem__(self, rows: Any) -> "PITRecalibration":
         """Return the curve, which is that of all rows."""
@@ -215,7 +216,7 @@ class TemperatureScaling(eqx.Module):
         if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
             loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
             ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
-            best = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
+            best: Any = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
             gain = of_true(best.x) - of_true(0.0)
             if 2 * number * gain > MIN_RATIO_OF_TEMPERATURE:
                 return cls(float(np.exp(best.x)), gain, len(y))

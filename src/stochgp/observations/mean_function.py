@@ -55,10 +55,6 @@ class AbstractMeanFunction(eqx.Module):
         """m(x) [*N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
 
     @abc.abstractmethod
-    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
-        """∂m/∂x; with `by` [*N, R] ∂/∂x of by·d(x)."""
-
-    @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
         """d(x) [*N, R] in units of T(y): by NumPy in float64, or by the module `jax.numpy` in the dtype of X."""
 
@@ -131,11 +127,6 @@ class LinearMean(AbstractMeanFunction):
         within = self._within(X, xp)
         return float(self.offset) + within @ xp.asarray(self.slope, within.dtype)
 
-    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
-        """The slope, 0 in inputs beyond `low` and `high`."""
-        slope = self.slope if by is None else by[..., :-1] @ (self.width * self.root.T)
-        return slope * ((self.low <= X) & (self.high >= X))
-
     def deviations(self, X: Any, xp: Any = np) -> Any:
         within = self._within(X, xp)
         found = within @ xp.asarray(self.width * self.root, within.dtype)
@@ -205,10 +196,6 @@ class TreeMean(AbstractMeanFunction):
             return float(self.offset) + self.trees(X)
         flat = np.asarray(X, np.float64).reshape(-1, X.shape[-1])
         return float(self.offset) + self.trees.on_host(flat).reshape(X.shape[:-1])
-
-    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
-        """0, but for the steps."""
-        return np.zeros(X.shape)
 
     def deviations(self, X: Any, xp: Any = np) -> Any:
         G, K = self._of_folds(X.reshape(-1, X.shape[-1]), xp), len(self.sizes)
