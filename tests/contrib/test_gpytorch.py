@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.contrib.gpytorch import from_gpytorch
+from stochgp.contrib.kernels import from_gpytorch
 from stochgp.parameters import Frozen
 
 X = np.random.default_rng(0).normal(size=(12, 3))
