@@ -21,8 +21,8 @@ from stochgp.posteriors import AbstractFunctions, KernelFunctions
 BLOCK = 512  # candidates whose values are computed at a time
 OUTSIDE = 1e-6  # of the width of the box: rounding
 STEPS_OF_SIZE = 8  # sizes of padded systems between a power of two and the next
-OTHERWISE = (
-    0.1  # of the box: standard deviation of nearby proposals if the kernel has no lengthscale of every input
+DEFAULT_NEARBY = (
+    0.1  # of the box: standard deviation of proposals if the kernel has no lengthscale of every input
 )
 
 
@@ -56,14 +56,11 @@ class Maximiser(eqx.Module):
     step_size: float = 1e-3
 
     def __check_init__(self) -> None:
-        if self.rounds < 1 or self.candidates < 1 or self.steps < 0:
+        counts = self.rounds >= 1 and self.candidates >= 1 and self.steps >= 0
+        if not (counts and 0 <= self.uniform <= 1 and 0 < self.step_size <= 1):
             raise ValueError(
-                f"rounds={self.rounds} and candidates={self.candidates} must be at least 1, steps={self.steps} at least 0"
+                f"{self}: rounds and candidates must be at least 1, steps at least 0, uniform in [0, 1], step_size in (0, 1]"
             )
-        if not 0 <= self.uniform <= 1:
-            raise ValueError(f"uniform is {self.uniform}; it must lie in [0, 1]")
-        if not 0 < self.step_size <= 1:
-            raise ValueError(f"step_size is {self.step_size}; it must be above 0 and at most 1")
 
 
 Box = Float[np.ndarray, "2 D"]
@@ -122,7 +119,7 @@ def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
         lengths = np.asarray(value_of(plain.lengthscale), np.float64)
         if lengths.size in (1, D):
             return np.minimum(np.broadcast_to(lengths / 2, (D,)), width)
-    return OTHERWISE * width
+    return DEFAULT_NEARBY * width
 
 
 def padded(functions: AbstractFunctions) -> AbstractFunctions:
@@ -186,7 +183,7 @@ def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Floa
 
 
 def read_box(bounds: Any) -> Box:
-    """From [D, 2] lower and upper ends. Raises ValueError, naming the input, unless they are finite and the lower end is below the upper."""
+    """Read [D, 2] lower and upper ends. Raises ValueError, naming the input, unless they are finite and the lower end is below the upper."""
     found = np.asarray(bounds, np.float64)
     if found.ndim != 2 or found.shape[1] != 2 or len(found) == 0:
         raise ValueError(
@@ -201,22 +198,15 @@ def read_box(bounds: Any) -> Box:
     return np.ascontiguousarray(found.T)
 
 
-def read_candidates(candidates: Any) -> Float[np.ndarray, "C D"]:
-    """Raises ValueError unless they are finite rows."""
-    found = np.asarray(candidates, np.float64)
-    if found.ndim != 2 or 0 in found.shape:
-        raise ValueError(f"candidates must be rows [C, D], but got {found.shape}")
-    refuse_not_finite(found)
-    return found
-
-
-def read_points(X: Any, box: Box) -> Float[np.ndarray, "n D"]:
-    """Points in the box. Raises ValueError, naming the first that is not."""
-    found = np.asarray(X, np.float64)
-    D, (lower, upper) = box.shape[1], box
-    if found.ndim != 2 or found.shape[1] != D:
+def read_points(X: Any, box: Box | None = None) -> Float[np.ndarray, "n D"]:
+    """Read finite rows, which are clipped to the box. Raises ValueError, naming the first outside of it."""
+    found, D = np.asarray(X, np.float64), "D" if box is None else box.shape[1]
+    if found.ndim != 2 or 0 in found.shape or found.shape[1] != D != "D":
         raise ValueError(f"points must be rows [n, {D}], but got {found.shape}")
     refuse_not_finite(found)
+    if box is None:
+        return found
+    lower, upper = box
     slack = OUTSIDE * (upper - lower)
     out = (found < lower - slack) | (found > upper + slack)
     if out.any():

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
@@ -27,7 +27,6 @@ from stochgp.thompson.maximise import (
     half_lengthscales,
     maximise,
     read_box,
-    read_candidates,
     read_points,
     values_at,
 )
@@ -105,8 +104,14 @@ class ThompsonSampler:
     def __post_init__(self) -> None:
         self._check()
         self.bounds = None if self.bounds is None else np.asarray(self.bounds, np.float64)
-        self.candidates = None if self.candidates is None else read_candidates(self.candidates)
-        self._packed = _packed_candidates(self.kernel, self.candidates)
+        self.candidates = None if self.candidates is None else read_points(self.candidates)
+        kind, self._packed = inputs_of(self.kernel), None
+        if kind is not Inputs.NUMBERS and self.candidates is None:
+            raise ValueError(
+                "the Tanimoto kernel compares fingerprints, of which no box is full: give candidates in place of bounds"
+            )
+        if kind is Inputs.FINGERPRINTS:  # packed by the counts of all candidates
+            self._packed = Fingerprints.pack(self.candidates)
         self.batch_size, self.random_state = int(self.batch_size), int(self.random_state)
         self.maximiser = Maximiser() if self.maximiser is None else self.maximiser
         self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
@@ -152,13 +157,18 @@ class ThompsonSampler:
         """
         begun = time.perf_counter()
         points, taken = self._read(X)
-        values = _read_observations(y, len(points))
-        if len(values) == 0:
+        if (shape := np.shape(y)) not in ((len(points),), (len(points), 1)):
+            raise ValueError(f"y must have one value for each of the {len(points)} points, but got {shape}")
+        if len(points) == 0:
             return self
+        values = read_targets(np.reshape(y, len(points)))
         self._take_in(points, values)
         self._X, self._y = np.concatenate([self._X, points]), np.concatenate([self._y, values])
         self._taken, self._asked = np.concatenate([self._taken, taken]), None
-        self.history_.append(self._entry(values, time.perf_counter() - begun))
+        entry = {"told": len(values), "observations": len(self._y), "best": self.best_y_}
+        entry["best_of_batch"] = float(values.max() if self.maximize else values.min())
+        entry["residual"] = float(self.model_.fit_report_["residual"])
+        self.history_.append(entry | {"seconds": time.perf_counter() - begun})
         if self.checkpoint is not None:
             self.save(self.checkpoint)
         return self
@@ -217,12 +227,17 @@ class ThompsonSampler:
         return found
 
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
-        """(Points, their numbers among the candidates)."""
+        """(Points, their numbers among the candidates). Raises ValueError for others."""
         if self.candidates is None:
-            empty = np.size(X) == 0
-            points = self._X[:0] if empty else read_points(X, self._box)
+            points = self._X[:0] if np.size(X) == 0 else read_points(X, self._box)
             return points, np.full(len(points), -1)
-        taken = _read_indices(X, len(self.candidates))
+        taken, C = np.asarray(X), len(self.candidates)
+        is_whole = np.issubdtype(taken.dtype, np.integer) or taken.size == 0
+        if taken.ndim != 1 or not is_whole or np.any((taken < 0) | (taken >= C)):
+            raise ValueError(
+                f"with candidates, X must be their numbers [n], from 0 to {C - 1}, but got {taken.dtype} of shape {taken.shape}"
+            )
+        taken = taken.astype(np.int64)
         return self.candidates[taken], taken
 
     def _take_in(self, points: np.ndarray, values: np.ndarray) -> None:
@@ -245,26 +260,16 @@ class ThompsonSampler:
         self._learned_rows = N
 
     def _as_inputs(self, points: Float[np.ndarray, "n D"]) -> Any:
-        """Inputs of the model: fingerprints are packed by the counts of all candidates."""
         return points if self._packed is None else Fingerprints.pack(points, self._packed.levels)
-
-    def _entry(self, values: np.ndarray, seconds: float) -> dict[str, Any]:
-        pick = np.max if self.maximize else np.min
-        return {
-            "told": len(values),
-            "observations": len(self._y),
-            "best": self.best_y_,
-            "best_of_batch": float(pick(values)),
-            "residual": float(self.model_.fit_report_["residual"]),
-            "seconds": seconds,
-        }
 
     def _chosen(self) -> np.ndarray:
         generator = np.random.default_rng((self.random_state, len(self._y)))
         if self.candidates is not None:
             return self._chosen_candidates(generator)
         if self._model is None:
-            return self._spread(generator)
+            n, (lower, upper) = self.batch_size, self._box  # a Latin hypercube
+            cells = np.stack([generator.permutation(n) for _ in lower], axis=1)
+            return lower + (upper - lower) * (cells + generator.uniform(size=cells.shape)) / n
         with jax.enable_x64(True):
             fitted = self._model._fitted
             inputs, dtype = fitted.inputs, fitted.dtype
@@ -283,85 +288,34 @@ class ThompsonSampler:
             raise ValueError(f"{len(left)} candidates are left, but a batch has {self.batch_size}")
         if self._model is None:
             return generator.choice(left, self.batch_size, replace=False)
-        values, chosen = self._model_values(left), []
+        fitted, chosen = self._model._fitted, []
+        known = self.candidates[left] if self._packed is None else self._packed[left].words
+        with jax.enable_x64(True):
+            values = np.array(
+                _values(self._functions(), fitted.inputs.transform(known, fitted.dtype)), np.float64
+            )
+        values = values if self.maximize else -values
         for s in range(self.batch_size):
             row = int(np.argmax(values[:, s]))
             values[row] = -np.inf
             chosen.append(int(left[row]))
         return np.array(chosen)
 
-    def _model_values(self, rows: np.ndarray) -> Float[np.ndarray, "C S"]:
-        """Values of every function at these candidates; larger is better."""
-        fitted = self.model_._fitted
-        known = self.candidates[rows] if self._packed is None else self._packed[rows].words
-        Z = fitted.inputs.transform(known, fitted.dtype)
-        with jax.enable_x64(True):
-            values = np.array(_values(self._functions(), Z), np.float64)
-        return values if self.maximize else -values
-
     def _functions(self) -> AbstractFunctions:
         """One for each point of a batch. Functions held by the posterior need no further solve."""
-        posterior = self.model_._fitted.posterior
-        Budget.of(self.memory_limit).require(self._need_bytes(), f"maximising {self.batch_size} functions")
-        seed = len(self._y) if self.fresh_functions else 0
-        if isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions:
-            return posterior.samples
-        return posterior.functions(self.batch_size, key=jax.random.key((self.random_state + seed) % 2**32))
-
-    def _need_bytes(self) -> int:
-        """Bytes of new functions, their padded copy, blocks of K with slopes, and values of candidates."""
-        posterior: Any = self.model_._fitted.posterior
-        itemsize, N = np.dtype(self.model_._fitted.dtype).itemsize, len(self._y)
+        fitted, S, N = self.model_._fitted, self.batch_size, len(self._y)
+        posterior: Any = fitted.posterior
         held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
-        drawn = 0 if held else posterior.need_bytes(n_samples=self.batch_size)
-        rows = BLOCK * min(posterior.system.tile, N) * ARRAYS
+        # Blocks of K with slopes, a padded copy of the functions, and values of candidates.
         how: Any = self.maximiser
         points = how.candidates if self.candidates is None else len(self.candidates)
-        return drawn + itemsize * (
-            rows + 3 * N * (self.batch_size + self._X.shape[1]) + points * self.batch_size
-        )
-
-    def _spread(self, generator: np.random.Generator) -> np.ndarray:
-        """A Latin hypercube."""
-        n, (lower, upper) = self.batch_size, self._box
-        cells = np.stack([generator.permutation(n) for _ in lower], axis=1)
-        return lower + (upper - lower) * (cells + generator.uniform(size=cells.shape)) / n
+        numbers = ARRAYS * BLOCK * min(posterior.system.tile, N) + 3 * N * (S + self._X.shape[1]) + points * S
+        need = np.dtype(fitted.dtype).itemsize * numbers + (0 if held else posterior.need_bytes(n_samples=S))
+        Budget.of(self.memory_limit).require(need, f"maximising {S} functions")
+        if held:
+            return posterior.samples
+        seed = self.random_state + (N if self.fresh_functions else 0)
+        return posterior.functions(S, key=jax.random.key(seed % 2**32))
 
 
 _values = jax.jit(values_at)
-
-
-def _packed_candidates(kernel: Any, candidates: Float[np.ndarray, "C D"] | None) -> Fingerprints | None:
-    """The candidates as fingerprints, packed together, for a kernel of fingerprints; None for any other.
-
-    Raises ValueError for a box, whose points are no fingerprints, and for candidates that are no counts.
-    """
-    found = inputs_of(kernel)
-    if found is not Inputs.NUMBERS and candidates is None:
-        raise ValueError(
-            "the Tanimoto kernel compares fingerprints, of which no box is full: give candidates in place of bounds"
-        )
-    return None if found is not Inputs.FINGERPRINTS else Fingerprints.pack(candidates)
-
-
-def _read_indices(indices: Any, n_candidates: int) -> Int[np.ndarray, " n"]:
-    """Numbers of candidates. Raises ValueError for anything else."""
-    found = np.asarray(indices)
-    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or found.size == 0):
-        raise ValueError(
-            f"with candidates, X must be their numbers [n], but got {found.dtype} of shape {found.shape}"
-        )
-    bad = (found < 0) | (found >= n_candidates)
-    if bad.any():
-        raise ValueError(
-            f"{int(found[np.argmax(bad)])} is not the number of one of the {n_candidates} candidates"
-        )
-    return found.astype(np.int64)
-
-
-def _read_observations(y: Any, n_points: int) -> Float[np.ndarray, " n"]:
-    """One finite number for each point. Raises ValueError for another count and, with the first row, for NaN and infinity."""
-    shape = np.shape(y)
-    if shape not in ((n_points,), (n_points, 1)):
-        raise ValueError(f"y must have one value for each of the {n_points} points, but got {shape}")
-    return read_targets(np.reshape(y, n_points)) if n_points else np.zeros(0)
