@@ -267,7 +267,7 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
     for k in range(5):
         seen, others = fold != k, fold == k
         targets, rho = Y[seen] - mean, weight[seen]
-        trees = mean_function.BOOSTING._replace(share=0.8).fit(
+        trees = dataclasses.replace(mean_function.BOOSTING, share=0.8).fit(
             X[seen],
             lambda v, targets=targets, rho=rho: (rho * (v - targets), rho),
             X[others],

@@ -19,7 +19,7 @@ from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import cells, clusters, median, paired
 from stochgp.numerics.trees import Trees
-from stochgp.observations import Dispersion, Observation
+from stochgp.observations import Dispersion, Observation, error_distribution
 from stochgp.observations.boosting import Boosting, binned, edges_of
 from stochgp.observations.error_distribution import (
     SCALED,
@@ -38,6 +38,17 @@ from stochgp.solvers import Cholesky
 
 QUICK = Boosting(n_trees=40, depth=3, n_bins=16)
 SHAPES = [Dispersion(0.7, None), Dispersion(1.3, 2.5), Dispersion(0.4, 30.0)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(error_distribution, "BOOSTING", QUICK)
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Trees of all rows, which do not depend on draws."""
+    monkeypatch.setattr(error_distribution, "BOOSTING", dataclasses.replace(QUICK, share=1.0))
 
 
 def draws(n, seed, df=None, slope=0.0, d=3):
@@ -192,14 +203,14 @@ def test_parts_are_the_groups_or_cells():
 
 @pytest.mark.parametrize("n", [120, 600])
 def test_the_gaussian_is_kept_in_19_of_20_draws(n):
-    assert sum(choose(draws(n, seed), 0, QUICK).name is None for seed in range(20)) >= 19
+    assert sum(choose(draws(n, seed), 0).name is None for seed in range(20)) >= 19
 
 
 @pytest.mark.parametrize(("df", "slope"), [(3.0, 0.0), (None, 1.5), (3.0, 1.5)])
 def test_heavy_tails_or_a_scale_of_the_inputs_are_found(df, slope):
     rows = draws(2400, 11, df, slope)
-    assert choose(rows, 0, QUICK).name == STUDENT
-    found = fit(rows, 0, QUICK)
+    assert choose(rows, 0).name == STUDENT
+    found = fit(rows, 0)
     assert (found.df > 10) == (df is None)
     side = found.log_scale(np.diag([0.5, 0, 0])[:1]) - found.log_scale(np.diag([-0.5, 0, 0])[:1])
     assert abs(side[0] - 2 * slope) < 0.8
@@ -208,28 +219,28 @@ def test_heavy_tails_or_a_scale_of_the_inputs_are_found(df, slope):
 @pytest.mark.parametrize(("n", "wanted"), [(400, None), (2400, SCALED)])
 def test_without_heavy_tails_no_student_t_is_chosen(n, wanted):
     rows = draws(n, 11, 3.0, 2.0)
-    found = choose(rows, 0, QUICK, heavy_tails=False)
+    found = choose(rows, 0, heavy_tails=False)
     assert found.name == wanted and "student" not in found.why
-    assert fit(rows, 0, QUICK, heavy_tails=False).df is None
+    assert fit(rows, 0, heavy_tails=False).df is None
 
 
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
-    assert choose(clear.take(np.arange(60)), 0, QUICK).name is None
+    assert choose(clear.take(np.arange(60)), 0).name is None
     tied = dataclasses.replace(clear, y=np.where(np.arange(4000) % 5 == 0, 0, clear.y))
-    assert "tied" in choose(tied, 0, QUICK).why
-    assert "groups" in choose(dataclasses.replace(clear, group=np.arange(4000) % 9), 0, QUICK).why
+    assert "tied" in choose(tied, 0).why
+    assert "groups" in choose(dataclasses.replace(clear, group=np.arange(4000) % 9), 0).why
 
 
 def test_the_scale_is_constant_if_rows_are_few():
     clear = draws(4000, 12, df=3.0, slope=2.0)
-    assert fit(clear.take(np.arange(500)), 0, QUICK).trees is not None
-    assert fit(clear, 0, QUICK, scaled=False).trees is None
+    assert fit(clear.take(np.arange(500)), 0).trees is not None
+    assert fit(clear, 0, scaled=False).trees is None
     few = clear.take(np.arange(499))
-    found, wanted = fit(few, 0, QUICK), student_dispersion(few.y**2)
+    found, wanted = fit(few, 0), student_dispersion(few.y**2)
     assert found.trees is None
     assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-5)
-    assert fit(clear, 0, QUICK, df=5.0).df == 5
+    assert fit(clear, 0, df=5.0).df == 5
 
 
 def test_a_scale_of_the_input_is_recovered():
@@ -308,26 +319,23 @@ def test_shapes_of_rows_that_count_are_those_of_repeated_rows(df):
     assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-4)
 
 
-def test_trees_of_rows_that_count_are_those_of_repeated_rows():
+def test_trees_of_rows_that_count_are_those_of_repeated_rows(whole):
     (one, many), (others, more) = counted(400, 21, slope=1.5), counted(200, 22, slope=1.5)
     for found, wanted in zip(edges_of(one.X, 16, one.weight), edges_of(many.X, 16), strict=True):
         assert_array_equal(found, wanted)
-    whole = QUICK._replace(share=1.0)
-    found, wanted = (_trees(*rows, 0, whole) for rows in ((one, others), (many, more)))
+    found, wanted = (_trees(*rows, 0) for rows in ((one, others), (many, more)))
     assert_array_equal(found.inputs, wanted.inputs)
     assert_allclose(found.thresholds, wanted.thresholds)
     assert_allclose(found.leaves, wanted.leaves, atol=1e-5)  # κ is found to about as much
 
 
-def test_rows_that_count_choose_what_repeated_rows_choose():
+def test_rows_that_count_choose_what_repeated_rows_choose(whole):
     """To the printed digits of every gain and every error."""
     one, many = counted(600, 23, df=4.0, slope=0.6)
-    found, wanted = (choose(rows, 0, QUICK._replace(share=1.0)) for rows in (one, many))
+    found, wanted = (choose(rows, 0) for rows in (one, many))
     numbers = lambda preference: re.findall(r"gains (\S+ ± \S+) nats", preference.why)
     assert (found.name, numbers(found)) == (wanted.name, numbers(wanted))
-    assert numbers(found) != numbers(
-        choose(dataclasses.replace(one, weight=None), 0, QUICK._replace(share=1.0))
-    )
+    assert numbers(found) != numbers(choose(dataclasses.replace(one, weight=None), 0))
 
 
 def test_inputs_of_two_values_split_as_others_do():

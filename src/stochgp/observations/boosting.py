@@ -1,14 +1,14 @@
 """Symmetric trees fitted by boosting to the derivatives of a loss."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stochgp.numerics.trees import Trees, joined
 
-MOST_INPUTS = 64  # of one tree
+MAX_INPUTS = 64  # of one tree
 
 Slopes = Callable[[Float[np.ndarray, " N"]], tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]]
 Loss = Callable[[Float[np.ndarray, " V"]], float]
@@ -18,7 +18,8 @@ Mask = Bool[np.ndarray, " N"]
 Histograms = Callable[[Mask, np.ndarray, int], Float[np.ndarray, "2 L S"]]
 
 
-class Boosting(NamedTuple):
+@dataclass(frozen=True)
+class Boosting:
     """Newton's steps in function space by symmetric trees (Friedman 2001; trees as in Prokhorenkova et al. 2018).
 
     With g_i, h_i the slope and the curvature of row i's loss, a split into parts P has the worth Σ_P (Σ_P g)²/(Σ_P h + ridge), and a leaf's step is
@@ -45,7 +46,7 @@ class Boosting(NamedTuple):
         weight: Float[np.ndarray, " N"] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Trees | None:
-        """Trees fitted to rows X by `slopes(values)`, as many as minimise the `loss(values)` of the other rows; None for none.
+        """Fit trees to rows X by `slopes(values)`, as many as minimise the `loss(values)` of the other rows; None for none.
 
         `weight` has frequency weights ρ for the quantiles; `slopes` include them. Trees are added while `goes_on()`.
         """
@@ -56,7 +57,7 @@ class Boosting(NamedTuple):
         best, n_best = loss(other_values), 0
         inputs = np.flatnonzero([len(edge) > 0 for edge in edges])
         while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
-            some = np.sort(generator.permutation(inputs)[:MOST_INPUTS])
+            some = np.sort(generator.permutation(inputs)[:MAX_INPUTS])
             rows = np.sort(generator.permutation(len(X))[: max(1, round(self.share * len(X)))])
             g, h = (part[rows] for part in slopes(values))
             splits, leaves = self._grow(bins[np.ix_(rows, some)], [len(edges[j]) for j in some], g, h)
@@ -79,6 +80,7 @@ class Boosting(NamedTuple):
         """The splits of one tree, level by level those of highest worth, and the values of its leaves."""
         inputs, cuts, order, histograms = _histograms(bins, n_edges, g, h)
         n, T = len(g), len(order)
+        worth = lambda G, H: (np.square(G) / (H + self.ridge)).sum(axis=0)
         leaf, splits = np.zeros(n, np.int64), []
         sums = histograms(np.ones(n, bool), leaf, 1)
         for level in range(self.depth):
@@ -86,7 +88,7 @@ class Boosting(NamedTuple):
             side = sums.copy()
             np.cumsum(sums[..., :T], axis=2, out=side[..., :T])
             side[..., :T] -= totals * order
-            k = int(np.argmax(self._worth(*side) + self._worth(*(totals - side))))
+            k = int(np.argmax(worth(*side) + worth(*(totals - side))))
             splits.append((int(inputs[k]), int(cuts[k])))
             is_above = bins[:, inputs[k]] > cuts[k]
             if level < self.depth - 1:
@@ -97,12 +99,6 @@ class Boosting(NamedTuple):
             leaf = 2 * leaf + is_above
         G, H = (np.bincount(leaf, w, 1 << self.depth) for w in (g, h))
         return splits, -self.rate * G / (H + self.ridge)
-
-    def _worth(self, G: np.ndarray, H: np.ndarray) -> Float[np.ndarray, " S"]:
-        """Σ_P (Σ_P g)²/(Σ_P h + ridge)."""
-        found = np.square(G)
-        found /= H + self.ridge
-        return found.sum(axis=0)
 
 
 def _histograms(

@@ -101,29 +101,44 @@ class Dispersion(eqx.Module):
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
 
 
-def choose(rows: Data, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True) -> Preference:
+def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     """Compare the Student-t of `fit` with the constant Gaussian, on rows that neither was fitted to.
 
     The name is None, and the Gaussian stays, unless `prefer` says otherwise; so it does with fewer than 100 rows or 10 groups, and for tied or
     rounded targets. Differences of log densities are paired row by row, with frequency weights ρ. Without `heavy_tails` the rival is the
     Gaussian whose scale depends on the inputs, which needs 500 rows.
+
+    Two parts of the rows fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as
+    have 10 groups.
     """
     name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
-    if why := too_few(len(rows), rows.group, **fewest) or _is_degenerate(rows):
+    if why := too_few(len(rows), rows.group, **fewest):
         return Preference(None, {}, why)
-    scored, gaussian, rival = _scores(rows, seed, boosting, heavy_tails)
-    tested = rows.take(scored)
+    squares = rows.y**2
+    if np.average(squares == 0, weights=rows.weight) > TIED:
+        why = "targets are tied: more than a tenth of the left-out rows are predicted exactly"
+    elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
+        why = "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
+    if why:
+        return Preference(None, {}, why)
+    part, scaled = split(rows, seed), len(rows) >= MIN_ROWS_SCALED
+    scored, gaussian, rival, n_scored = [], [], [], 1
+    if rows.group is not None:
+        n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
+    for k in range(PARTS if len(part) < MANY else n_scored):
+        is_tested, is_other = part == k, part == (k + 1) % PARTS
+        first, others, tested = (rows.take(where) for where in (~is_tested & ~is_other, is_other, is_tested))
+        shape = _fit(first, others, seed, scaled, heavy_tails)
+        base = _fit(first, others, seed, False, False)
+        scored.append(np.flatnonzero(is_tested))
+        gaussian.append(base.log_density(tested.y**2, np.zeros(1)))
+        rival.append(shape.log_density(tested.y**2, shape.log_scale(tested.X)))
+    tested, (gaussian, rival) = rows.take(np.concatenate(scored)), map(np.concatenate, (gaussian, rival))
     return prefer(gaussian, {name: rival}, clusters(tested.X, tested.group), tested.weight)
 
 
 def fit(
-    rows: Data,
-    seed: int,
-    boosting: Boosting = BOOSTING,
-    *,
-    heavy_tails: bool = True,
-    scaled: bool = True,
-    df: float | None = None,
+    rows: Data, seed: int, *, heavy_tails: bool = True, scaled: bool = True, df: float | None = None
 ) -> Dispersion:
     """Fit a Student-t, or without `heavy_tails` a Gaussian, whose scale depends on the inputs.
 
@@ -131,9 +146,8 @@ def fit(
     rows, if no tree improves the density, or unless `scaled`, the scale is constant, and all rows give κ and ν. `df` fixes ν.
     """
     part = split(rows, seed)
-    most, last = (rows.take(where) for where in (part != 0, part == 0))
     scaled = scaled and len(rows) >= MIN_ROWS_SCALED
-    return _fit(most, last, _trees(most, last, seed, boosting) if scaled else None, heavy_tails, df)
+    return _fit(rows.take(part != 0), rows.take(part == 0), seed, scaled, heavy_tails, df)
 
 
 def split(rows: Data, seed: int) -> Int[np.ndarray, " R"]:
@@ -179,43 +193,11 @@ def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squa
     return 0.5 * (1 - (nu + 1) * zeta / (nu + zeta)), np.full_like(zeta, 0.5 * nu / (nu + 3))
 
 
-def _is_degenerate(rows: Data) -> str | None:
-    """Why the errors are not those of a continuous distribution; None if they may be."""
-    squares = rows.y**2
-    if np.average(squares == 0, weights=rows.weight) > TIED:
-        return "targets are tied: more than a tenth of the left-out rows are predicted exactly"
-    if median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
-        return "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
-    return None
-
-
-def _scores(
-    rows: Data, seed: int, boosting: Boosting, heavy_tails: bool
-) -> tuple[Int[np.ndarray, " S"], Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
-    """Return the scored rows and their log densities under the Gaussian and under its rival.
-
-    Two parts fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as have 10 groups.
-    """
-    part, scaled = split(rows, seed), len(rows) >= MIN_ROWS_SCALED
-    scored, gaussian, rival, n_scored = [], [], [], 1
-    if rows.group is not None:
-        n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
-    for k in range(PARTS if len(part) < MANY else n_scored):
-        is_tested, is_other = part == k, part == (k + 1) % PARTS
-        first, others, tested = (rows.take(where) for where in (~is_tested & ~is_other, is_other, is_tested))
-        trees = _trees(first, others, seed, boosting) if scaled else None
-        shape = _fit(first, others, trees, heavy_tails)
-        base = _fit(first, others, None, False)
-        scored.append(np.flatnonzero(is_tested))
-        gaussian.append(base.log_density(tested.y**2, np.zeros(1)))
-        rival.append(shape.log_density(tested.y**2, shape.log_scale(tested.X)))
-    return np.concatenate(scored), np.concatenate(gaussian), np.concatenate(rival)
-
-
 def _fit(
-    rows: Data, others: Data, trees: Trees | None, heavy_tails: bool, df: float | None = None
+    rows: Data, others: Data, seed: int, scaled: bool, heavy_tails: bool, df: float | None = None
 ) -> Dispersion:
-    """With these trees, and the shape from the other rows; without trees from all rows."""
+    """With trees that are fitted to the rows, and the shape from the others; without trees from all rows."""
+    trees = _trees(rows, others, seed) if scaled else None
     eta = Dispersion(trees=trees).log_scale(others.X)
     squares, count = others.y**2 * np.exp(-eta), others.weights
     if trees is None:
@@ -224,16 +206,12 @@ def _fit(
     return dataclasses.replace(shape, trees=trees)
 
 
-def _trees(rows: Data, others: Data, seed: int, boosting: Boosting) -> Trees | None:
+def _trees(rows: Data, others: Data, seed: int) -> Trees | None:
     """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps. At a deadline no tree is added."""
     start = Dispersion(student_dispersion(rows.y**2, TREE_DF, rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.y**2, eta), weights=others.weight))
-
-    def of_rows(eta: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-        g, h = slopes(rows.y**2, eta, start)
-        return rows.weights * g, rows.weights * h
-
-    found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight, lambda: deadline.left() > 0)
+    of_rows = lambda eta: tuple(rows.weights * part for part in slopes(rows.y**2, eta, start))
+    found = BOOSTING.fit(rows.X, of_rows, others.X, loss, seed, rows.weight, lambda: deadline.left() > 0)
     if found is None:
         return None
     return found.plus(-float(np.average(found.on_host(rows.X), weights=rows.weight)))

@@ -217,7 +217,7 @@ def boosted(
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
     slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)
     loss = lambda values: float(np.average((values - others.y) ** 2, weights=others.weights))
-    boosting = BOOSTING._replace(share=share)
+    boosting = dataclasses.replace(BOOSTING, share=share)
     return boosting.fit(seen.X, slopes, others.X, loss, seed, seen.weights, goes_on)
 
 
