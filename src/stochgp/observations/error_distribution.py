@@ -69,7 +69,7 @@ class Dispersion(eqx.Module):
 
     @property
     def is_scaling(self) -> bool:
-        """Whether variances change."""
+        """True if variances change."""
         return self.variance != 1.0 or self.trees is not None
 
     def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
@@ -89,10 +89,6 @@ class Dispersion(eqx.Module):
         """c s(x) as the variances of a noise."""
         scale = known_noise(self.variance)
         return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
-
-    def multiplier(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """c s(x), on the host."""
-        return self.variance * np.exp(self.log_scale(X))
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         """The distribution of observations with these means and standard deviations, noise and c s(x) included."""

@@ -85,7 +85,7 @@ class Observation:
 
     @property
     def has_noise(self) -> bool:
-        """Whether z is f(x) and a noise of known variance."""
+        """True if z is f(x) and a noise of known variance."""
         return isinstance(self.likelihood, Gaussian | StudentT)
 
     @property
@@ -96,18 +96,19 @@ class Observation:
     @property
     def noise_variance(self) -> float:
         """The variance of the noise of z at multiplier 1."""
-        c = 1.0 if self.inflation is None else self.inflation.variance
-        return c * self._noise_factor * float(self._noise.level)
+        c, (noise, factor) = 1.0 if self.inflation is None else self.inflation.variance, self._noise
+        return c * factor * float(noise.level)
 
     @property
     def corrects_probabilities(self) -> bool:
-        """Whether the correction is of the whole distributions."""
+        """True if the correction is one of whole distributions."""
         return isinstance(self.correction, PITRecalibration)
 
     @property
     def draws_by_moments(self) -> bool:
-        """Whether `sample` needs the moments of f: unless z is f and Gaussian noise."""
-        return not self._is_normal or self._is_copula
+        """True if `sample` needs the moments of f: unless y is T⁻¹ of f and Gaussian noise."""
+        student = self.inflation is not None and self.inflation.df is not None
+        return not self._is_normal or self.corrects_probabilities or student
 
     def transformed(self, y: PerRow) -> PerRow:
         """T(y). Raises ValueError for targets that T does not take."""
@@ -124,7 +125,7 @@ class Observation:
 
     @property
     def takes_width(self) -> bool:
-        """Whether `widened` scales the distribution of y, which is f and a noise, neither transformed nor calibrated."""
+        """True if `widened` scales the distribution of y, which is f and a noise, neither transformed nor calibrated."""
         return self._is_normal and self.transform is None and self.correction is None
 
     def widened(self, c: float) -> "Observation":
@@ -200,7 +201,8 @@ class Observation:
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
-        noise, factor = self._noise, self._noise_factor * self.variance_factor(X)
+        noise, factor = self._noise
+        factor = factor * self.variance_factor(X)
         if isinstance(noise, ConstantNoise):
             return np.broadcast_to(factor * float(noise.level), (len(X.X),))
         ones = np.ones(NOISE_ROWS)
@@ -210,7 +212,7 @@ class Observation:
     def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
         """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
         if self.inflation is not None and self.inflation.is_scaling:
-            root = np.sqrt(self.inflation.multiplier(X.standardised()))
+            root = np.sqrt(np.broadcast_to(self.variance_factor(X), len(X.X)))
             covariance = root[:, None] * np.asarray(covariance) * root
         if self.mean_function is None:
             return covariance
@@ -237,7 +239,7 @@ class Observation:
         else:
             noise = self.draw_noise(X, values.shape[1], key=key)
             drawn = (values if self.transform is None else self.transform(values)) + noise
-            if self._is_copula:
+            if self.draws_by_moments:
                 assert moments is not None
                 mean, std = self._normal(*moments, X)
                 return self.predict(*moments, X)._quantile(ndtr((drawn - mean[:, None]) / std[:, None]))
@@ -253,25 +255,15 @@ class Observation:
 
     @property
     def _is_normal(self) -> bool:
-        """Whether z has the variance V of f and of a noise, and is Gaussian or distributed by `inflation`."""
+        """True if z has the variance V of f and of a noise, and is Gaussian or distributed by `inflation`."""
         return self.inflation is not None or isinstance(self.likelihood, Gaussian)
 
     @property
-    def _is_copula(self) -> bool:
-        """Whether y is not T⁻¹ of a Gaussian."""
-        return self.corrects_probabilities or (self.inflation is not None and self.inflation.df is not None)
-
-    @property
-    def _noise(self) -> AbstractNoise:
-        return typing.cast(typing.Any, self.likelihood).noise
-
-    @property
-    def _noise_factor(self) -> float:
-        """The variance of noise in units of its squared scale: ν/(ν − 2) of Student-t noise."""
-        if not isinstance(self.likelihood, StudentT):
-            return 1.0
-        nu = float(self.likelihood.df)
-        return nu / (nu - 2) if nu > 2 else math.inf
+    def _noise(self) -> tuple[AbstractNoise, float]:
+        """(The noise, its variance in units of its squared scale: ν/(ν − 2) of Student-t noise)."""
+        likelihood = typing.cast(typing.Any, self.likelihood)
+        nu = float(likelihood.df) if isinstance(likelihood, StudentT) else math.inf
+        return likelihood.noise, 1.0 if nu == math.inf else nu / (nu - 2) if nu > 2 else math.inf
 
     def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         if self._is_normal:
@@ -296,10 +288,10 @@ class Observation:
 
     def variance_factor(self, X: ModelRows) -> PerRow | float:
         """c s(x), the factor of the variances of f and of the noise at each row."""
-        if self.inflation is None or self.inflation.trees is None:
-            return 1.0 if self.inflation is None else self.inflation.variance
-        multiplier = self.inflation.multiplier
-        return X.by_block(lambda Z: (multiplier(Z),), None)[0]
+        law = self.inflation
+        if law is None or law.trees is None:
+            return 1.0 if law is None else law.variance
+        return law.variance * np.exp(X.by_block(lambda Z: (law.log_scale(Z),), None)[0])
 
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
