@@ -53,7 +53,7 @@ def test_the_loss_is_drawn_where_nothing_exact_is_known():
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
     y, mean, std = _predictions(400)
     axes = Figure().subplots()
-    plots.draw_coverage(axes, y, mean, std)
+    plots.draw_coverage(axes, y, Normal(mean, std))
     levels = np.array([0.5, 0.8, 0.95, 0.99])
     bands = np.array([[bar.get_y(), bar.get_y() + bar.get_height()] for bar in axes.patches])
     np.testing.assert_allclose(bands, 200 * np.sqrt(levels * (1 - levels) / 400)[:, None] * [-1, 1])
@@ -65,7 +65,7 @@ def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
 def test_errors_are_drawn_against_deviations_by_parts():
     y, mean, std = _predictions(400)
     axes = Figure().subplots()
-    plots.draw_errors(axes, y, mean, std)
+    plots.draw_errors(axes, y, Normal(mean, std))
     x, sizes = axes.get_lines()[0].get_data()
     rows = np.argsort(std)[:20]
     assert len(x) == 20 and np.all(np.diff(x) > 0)

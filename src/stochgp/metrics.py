@@ -118,22 +118,6 @@ def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> t
     return math.sqrt(1 / (12 * n**2) + float(np.mean((u - middle) ** 2))), math.sqrt(1 / (6 * n))
 
 
-def accuracy(y: Any, predicted: Any) -> float:
-    """The share of correctly predicted labels.
-
-    Parameters
-    ----------
-    y, predicted : array [N]
-        The labels, of any kind, and their predictions.
-    """
-    y, predicted = np.asarray(y), np.asarray(predicted)
-    if y.shape != predicted.shape or y.ndim != 1 or len(y) == 0:
-        raise ValueError(
-            f"expected labels [N] and as many predicted, but got {y.shape} and {predicted.shape}"
-        )
-    return float(np.mean(y == predicted))
-
-
 def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
     """Mean negative logarithm of the probability of each label; lower is better. Raises ValueError for a label that is none of the classes.
 

@@ -71,48 +71,48 @@ def evaluation_report(
     return figure
 
 
-def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
+def draw_pit(axes: Axes, y: Any, found: Any) -> None:
     """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins.
 
     High ends show too small standard deviations, a high middle too large ones.
 
     Parameters
     ----------
-    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
-        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, found : matplotlib Axes, array [N], distribution
+        The axes, held-out targets, and their predictive distribution.
     """
-    values = pit(y, mean, std)
+    values = pit(y, found)
     error = 2 * np.sqrt((_BINS - 1) / len(values))
     axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.5)
     axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
     for edge in (max(0.0, 1 - error), 1 + error):
         axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
-    found, level = calibration_error(y, mean, std)
+    distance, level = calibration_error(y, found)
     draw_labels(axes, "PIT values", "probability of less than the target, as predicted", "density")
     axes.set(xlim=(0, 1))
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
-    text = f"calibration error {found:.2g}\na calibrated forecast has {level:.2g}"
+    text = f"calibration error {distance:.2g}\na calibrated forecast has {level:.2g}"
     axes.text(0.5, 0.97, text, transform=axes.transAxes, ha="center", va="top", fontsize=9)
 
 
-def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
+def draw_coverage(axes: Axes, y: Any, found: Any) -> None:
     """Coverage of central intervals of 50, 80, 95 and 99 % minus their level, in percent of the rows; bars are ± 2 standard errors if calibrated.
 
     Parameters
     ----------
-    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
-        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, found : matplotlib Axes, array [N], distribution
+        The axes, held-out targets, and their predictive distribution.
     """
-    found = coverages(y, mean, std)
-    for at, (level, (share, error)) in enumerate(found.items()):
+    shares = coverages(y, found)
+    for at, (level, (share, error)) in enumerate(shares.items()):
         axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
         axes.plot(at, 100 * (share - level), "o", color=_BLUE, markersize=6)
         style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
         axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
     axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
     draw_labels(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
-    axes.set_xticks(range(len(found)), [f"{100 * level:.0f} %" for level in found])
-    axes.set_xlim(-0.6, len(found) - 0.2)
+    axes.set_xticks(range(len(shares)), [f"{100 * level:.0f} %" for level in shares])
+    axes.set_xlim(-0.6, len(shares) - 0.2)
 
 
 def relevances(model: Any, X: Any) -> np.ndarray:
@@ -137,35 +137,29 @@ def relevances(model: Any, X: Any) -> np.ndarray:
     return found
 
 
-def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "") -> None:
+def draw_errors(axes: Axes, y: Any, found: Any, *, unit: str = "") -> None:
     """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
 
     Rows of infinite standard deviation are not shown; bars are ± 2 standard errors. On the diagonal the standard deviations equal the errors.
 
     Parameters
     ----------
-    axes, y, mean, std : matplotlib Axes, array [N], distribution or array [N], None or array [N]
-        The axes, held-out targets, and their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    axes, y, found : matplotlib Axes, array [N], distribution
+        The axes, held-out targets, and their predictive distribution.
     unit : str
         Of the targets, on the axes.
     """
-    center, spread = (
-        np.asarray(part, np.float64) for part in ((mean.mean, mean.std) if std is None else (mean, std))
-    )
-    squares, there = (np.asarray(y, np.float64) - center) ** 2, np.isfinite(spread)
-    if not there.any():
+    squares, std = (np.asarray(y, np.float64) - found.mean) ** 2, found.std
+    squares, std = squares[np.isfinite(std)], std[np.isfinite(std)]
+    if len(std) == 0:
         style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": _GREY}
         axes.text(0.5, 0.5, "all standard deviations are infinite", **style)
         return
-    spread, squares = spread[there], squares[there]
-    parts = np.array_split(
-        np.argsort(spread, kind="stable"), max(1, min(_PARTS, len(spread) // _ROWS_OF_PART))
-    )
-    stds = np.array([np.sqrt(np.mean(spread[rows] ** 2)) for rows in parts])
+    n_parts = max(1, min(_PARTS, len(std) // _ROWS_OF_PART))
+    parts = np.array_split(np.argsort(std, kind="stable"), n_parts)
+    stds = np.array([np.sqrt(np.mean(std[rows] ** 2)) for rows in parts])
     sizes = np.array([np.sqrt(np.mean(squares[rows])) for rows in parts])
-    errors = [
-        np.std(squares[rows]) / (size * len(rows) ** 0.5) for rows, size in zip(parts, sizes, strict=True)
-    ]
+    errors = np.array([np.std(squares[rows]) / len(rows) ** 0.5 for rows in parts]) / sizes
     axes.errorbar(stds, sizes, yerr=errors, fmt="o", color=_BLUE, markersize=4, linewidth=1)
     ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
     axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
@@ -222,12 +216,10 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     margin = 0.03 * (high - low) or 0.5 + abs(high) * 1e-3
     low, high = float(low - margin), float(high + margin)
     shown = (y >= low) & (y <= high) & (mean >= low) & (mean <= high)
-    style: dict[str, Any] = {
-        "alpha": 0.5 if len(y) <= _DENSE else 0.1,
-        "markeredgewidth": 0,
-        "rasterized": True,
-    }
-    axes.plot(y[shown], mean[shown], "o", color=_BLUE, markersize=3, **style)
+    alpha = 0.5 if len(y) <= _DENSE else 0.1
+    axes.plot(
+        y[shown], mean[shown], "o", color=_BLUE, markersize=3, alpha=alpha, markeredgewidth=0, rasterized=True
+    )
     axes.plot([low, high], [low, high], color=_GREY, linewidth=1, linestyle="--")
     in_units = f" ({unit})" if unit else ""
     title = f"Predicted against actual, RMSE {rmse(y, mean):.4g}{f' {unit}' if unit else ''}"
@@ -256,11 +248,7 @@ def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
             axes.plot(*points.T, color=color, linewidth=1.5, marker="o", markersize=3, label=label)
     draw_labels(axes, "Training", "seconds since the start", "nats per row (lower is better)")
     if axes.get_lines():
-        axes.set_xlim(left=0)
         axes.legend(frameon=False, fontsize=9)
-    else:
-        axes.set(xticks=(), yticks=())
-        axes.text(0.5, 0.5, "no step was recorded", transform=axes.transAxes, ha="center", color=_GREY)
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
