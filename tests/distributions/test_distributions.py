@@ -521,3 +521,24 @@ def test_tails_of_student_t_are_incomplete_beta_functions(df):
     t = np.concatenate([[0.0], np.geomspace(1e-9, 1e9, 500), [np.inf, np.nan]])
     expected = scipy.special.stdtr(df, -t)
     np.testing.assert_allclose(normal.student_tail(t, df), expected, rtol=3e-12, atol=1e-290)
+
+
+@pytest.mark.parametrize("named", EDGES.values(), ids=EDGES)
+def test_names_of_scipy_and_data_frames(named):
+    found, y = named(), np.ones(N)
+    assert len(found) == N and repr(found).startswith(f"{type(found).__name__} of {N} rows, means and 90 %")
+    np.testing.assert_array_equal(found.pdf(y), np.exp(found.logpdf(y)))
+    np.testing.assert_array_equal(found.ppf([0.1, 0.5]), found.quantile([0.1, 0.5]))
+    np.testing.assert_array_equal(found.median, found.quantile(0.5))
+    np.testing.assert_array_equal(found.var, found.std**2)
+    np.testing.assert_array_equal(found.rvs(3, random_state=1), found.sample(1, 3))
+    assert found.rvs(random_state=1).shape == (N,)
+    frame = found.to_frame(0.5)
+    assert list(frame.columns) == ["mean", "std", "median", "lower", "upper"]
+    np.testing.assert_array_equal(frame[["lower", "upper"]], found.interval(0.5))
+
+
+def test_a_long_distribution_shows_its_first_rows():
+    found = Normal(np.arange(9.0), np.ones(9))
+    shown = "0 (-1.645 to 1.645), 1 (-0.6449 to 2.645), 2 (0.3551 to 3.645), …"
+    assert repr(found) == f"Normal of 9 rows, means and 90 % intervals: {shown}"

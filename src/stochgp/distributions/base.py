@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import narwhals as nw
 import numpy as np
 from jaxtyping import Float64
 
 from stochgp.numerics.seeds import as_key, seed_of, split
-from stochgp.warning import warn
+from stochgp.warning import silent, warn
 
 HELD = 1 << 19  # numbers of one part of an evaluation
 ARRAYS = 16  # that a search of quantiles holds at once
@@ -20,6 +21,7 @@ BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # Gauss–Legendre nodes between two of them
 MIN_MASS = 1e-280  # a probability below it is taken from the density
 MAX_STEPS = 200  # of a bisection; Newton needs five to ten
+MAX_SHOWN = 3  # rows in a representation
 CLOSE = 1e-13  # relative, of a probability, and of a bracket
 
 PerRow = Float64[np.ndarray, " N"]
@@ -196,6 +198,58 @@ class AbstractDistribution(eqx.Module):
         small = ~(mass > MIN_MASS)
         found = np.log(np.where(small, 1.0, mass))
         return np.where(small, self._logpdf(y) + np.log(width), found) if small.any() else found
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __repr__(self) -> str:
+        with silent():
+            some = self[: min(MAX_SHOWN, len(self))]
+            each = zip(some.mean, *some.interval(0.9).T, strict=True)
+            shown = [f"{mean:.4g} ({low:.4g} to {high:.4g})" for mean, low, high in each]
+        more = ["…"] if len(self) > MAX_SHOWN else []
+        return (
+            f"{type(self).__name__} of {len(self)} rows, means and 90 % intervals: {', '.join(shown + more)}"
+        )
+
+    @property
+    def var(self) -> PerRow:
+        """The variance of each row's observation, inf if there is none."""
+        return self.std**2
+
+    @property
+    def median(self) -> PerRow:
+        """The median of each row's observation."""
+        return self.quantile(0.5)
+
+    def pdf(self, y: Any) -> np.ndarray:
+        """p(y), the probability where y is a count or a class; shapes are those of `logpdf`."""
+        return np.exp(self.logpdf(y))
+
+    def ppf(self, p: Any) -> np.ndarray:
+        """Return `quantile(p)`: SciPy's name."""
+        return self.quantile(p)
+
+    def rvs(self, size: int = 1, random_state: Any = None) -> np.ndarray:
+        """Draw `size` independent observations of each row, [N, size], or [N] if `size` is 1; `random_state` as in `sample`."""
+        found = self.sample(random_state, size)
+        return found[:, 0] if size == 1 else found
+
+    def to_frame(self, level: float = 0.9, backend: Any = "pandas") -> Any:
+        """Return a data frame of N rows: mean, standard deviation, median, and the ends of the central interval.
+
+        Parameters
+        ----------
+        level : float
+            The probability of the interval, above 0 and below 1.
+        backend : str
+            "pandas", "polars" or "pyarrow", which must be installed.
+        """
+        lower, upper = self.interval(level).T
+        columns = {"mean": self.mean, "std": self.std, "median": self.median, "lower": lower, "upper": upper}
+        return nw.from_dict(
+            {name: np.array(column) for name, column in columns.items()}, backend=backend
+        ).to_native()
 
     def logpdf(self, y: Any) -> np.ndarray:
         """log p(y), the logarithm of the probability where y is a count or a class."""

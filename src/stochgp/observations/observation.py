@@ -288,10 +288,10 @@ class Observation:
 
     def variance_factor(self, X: ModelRows) -> PerRow | float:
         """c s(x), the factor of the variances of f and of the noise at each row."""
-        law = self.inflation
-        if law is None or law.trees is None:
-            return 1.0 if law is None else law.variance
-        return law.variance * np.exp(X.by_block(lambda Z: (law.log_scale(Z),), None)[0])
+        dispersion = self.inflation
+        if dispersion is None or dispersion.trees is None:
+            return 1.0 if dispersion is None else dispersion.variance
+        return dispersion.variance * np.exp(X.by_block(lambda Z: (dispersion.log_scale(Z),), None)[0])
 
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
