@@ -67,12 +67,11 @@ class Categorical(AbstractDistribution):
         return np.where(known, np.take_along_axis(self.log_probabilities, at, axis=1), -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        reached = self._classes <= y[..., None]  # [N, Q, C]
-        log_p = np.broadcast_to(self.log_probabilities[:, None], reached.shape)
-        with np.errstate(divide="ignore"):
-            masked = (np.where(where, log_p, -np.inf) for where in (reached, ~reached))
-            below, above = (np.exp(np.asarray(logsumexp(part, axis=-1))) for part in masked)
-        return below, above
+        p, nothing = self.probabilities, np.zeros((self.n_rows, 1))
+        below = np.concatenate([nothing, np.cumsum(p, axis=1)], axis=1)  # of classes below c
+        above = np.concatenate([np.cumsum(p[:, ::-1], axis=1)[:, ::-1], nothing], axis=1)  # from c on
+        c = np.clip(np.floor(y) + 1, 0, p.shape[1]).astype(np.int64)
+        return np.take_along_axis(below, c, axis=1), np.take_along_axis(above, c, axis=1)
 
     def _quantile(self, p: Points) -> Points:
         reached = np.cumsum(self.probabilities, axis=1)[:, None, :-1] < p[..., None]

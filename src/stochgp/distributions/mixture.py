@@ -120,9 +120,7 @@ class Mixture(AbstractDistribution):
             return transforms[0].inverse(Mixture(bases, self.weights)._quantile(p))
         each = np.stack([part._quantile(p) for part in self.parts])
         low, high = each.min(axis=0), each.max(axis=0)
-        start = sum(
-            (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
-        )
+        start = np.einsum("nj,jnq->nq", np.broadcast_to(self.weights, (len(p), len(each))), each)
         for at in (at for at, part in zip(each, self.parts, strict=True) if part.has_masses):
             high = np.where(p <= self._tails(at)[0], np.minimum(high, at), high)
             low = np.where(p > self._before(at), np.maximum(low, at), low)
@@ -247,13 +245,8 @@ def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
     """(1/λ_k, w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
 
-    w_k ∝ exp((df/2)(u − e^u)). The largest of 1/λ_k is such that Σ_k w_k/λ_k = df/(df − 2), if that exists. The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right
-    as the Gamma density does, both until what is integrated has fallen by e^(−28).
-
-    Parameters
-    ----------
-    df : float
-        Degrees of freedom, positive.
+    w_k ∝ exp((df/2)(u − e^u)). The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right as the Gamma
+    density does, both until the integrand has fallen by e^(−28). The largest of 1/λ_k is such that Σ_k w_k/λ_k = df/(df − 2), if that exists.
     """
     half, more = df / 2, (df + 1) / 2
     error = FARTHEST * min(1.0, GAUSSIAN_DF / df)
@@ -261,10 +254,8 @@ def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[n
     farthest = -FALLEN / more - 2  # beyond the root: e^u − 1 − u ≥ −u − 1
     left = math.log((df + 1) / (df + error**2)) + root_scalar(fall(more), bracket=(farthest, 0.0)).root
     right = root_scalar(fall(half), bracket=(0.0, math.log(FALLEN / half + 2) + 2)).root
-    n = math.ceil((right - left) / min(0.45, 0.9 / math.sqrt(more))) + 1
-    u = np.linspace(left, right, n)
-    log_w = half * (u - np.exp(u))
-    c, w = np.exp(-u), softmax(log_w)
+    u = np.linspace(left, right, math.ceil((right - left) / min(0.45, 0.9 / math.sqrt(more))) + 1)
+    c, w = np.exp(-u), softmax(half * (u - np.exp(u)))
     if 2 < df < 4:  # from 4 on the nodes lack less than 1e-8 of it
         c[0] += (df / (df - 2) - w @ c) / w[0]
     return c, w

@@ -50,17 +50,19 @@ class Warped(AbstractDistribution):
         return 4 * self.base._held
 
     def _logpdf(self, y: Points) -> Points:
-        possible = y > self.transform.lower
-        at = np.where(possible, y, self.transform.lower + 1.0 if math.isfinite(self.transform.lower) else 0.0)
+        possible, at = self._possible(y)
         found = self.base._logpdf(self.transform(at)) + self.transform.log_slope(at)
         return np.where(possible, found, -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        lower = self.transform.lower
-        possible = y > lower
-        at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
+        possible, at = self._possible(y)
         below, above = self.base._tails(self.transform(at))
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
+
+    def _possible(self, y: Points) -> tuple[np.ndarray, Points]:
+        """(Marks of y that T takes, y with another number in place of the others)."""
+        lower = self.transform.lower
+        return y > lower, np.where(y > lower, y, lower + 1.0 if math.isfinite(lower) else 0.0)
 
     def _quantile(self, p: Points) -> Points:
         return self.transform.inverse(self.base._quantile(p))
