@@ -26,7 +26,7 @@ MODULES = {
     "thompson": "Thompson sampling",
     "contrib.botorch": "fitted estimators as models of BoTorch",
     "contrib.onnx": "feature GPs as ONNX files",
-    "contrib.kernels": "kernels of scikit-learn and GPyTorch",
+    "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
     "learning": "the loop of learning, and streams",
     "solvers": "how linear systems are solved",

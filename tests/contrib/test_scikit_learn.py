@@ -8,7 +8,7 @@ import pytest
 from sklearn.gaussian_process import kernels as theirs
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.contrib.kernels import from_sklearn
+from stochgp.contrib.scikit_learn import from_sklearn
 from stochgp.parameters import Frozen
 
 X = np.random.default_rng(0).normal(size=(12, 2))

@@ -116,7 +116,8 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
     single = jnp.asarray(NEW, jnp.float32)
     np.testing.assert_allclose(jax.jit(lambda X: f(X))(single), f(NEW), rtol=1e-4, atol=1e-4)
     slope = jax.jit(jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0]))(single[0])
-    of_draw = lambda x: m(x[None], jnp)[0] + m.deviations(x[None], jnp)[0] @ jnp.asarray(f.normals)[:, 0]
+    z = jnp.asarray(np.asarray(f.normals)[:, 0], jnp.float32)
+    of_draw = lambda x: m(x[None], jnp)[0] + m.deviations(x[None], jnp)[0] @ z
     by = jax.grad(of_draw)(single[0])
     np.testing.assert_allclose(slope, by, rtol=1e-3, atol=1e-3)
 

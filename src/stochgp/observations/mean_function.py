@@ -45,18 +45,13 @@ class AbstractMeanFunction(eqx.Module):
     width: float = eqx.field(default=1.0, kw_only=True)
     described: ClassVar[str]  # the words for it in messages
 
-    @classmethod
-    @abc.abstractmethod
-    def fit(cls, rows: Data) -> "tuple[AbstractMeanFunction, Float[np.ndarray, ' N']]":
-        """(m, its values at these rows as they would be if a row had not been one of them)."""
-
     @abc.abstractmethod
     def __call__(self, X: Any, xp: Any = np) -> Any:
-        """m(x) [*N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
+        """m(x) [N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
-        """d(x) [*N, R] in units of T(y): by NumPy in float64, or by the module `jax.numpy` in the dtype of X."""
+        """d(x) [N, R] in units of T(y): by NumPy in float64, or by the module `jax.numpy` in the dtype of X."""
 
     def variance(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """d(x)·d(x), in squared units of T(y)."""
@@ -192,15 +187,13 @@ class TreeMean(AbstractMeanFunction):
         return self.offset + K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
 
     def __call__(self, X: Any, xp: Any = np) -> Any:
-        if xp is not np:
-            return float(self.offset) + self.trees(X)
-        flat = np.asarray(X, np.float64).reshape(-1, X.shape[-1])
-        return float(self.offset) + self.trees.on_host(flat).reshape(X.shape[:-1])
+        return float(self.offset) + (
+            self.trees.on_host(np.asarray(X, np.float64)) if xp is np else self.trees(X)
+        )
 
     def deviations(self, X: Any, xp: Any = np) -> Any:
-        G, K = self._of_folds(X.reshape(-1, X.shape[-1]), xp), len(self.sizes)
-        found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
-        return found.reshape(*X.shape[:-1], K)
+        G, K = self._of_folds(X, xp), len(self.sizes)
+        return self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
 
     def _of_folds(self, X: Any, xp: Any) -> Any:
         """g_k(x)/K [N, K]."""
