@@ -21,6 +21,7 @@ from stochgp.posteriors import AbstractFunctions, KernelFunctions
 BLOCK = 512  # candidates whose values are computed at a time
 OUTSIDE = 1e-6  # of the width of the box: rounding
 STEPS_OF_SIZE = 8  # sizes of padded systems between a power of two and the next
+UNIFORM, STEP_SIZE = 0.1, 1e-3  # share of the candidates; of Adam, in widths of the box
 DEFAULT_NEARBY = (
     0.1  # of the box: standard deviation of proposals if the kernel has no lengthscale of every input
 )
@@ -40,27 +41,19 @@ class Maximiser(eqx.Module):
         Rounds, each of which gives every function one start.
     candidates : int
         Points of a round.
-    uniform : float
-        The share of points uniform in the box, from 0 to 1. Each other point is an observed row, drawn with a probability proportional to y − min y,
-        plus N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
+        A tenth of them is uniform in the box. Each other point is an observed row, drawn with a probability proportional to y − min y, plus
+        N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
     steps : int
-        Steps of Adam from every start; 0: the result is the best start.
-    step_size : float
-        Of Adam, in widths of the box, above 0 and at most 1.
+        Steps of Adam from every start, of 10⁻³ widths of the box; 0: the result is the best start.
     """
 
     rounds: int = 8
     candidates: int = 1000
-    uniform: float = 0.1
     steps: int = 100
-    step_size: float = 1e-3
 
     def __check_init__(self) -> None:
-        counts = self.rounds >= 1 and self.candidates >= 1 and self.steps >= 0
-        if not (counts and 0 <= self.uniform <= 1 and 0 < self.step_size <= 1):
-            raise ValueError(
-                f"{self}: rounds and candidates must be at least 1, steps at least 0, uniform in [0, 1], step_size in (0, 1]"
-            )
+        if self.rounds < 1 or self.candidates < 1 or self.steps < 0:
+            raise ValueError(f"{self}: rounds and candidates must be at least 1, steps at least 0")
 
 
 Box = Float[np.ndarray, "2 D"]
@@ -84,8 +77,8 @@ def maximise(
     """
     dtype = observed.X.dtype
     points = proposals(how, box, observed, nearby, generator=generator)
-    points, box, signs, step_size = (np.asarray(x, dtype) for x in (points, box, sign, how.step_size))
-    found, values = _search(padded(functions), points, box, signs, step_size, how.steps)
+    points, box, signs = (np.asarray(x, dtype) for x in (points, box, sign))
+    found, values = _search(padded(functions), points, box, signs, how.steps)
     return np.asarray(found, np.float64), np.asarray(values, np.float64)
 
 
@@ -107,7 +100,7 @@ def proposals(
         return anywhere
     rows = generator.choice(len(chance), size=shape[:2], p=chance / total)
     near = np.asarray(observed.X, np.float64)[rows] + nearby * generator.normal(size=shape)
-    n_uniform = round(how.uniform * how.candidates)
+    n_uniform = round(UNIFORM * how.candidates)
     near[:, :n_uniform] = anywhere[:, :n_uniform]
     return np.clip(near, lower, upper)
 
@@ -145,7 +138,7 @@ def ladder(size: int) -> int:
 
 @eqx.filter_jit
 def _search(
-    functions: AbstractFunctions, points: Any, box: Any, sign: Any, step_size: Any, steps: int
+    functions: AbstractFunctions, points: Any, box: Any, sign: Any, steps: int
 ) -> tuple[Float[Array, "S D"], Float[Array, " S"]]:
     best = lambda some: some[jnp.argmax(sign * values_at(functions, some), axis=0)]
     starts = jnp.moveaxis(jax.lax.map(best, points), 0, 1)  # [S, R, D]
@@ -157,7 +150,7 @@ def _search(
         return jnp.sum(values), values
 
     slope = jax.value_and_grad(lambda u: -total(u)[0])
-    adam = optax.adam(step_size)
+    adam = optax.adam(STEP_SIZE)
 
     def step(carry: tuple[Array, Any], _: None) -> tuple[tuple[Array, Any], None]:
         u, state = carry

@@ -62,19 +62,15 @@ class ThompsonSampler:
     batch_size : int
         Points of a batch.
     learner : str or AbstractLearner, optional
-        None: hyperparameters are fixed; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
+        None: hyperparameters are fixed, in the units of the data; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
     maximize : bool
         False: minimise.
     maximiser : Maximiser, optional
         Of functions on the box; None = `Maximiser()`.
     fresh_functions : bool
         True draws new prior functions for every batch, whose solves begin anew.
-    standardize : bool, optional
-        Inputs and targets by the rows of the last learning, in whose units hyperparameters are; None = only with a learner.
     memory_limit : str or int, optional
         "1GB", or bytes; None = the memory in use and half of the available memory.
-    time_limit : float, optional
-        Seconds of an update, whose solve then ends with the best point so far. Fits, including the first one, have no limit.
     dtype : "float32" or "float64"
         Of rows and kernel.
     random_state : int
@@ -94,15 +90,23 @@ class ThompsonSampler:
     maximize: bool = True
     maximiser: Maximiser | None = None
     fresh_functions: bool = False
-    standardize: bool | None = None
     memory_limit: Any = None
-    time_limit: float | None = None
     dtype: str = "float32"
     random_state: int = 0
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        self._check()
+        if (self.bounds is None) == (self.candidates is None):
+            raise ValueError("give either bounds, a box, or candidates, the points that there are")
+        size = self.batch_size
+        if isinstance(size, bool) or int(size) != size or size < 1:
+            raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
+        is_known = isinstance(self.kernel, AbstractKernel | Frozen) and self.noise_variance is not None
+        if self.learner is None and not is_known:
+            raise ValueError(
+                f"kernel is {self.kernel!r}, noise_variance is {self.noise_variance}: give a kernel with its hyperparameters and the "
+                'variance of the noise, or a learner that finds them (learner="auto")'
+            )
         self.bounds = None if self.bounds is None else np.asarray(self.bounds, np.float64)
         self.candidates = None if self.candidates is None else read_points(self.candidates)
         kind, self._packed = inputs_of(self.kernel), None
@@ -123,21 +127,6 @@ class ThompsonSampler:
         self._learned_rows = 0  # observations when hyperparameters were learned last
         self.history_: list[dict[str, Any]] = []
         self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
-
-    def _check(self) -> None:
-        """Raise ValueError for settings that do not fit together."""
-        if (self.bounds is None) == (self.candidates is None):
-            raise ValueError("give either bounds, a box, or candidates, the points that there are")
-        size = self.batch_size
-        if isinstance(size, bool) or int(size) != size or size < 1:
-            raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
-        or_learner = 'or a learner that finds it (learner="auto")'
-        if self.learner is None and not isinstance(self.kernel, AbstractKernel | Frozen):
-            raise ValueError(
-                f"kernel is {self.kernel!r}: give a kernel with its hyperparameters, {or_learner}"
-            )
-        if self.learner is None and self.noise_variance is None:
-            raise ValueError(f"noise_variance is None: give the variance of the noise, {or_learner}")
 
     def ask(self) -> np.ndarray:
         """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
@@ -247,16 +236,14 @@ class ThompsonSampler:
         if self._model is not None and not learns:
             self._model.update(self._as_inputs(points), values)
             return
-        standardize = self.learner is not None if self.standardize is None else self.standardize
         model: Any = KernelGPRegressor(
             self.kernel, learner=self.learner, noise_variance=self.noise_variance, solver=self.solver,
-            prediction="global", n_samples=self.batch_size, standardize=standardize, memory_limit=self.memory_limit,
+            prediction="global", n_samples=self.batch_size, standardize=self.learner is not None, memory_limit=self.memory_limit,
             dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
         self._model = model.fit(
             self._as_inputs(np.concatenate([self._X, points])), np.concatenate([self._y, values])
         )
-        model.time_limit = self.time_limit  # of updates alone: a shortened fit may leave rows out
         self._learned_rows = N
 
     def _as_inputs(self, points: Float[np.ndarray, "n D"]) -> Any:
