@@ -137,8 +137,6 @@ def test_functions_are_deterministic_models(name):
     assert model.num_outputs == 3
     assert_allclose(values.detach().numpy(), expected, rtol=1e-7)
     assert_allclose(model.posterior(SETS).mean.detach().numpy(), expected, rtol=1e-7)
-    one = model.subset_output([2])
-    assert_allclose(one(SETS).detach().numpy(), expected[..., 2:], rtol=1e-7)
     (slope,) = torch.autograd.grad(values[1, 0, 2], sets)
     step = torch.zeros_like(SETS)
     step[1, 0, 1] = 1e-5
@@ -149,13 +147,10 @@ def test_functions_are_deterministic_models(name):
 
 def test_what_is_not_supported_is_refused():
     model = PosteriorModel(estimator("exact"))
-    assert model.subset_output([0]) is model
     for refused in (
-        lambda: model.subset_output([1]),
         lambda: model.fantasize(SETS[0], sampler()),
         lambda: model.condition_on_observations(SETS[0], SETS[0, :, :1]),
         lambda: model.posterior(SETS, output_indices=[1]),
-        lambda: FunctionModel(estimator("exact").sample_functions(2)).subset_output([2]),
     ):
         with pytest.raises(UnsupportedError):
             refused()

@@ -64,7 +64,8 @@ class PosteriorModel(Model):
         posterior_transform: Any = None,
     ) -> Any:
         """The posterior of f, or with `observation_noise` of observations: True adds their variance by `predict`, a tensor [… q, 1] is added."""
-        _check_outputs(output_indices, 1)
+        if output_indices not in (None, [0], [-1]):
+            raise UnsupportedError(f"outputs {output_indices} were asked for, but the model has one")
         X = self.transform_inputs(X)
         _check_points(X, self._joint.n_inputs)
         mean, covariance = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
@@ -73,11 +74,6 @@ class PosteriorModel(Model):
         covariance = covariance + torch.diag_embed(noise + jitter)
         found = GPyTorchPosterior(MultivariateNormal(mean, covariance))
         return found if posterior_transform is None else posterior_transform(posterior=found, X=X)
-
-    def subset_output(self, idcs: list[int]) -> "PosteriorModel":
-        """The model itself, which has one output. Raises UnsupportedError for another one."""
-        _check_outputs(idcs, 1)
-        return self
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         raise UnsupportedError(
@@ -117,22 +113,19 @@ class FunctionModel(DeterministicModel):
     ----------
     functions : FunctionDraws
         The result of `estimator.sample_functions(S)`: S functions, in the units of the targets.
-    outputs : list of int, optional
-        Which of the functions are outputs, counted from 0; None = all S.
     """
 
-    def __init__(self, functions: FunctionDraws, outputs: list[int] | None = None):
+    def __init__(self, functions: FunctionDraws):
         super().__init__()
         if functions.encoder is not None and not getattr(functions.encoder, "is_plain", False):
             raise ValueError(
                 "the functions are of a table whose columns are encoded: draw them from a model of numbers alone"
             )
         self.functions = functions
-        self.outputs = list(range(functions.n_samples)) if outputs is None else outputs
 
     @property
     def num_outputs(self) -> int:
-        return len(self.outputs)
+        return self.functions.n_samples
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -142,12 +135,7 @@ class FunctionModel(DeterministicModel):
         """f_s(x) [… q, S] at X [… q, D]."""
         _check_points(X, len(self.functions.center))
         (values,) = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
-        return values[..., self.outputs]
-
-    def subset_output(self, idcs: list[int]) -> "FunctionModel":
-        """Some of the functions."""
-        _check_outputs(idcs, len(self.outputs))
-        return FunctionModel(self.functions, [self.outputs[i] for i in idcs])
+        return values
 
     def _value(self, X: Numbers) -> tuple[Numbers]:
         values = self._by_rows(_evaluated, X.reshape(-1, X.shape[-1]))
@@ -202,8 +190,3 @@ def _tensor(values: Numbers, like: Tensor) -> Tensor:
 def _check_points(X: Tensor, n_inputs: int) -> None:
     if X.ndim < 2 or X.shape[-1] != n_inputs:
         raise ValueError(f"X must be [… q, {n_inputs}], but got {tuple(X.shape)}")
-
-
-def _check_outputs(indices: list[int] | None, n_outputs: int) -> None:
-    if indices is not None and not all(-n_outputs <= i < n_outputs for i in indices):
-        raise UnsupportedError(f"outputs {indices} were asked for, but the model has {n_outputs}")
