@@ -100,7 +100,7 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 
 
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
-    """(√∫ (F̂_u(p) − p)² dp, √(1/(6N))): the distance of the PIT values u_i from uniform, and its mean level for N calibrated ones.
+    """Return (√∫ (F̂_u(p) − p)² dp, √(1/(6N))): the distance of the PIT values u_i from uniform, and its mean level for N calibrated ones.
 
     F̂_u is their empirical distribution function. N times the square is Cramér and von Mises's W: under calibration, for independent rows, it has mean 1/6,
     and is above 0.46 in one of 20 cases.
@@ -140,7 +140,7 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
 
 
 def _read(y: Any, mean: Any, std: Any) -> tuple[np.ndarray, Any]:
-    """(Observations, their predictive distribution)."""
+    """Return (Observations, their predictive distribution)."""
     if not hasattr(mean, "logpdf"):
         y, mean, std = _checked(y=y, mean=mean, std=std)
         return y, Normal(mean, std)

@@ -86,7 +86,7 @@ class PosteriorModel(Model):
         )
 
     def _value(self, X: Numbers) -> tuple[Numbers, Numbers]:
-        """(Mean [… q], covariance [… q, q]) at X [… q, D], in the units of the targets."""
+        """Return (Mean [… q], covariance [… q, q]) at X [… q, D], in the units of the targets."""
         mean, covariance = self._joint.value(X.reshape(-1, *X.shape[-2:]))
         return mean.reshape(X.shape[:-1]), covariance.reshape(*X.shape[:-1], X.shape[-2])
 

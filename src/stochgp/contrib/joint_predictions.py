@@ -86,7 +86,7 @@ class JointPredictions:
         return len(self._fitted.inputs.mean)
 
     def value(self, X: Sets) -> tuple[Means, Covariances]:
-        """(Mean, covariance) of f at each set."""
+        """Return (Mean, covariance) of f at each set."""
         mean, covariance = self._by_chunk(value, X)
         return mean, covariance
 

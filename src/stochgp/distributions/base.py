@@ -108,7 +108,7 @@ class AbstractDistribution(eqx.Module):
 
     @abc.abstractmethod
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        """(P(Y ≤ y), P(Y > y)), each accurate where it is small."""
+        """Return (P(Y ≤ y), P(Y > y)), each accurate where it is small."""
 
     @abc.abstractmethod
     def _quantile(self, p: Points) -> Points: ...
@@ -155,7 +155,7 @@ class AbstractDistribution(eqx.Module):
         return below + above
 
     def _squares(self, y: Points) -> tuple[Points, Points]:
-        """(∫ F² dt up to y, ∫ (1 − F)² dt from y), in pieces between `_breaks`."""
+        """Return (∫ F² dt up to y, ∫ (1 − F)² dt from y), in pieces between `_breaks`."""
         breaks = self._own_breaks()
         squares = lambda t, below, above: [below**2, above**2]
         under, over = self._integrals(breaks[:, :-1], breaks[:, 1:], squares)
@@ -171,7 +171,7 @@ class AbstractDistribution(eqx.Module):
         return below + self._integrals(low, y, squares)[0], above + self._integrals(y, high, squares)[1]
 
     def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1], of observations clipped to [low, high]."""
+        """Return (Mean, standard deviation), [N, 1], of observations clipped to [low, high]."""
         breaks = np.clip(self._own_breaks(), low, high)
         m = breaks[:, [breaks.shape[1] // 2]]
         first, second = self._from(m, breaks)
@@ -298,7 +298,7 @@ class AbstractDistribution(eqx.Module):
         return values if found.ndim else values[:, 0]
 
     def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:
-        """(The quantiles (1 − level)/2 and (1 + level)/2): the central interval of each row. ValueError unless 0 < level < 1."""
+        """Return (The quantiles (1 − level)/2 and (1 + level)/2): the central interval of each row. ValueError unless 0 < level < 1."""
         if not 0 < level < 1:
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         return self.quantile([(1 - level) / 2, (1 + level) / 2])

@@ -116,7 +116,7 @@ class PITRecalibration(eqx.Module):
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        """(R(u), 1 − R(u)), each accurate where it is small."""
+        """Return (R(u), 1 − R(u)), each accurate where it is small."""
         low = below < betaincinv(self.a, self.b, 0.5)
         a, b = np.where(low, self.a, self.b), np.where(low, self.b, self.a)
         near = np.asarray(betainc(a, b, np.where(low, below, above)))
@@ -238,7 +238,7 @@ def rows_for(level: float) -> int:
 def one_of_each(
     found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any, fewest: int = 1
 ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
-    """(Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""
+    """Return (Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
         raise ValueError(f"y has shape {y.shape}; {found.n_rows} left-out targets are wanted")

@@ -122,7 +122,7 @@ class Rounded(AbstractDistribution):
         return crps_of_counts(y, k, self.base._tails(k + 0.5)[0], self.base)
 
     def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]: sums of P(Y > k) and P(Y ≤ k) as in `_from`, and integrals of the base beyond them.
+        """Return (Mean, standard deviation), [N, 1]: sums of P(Y > k) and P(Y ≤ k) as in `_from`, and integrals of the base beyond them.
 
         If the density of the base falls there, the error is at most 3/n² of the variance and std/(4n²) of the mean, n = MAX_HALF.
         """
@@ -221,7 +221,7 @@ class Counts(AbstractDistribution):
         return betainc(r, at + 1, p) @ w, betainc(at + 1, r, 1 - p) @ w
 
     def _rates(self, k: PerRow | float, m: PerRow, std: PerRow) -> tuple[Float64[np.ndarray, "N J"], PerRow]:
-        """(μ, w) of the trapezoid rule in z, log μ = m + √v z, as fine as P(Y ≤ k | f) is sharp in z."""
+        """Return (μ, w) of the trapezoid rule in z, log μ = m + √v z, as fine as P(Y ≤ k | f) is sharp in z."""
         sharp = std / np.sqrt(1 / (k + 1) + (0.0 if self.shape is None else 1 / self.shape))
         z = np.linspace(-FAR, FAR, math.ceil(3 * FAR * max(2.0, float(sharp.max()))) + 1)
         w = np.exp(-0.5 * z**2)
@@ -281,7 +281,7 @@ class Counts(AbstractDistribution):
         return same + y * (f - log_r) - (r + y) * np.logaddexp(0.0, f - log_r)
 
     def _slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(∂ log p(y|f)/∂f, −∂² log p(y|f)/∂f²): (y − μ, μ), or ((y − μ) r/(r + μ), (r + y) r μ/(r + μ)²)."""
+        """Return (∂ log p(y|f)/∂f, −∂² log p(y|f)/∂f²): (y − μ, μ), or ((y − μ) r/(r + μ), (r + y) r μ/(r + μ)²)."""
         mu, r = np.exp(f), self.shape
         return (y - mu, mu) if r is None else ((y - mu) * r / (r + mu), (r + y) * r * mu / (r + mu) ** 2)
 

@@ -144,7 +144,7 @@ class Mixture(AbstractDistribution):
     def _crps(self, y: Points) -> Points:
         """E|Y − y| − E|Y − Y'|/2 of normal parts in closed form (Grimit et al. 2006)."""
         if not all(isinstance(part, Normal) for part in self.parts):
-            return np.add(*self._squares(y))
+            return super()._crps(y)
         means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
         w = np.broadcast_to(self.weights, means.shape)
         near = np.sum(w[:, None] * _absolute(y[..., None] - means[:, None], stds[:, None]), axis=2)
@@ -243,7 +243,7 @@ def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float
 
 
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
-    """(1/λ_k, w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
+    """Return (1/λ_k, w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
 
     w_k ∝ exp((df/2)(u − e^u)). The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right as the Gamma
     density does, both until the integrand has fallen by e^(−28). The largest of 1/λ_k is such that Σ_k w_k/λ_k = df/(df − 2), if that exists.

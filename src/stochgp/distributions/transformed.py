@@ -60,7 +60,7 @@ class Warped(AbstractDistribution):
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _possible(self, y: Points) -> tuple[np.ndarray, Points]:
-        """(Marks of y that T takes, y with another number in place of the others)."""
+        """Return (Marks of y that T takes, y with another number in place of the others)."""
         lower = self.transform.lower
         return y > lower, np.where(y > lower, y, lower + 1.0 if math.isfinite(lower) else 0.0)
 

@@ -104,7 +104,7 @@ class Boosting:
 def _histograms(
     bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
-    """(Input and cut of all S splits; which of the inputs of more than two values has the first T of them; Σg and Σh [2, L, S] of rows in L leaves).
+    """Return (Input and cut of all S splits; which of the inputs of more than two values has the first T of them; Σg and Σh [2, L, S] of rows in L leaves).
 
     Those of all inputs are made at once. For inputs of two values, mostly 0 as categories are, only rows above the cut are added up.
     """

@@ -38,7 +38,7 @@ Latent = Float[np.ndarray, "N L"]
 
 
 def supported_by(y: PerRow) -> tuple[float, float]:
-    """(Least target − R, largest target + R), R their range, 40/N times it with N < 40 targets; everything if all are equal."""
+    """Return (Least target − R, largest target + R), R their range, 40/N times it with N < 40 targets; everything if all are equal."""
     low, high = float(y.min()), float(y.max())
     R = (high - low) * max(1.0, MANY_ROWS / len(y)) or math.inf
     return low - R, high + R
@@ -183,14 +183,14 @@ class Observation:
         return found.interval(level)
 
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
+        """Return (Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
         mean, std = self.to_target(mean, X), self.scale * np.sqrt(self._inflated(variance, X))
         if self.outward is not None:
             std = Warped(Normal(mean, std), self.outward, self.support).std
         return mean, std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(Mean, standard deviation) of an observation at each row."""
+        """Return (Mean, standard deviation) of an observation at each row."""
         if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
@@ -260,7 +260,7 @@ class Observation:
 
     @property
     def _noise(self) -> tuple[AbstractNoise, float]:
-        """(The noise, its variance in units of its squared scale: ν/(ν − 2) of Student-t noise)."""
+        """Return (The noise, its variance in units of its squared scale: ν/(ν − 2) of Student-t noise)."""
         likelihood = typing.cast(typing.Any, self.likelihood)
         nu = float(likelihood.df) if isinstance(likelihood, StudentT) else math.inf
         return likelihood.noise, 1.0 if nu == math.inf else nu / (nu - 2) if nu > 2 else math.inf

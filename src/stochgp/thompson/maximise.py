@@ -70,7 +70,7 @@ def maximise(
     sign: float = 1.0,
     generator: np.random.Generator,
 ) -> tuple[Float[np.ndarray, "S D"], Float[np.ndarray, " S"]]:
-    """(The maximiser of each function, its value there); with `sign` −1 the minimiser.
+    """Return (The maximiser of each function, its value there); with `sign` −1 the minimiser.
 
     `observed` are the rows so far; larger targets are better. `nearby` are the standard deviations of proposals around observed rows. Call it inside of
     `jax.enable_x64(True)`.

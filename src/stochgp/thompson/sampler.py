@@ -188,7 +188,7 @@ class ThompsonSampler:
 
     @property
     def n_told(self) -> int:
-        """How many observations there are."""
+        """The number of observations."""
         return len(self._y)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -216,7 +216,7 @@ class ThompsonSampler:
         return found
 
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
-        """(Points, their numbers among the candidates). Raises ValueError for others."""
+        """Return (Points, their numbers among the candidates). Raises ValueError for others."""
         if self.candidates is None:
             points = self._X[:0] if np.size(X) == 0 else read_points(X, self._box)
             return points, np.full(len(points), -1)
