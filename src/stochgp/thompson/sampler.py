@@ -41,8 +41,9 @@ class ThompsonSampler:
 
     Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
     chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
-    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_x_` and `best_y_` are the best point and its observation, `history_` has an entry for
-    each `tell`. Prior functions that stay the same depend on earlier points: from the second batch on only `fresh_functions` give exact posterior draws.
+    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_x_` and `best_y_` are the best point (with
+    `candidates` its number) and its observation, `history_` has an entry for each `tell`, `model_` is the estimator of the posterior, None before the
+    first `tell`. Prior functions that stay the same depend on earlier points: from the second batch on only `fresh_functions` give exact posterior draws.
 
     Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
     hyperparameters and for no noise variance.
@@ -121,9 +122,9 @@ class ThompsonSampler:
         self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
         some = self.candidates
         self._box = read_box(self.bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
-        self._X, self._y = np.zeros((0, self._box.shape[1])), np.zeros(0)
-        self._taken = np.zeros(0, np.int64)  # numbers of the candidates that were observed
-        self._model: KernelGPRegressor | None = None
+        # Points, observations, and the numbers of the candidates that were observed.
+        self._keep(np.zeros((0, self._box.shape[1])), np.zeros(0), np.zeros(0, np.int64))
+        self.model_: Any = None
         self._learned_rows = 0  # observations when hyperparameters were learned last
         self.history_: list[dict[str, Any]] = []
         self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
@@ -152,8 +153,9 @@ class ThompsonSampler:
             return self
         values = read_targets(np.reshape(y, len(points)))
         self._take_in(points, values)
-        self._X, self._y = np.concatenate([self._X, points]), np.concatenate([self._y, values])
-        self._taken, self._asked = np.concatenate([self._taken, taken]), None
+        old = self._X, self._y, self._taken
+        self._keep(*(np.concatenate(pair) for pair in zip(old, (points, values, taken), strict=True)))
+        self._asked = None
         entry = {"told": len(values), "observations": len(self._y), "best": self.best_y_}
         entry["best_of_batch"] = float(values.max() if self.maximize else values.min())
         entry["residual"] = float(self.model_.fit_report_["residual"])
@@ -163,30 +165,6 @@ class ThompsonSampler:
         return self
 
     @property
-    def best_y_(self) -> float:
-        """The best observation so far. AttributeError before the first."""
-        return float(self._y[self._best_row])
-
-    @property
-    def best_x_(self) -> Any:
-        """Its point [D], in the units of the box, or the number of the candidate, from 0."""
-        row = self._best_row
-        return self._X[row] if self.candidates is None else int(self._taken[row])
-
-    @property
-    def _best_row(self) -> int:
-        if len(self._y) == 0:
-            raise AttributeError("best_x_ and best_y_ are there after the first observations")
-        return int(np.argmax(self._y if self.maximize else -self._y))
-
-    @property
-    def model_(self) -> KernelGPRegressor:
-        """The posterior of the observations, an estimator. AttributeError before the first."""
-        if self._model is None:
-            raise AttributeError("model_ is there after the first observations")
-        return self._model
-
-    @property
     def n_told(self) -> int:
         """The number of observations."""
         return len(self._y)
@@ -194,7 +172,7 @@ class ThompsonSampler:
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, from which `ThompsonSampler.load` makes a sampler with the same next points."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        model, facts = (None, None) if self._model is None else stored(self._model)
+        model, facts = (None, None) if self.model_ is None else stored(self.model_)
         rows = {"X": self._X, "y": self._y, "taken": self._taken, "asked": self._asked}
         tree = {"settings": settings, "rows": rows, "model": model}
         more = {"model": facts, "history": self.history_, "learned_rows": self._learned_rows}
@@ -207,13 +185,19 @@ class ThompsonSampler:
         if "sampler" not in metadata:
             raise ValueError(f"{path} holds no ThompsonSampler")
         more, found = metadata["sampler"], cls(**tree["settings"])
-        found._X, found._y, found._taken, found._asked = (
-            tree["rows"][n] for n in ("X", "y", "taken", "asked")
-        )
+        found._keep(*(tree["rows"][name] for name in ("X", "y", "taken")))
+        found._asked = tree["rows"]["asked"]
         found.history_, found._learned_rows = more["history"], more["learned_rows"]
         if more["model"] is not None:
-            found._model = restored(tree["model"], more["model"], KernelGPRegressor)
+            found.model_ = restored(tree["model"], more["model"], KernelGPRegressor)
         return found
+
+    def _keep(self, X: np.ndarray, y: np.ndarray, taken: np.ndarray) -> None:
+        self._X, self._y, self._taken = X, y, taken
+        if len(y):
+            row = int(np.argmax(y if self.maximize else -y))
+            self.best_y_ = float(y[row])
+            self.best_x_: Any = X[row] if self.candidates is None else int(taken[row])
 
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
         """Return (Points, their numbers among the candidates). Raises ValueError for others."""
@@ -233,15 +217,15 @@ class ThompsonSampler:
         """Add rows to the model, by a fit if hyperparameters are to be learned or there is no model. After an error the model is unchanged."""
         N = len(self._y) + len(values)
         learns = self.learner is not None and GROWN * self._learned_rows <= N
-        if self._model is not None and not learns:
-            self._model.update(self._as_inputs(points), values)
+        if self.model_ is not None and not learns:
+            self.model_.update(self._as_inputs(points), values)
             return
         model: Any = KernelGPRegressor(
             self.kernel, learner=self.learner, noise_variance=self.noise_variance, solver=self.solver,
             prediction="global", n_samples=self.batch_size, standardize=self.learner is not None, memory_limit=self.memory_limit,
             dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
-        self._model = model.fit(
+        self.model_ = model.fit(
             self._as_inputs(np.concatenate([self._X, points])), np.concatenate([self._y, values])
         )
         self._learned_rows = N
@@ -253,17 +237,17 @@ class ThompsonSampler:
         generator = np.random.default_rng((self.random_state, len(self._y)))
         if self.candidates is not None:
             return self._chosen_candidates(generator)
-        if self._model is None:
+        if self.model_ is None:
             n, (lower, upper) = self.batch_size, self._box  # a Latin hypercube
             cells = np.stack([generator.permutation(n) for _ in lower], axis=1)
             return lower + (upper - lower) * (cells + generator.uniform(size=cells.shape)) / n
         with jax.enable_x64(True):
-            fitted = self._model._fitted
+            fitted = self.model_._fitted
             inputs, dtype = fitted.inputs, fitted.dtype
             box, sign = inputs.transform(self._box, np.float64), 1.0 if self.maximize else -1.0
             observed = Data(inputs.transform(self._X, dtype), sign * self._y)
             how: Any = self.maximiser
-            nearby = half_lengthscales(self._model.kernel_, box)
+            nearby = half_lengthscales(self.model_.kernel_, box)
             functions = self._functions()
             found, _ = maximise(functions, how, box, observed, nearby, sign=sign, generator=generator)
         return np.clip(inputs.inverse(found), *self._box)
@@ -273,9 +257,9 @@ class ThompsonSampler:
         left = np.setdiff1d(np.arange(len(self.candidates)), self._taken)
         if len(left) < self.batch_size:
             raise ValueError(f"{len(left)} candidates are left, but a batch has {self.batch_size}")
-        if self._model is None:
+        if self.model_ is None:
             return generator.choice(left, self.batch_size, replace=False)
-        fitted, chosen = self._model._fitted, []
+        fitted, chosen = self.model_._fitted, []
         known = self.candidates[left] if self._packed is None else self._packed[left].words
         with jax.enable_x64(True):
             values = np.array(
