@@ -46,15 +46,19 @@ def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
         factor = factorised(gp.kernel, at.X, noise)
-        value, alpha = _value(factor, at, noise)
-        G = _minus_outer(_inverse(factor.L), alpha)
-        twice = 2 * float(at.weights.sum())
-        by_noise = (np.diagonal(G) + (at.weights - 1) / noise) / twice
-        by_kernel = jax.tree.map(lambda g: np.asarray(g) / twice, dense.gradient(gp.kernel, at.X, G))
-        by_noise = gradient_of_noise(gp.noise, at.X, at.weights, by_noise)
-        where = lambda g: (g.kernel, g.noise)
-        gradient = eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
-        return ExactNLML(value, gradient, factor.jitter)
+        value, alpha = value_and_weights(factor, at, noise)
+        return ExactNLML(value, gradient(gp, at, noise, factor, alpha), factor.jitter)
+
+
+def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: np.ndarray) -> Any:
+    """Return the gradient of the NLML per datum, in the memory of the factor."""
+    G = _minus_outer(_inverse(factor.L), alpha)
+    twice = 2 * float(at.weights.sum())
+    by_noise = (np.diagonal(G) + (at.weights - 1) / noise) / twice
+    by_kernel = jax.tree.map(lambda g: np.asarray(g) / twice, dense.gradient(gp.kernel, at.X, G))
+    by_noise = gradient_of_noise(gp.noise, at.X, at.weights, by_noise)
+    where = lambda g: (g.kernel, g.noise)
+    return eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
 
 
 def left_out(gp: KernelGP, rows: Data) -> Conditional:
@@ -90,7 +94,7 @@ def nlml(gp: KernelGP, rows: Data) -> float:
     """Return the NLML per datum, with N² numbers and N³/3 products."""
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
-        return _value(factorised(gp.kernel, at.X, noise), at, noise)[0]
+        return value_and_weights(factorised(gp.kernel, at.X, noise), at, noise)[0]
 
 
 def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]) -> Factor:
@@ -111,7 +115,7 @@ def _on_host(gp: KernelGP, rows: Data) -> tuple[Data, Float[np.ndarray, " N"]]:
     return rows, noise_of_rows(gp.noise, rows.X, rows.weight)
 
 
-def _value(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
+def value_and_weights(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
     """Return the NLML per datum and α."""
     half = factor.half(at.y[:, None])[:, 0]
     repeated = np.sum((at.weights - 1) * np.log(2 * math.pi * at.weights * noise) + np.log(at.weights))

@@ -13,16 +13,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Float, Int32
 
 from stochgp.choosing import Preference, prefer
-from stochgp.kernels import Matern32
-from stochgp.numerics.arrays import on_device
+from stochgp.data.rows import Data
+from stochgp.kernels import Matern32, dense
+from stochgp.likelihoods import ConstantNoise
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed
 from stochgp.numerics.clustered import clusters
+from stochgp.numerics.linalg import Factor
+from stochgp.objectives import kernel
 from stochgp.parameters import Positive
 from stochgp.transforms import QUARTILE, AbstractTransform, anchored
 
@@ -31,6 +34,7 @@ STEPS = 60
 STEEPEST = math.log(50.0)
 PENALTY = 10.0  # nats per row and squared excess of log T'
 SPREAD = 1.0  # of the prior on the logarithms of θ
+DIFFERENCE = 1e-5  # of numeric derivatives by γ
 MAX_LENGTHS = 20  # inputs up to which each has its own lengthscale
 
 
@@ -85,75 +89,74 @@ def _fitted(
     n_lengths = D if D <= MAX_LENGTHS else 1
     spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
     start = np.concatenate([np.full(n_lengths, 0.5 * math.log(D)), np.log([spread, 0.2 * spread])])
-    raw = [] if transform is None else transform.raw
     low, high = np.quantile(all_y, [0.25, 0.75])
     log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
-    with jax.enable_x64(True):
-        data = tuple(on_device(part, np.float64) for part in (X, count, start))
-        targets, n = on_device(y, np.float64), float(np.sum(count))
-        outward = jax.jit(lambda gamma: _outward(transform, gamma, targets, data[1], log_unit))
 
-        def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            z, jacobian, others, others_slope = outward(vector[len(start) :])
-            value, (of_theta, of_z) = _density_and_slopes(vector[: len(start)], z, *data)
-            of_gamma = np.asarray(of_z) @ np.asarray(jacobian) + others_slope
-            slope = np.concatenate([of_theta, of_gamma]) / n
-            value = (float(value) + float(others)) / n
-            return (value, slope) if math.isfinite(value) else (1e10, np.zeros_like(slope))
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        theta, gamma = np.split(vector, [len(start)])
+        try:
+            with np.errstate(all="ignore"):
+                z, others = _outward(transform, gamma, y, count, log_unit)
+                value, by_theta, by_z = _loss(theta, z, X, count, start)
+                by_gamma = []
+                for step in DIFFERENCE * np.eye(len(gamma)):  # two numbers at most
+                    ends = [_outward(transform, gamma + move, y, count, log_unit) for move in (step, -step)]
+                    by_gamma.append(
+                        (by_z @ (ends[0][0] - ends[1][0]) + ends[0][1] - ends[1][1]) / 2 / DIFFERENCE
+                    )
+        except ValueError:  # there is no factor
+            value, others = math.inf, 0.0
+        if not math.isfinite(value + others):
+            return 1e10, np.zeros_like(vector)
+        return (value + others) / count.sum(), np.concatenate([by_theta, by_gamma]) / count.sum()
 
-        options = {"maxiter": STEPS}
-        begin = np.concatenate([start, raw])
-        best = scipy.optimize.minimize(evaluate, begin, jac=True, method="L-BFGS-B", options=options).x
-    gamma = [float(v) for v in best[len(start) :]]
-    fitted = transform if transform is None or not raw else transform.from_raw(gamma)
-    return fitted, best[: len(start)]
+    begin = np.concatenate([start, [] if transform is None else transform.raw])
+    options = {"maxiter": STEPS}
+    best = scipy.optimize.minimize(evaluate, begin, jac=True, method="L-BFGS-B", options=options).x
+    theta, gamma = np.split(best, [len(start)])
+    return transform if transform is None else _at(transform, gamma), theta
+
+
+def _at(transform: AbstractTransform, gamma: np.ndarray) -> AbstractTransform:
+    return transform.from_raw([float(v) for v in gamma]) if len(gamma) else transform
 
 
 def _outward(
-    transform: AbstractTransform | None, gamma: Array, y: Array, count: Array, log_unit: float
-) -> tuple[Array, Array, Array, Array]:
-    """Return z = T(y), ∂z/∂γ, the loss terms beside the density of z, and their derivatives."""
-
-    def others(gamma: Array) -> tuple[Array, Array]:
-        if transform is None:
-            return y, jnp.zeros((), y.dtype)
-        T = transform.from_raw(gamma) if transform.raw else transform
-        slopes = T.log_slope(y)
-        excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
-        beyond = PENALTY * jnp.sum(count * jnp.square(excess))
-        return T(y), beyond - jnp.sum(count * slopes)
-
-    z, value = others(gamma)
-    if len(gamma) == 0:
-        return z, jnp.zeros((len(z), 0), y.dtype), value, jnp.zeros(0, y.dtype)
-    jacobian, slope = jax.jacfwd(others)(gamma)
-    return z, jacobian, value, slope
+    transform: AbstractTransform | None, gamma: np.ndarray, y: np.ndarray, count: np.ndarray, log_unit: float
+) -> tuple[np.ndarray, float]:
+    """Return z = T(y), and the loss terms beside the density of z."""
+    if transform is None:
+        return y, 0.0
+    T = _at(transform, gamma)
+    slopes = T.log_slope(y)
+    excess = np.maximum(slopes + log_unit - STEEPEST, 0.0)
+    return T(y), float(PENALTY * count @ np.square(excess) - count @ slopes)
 
 
-def _negative_density(theta: Array, z: Array, X: Array, count: Array, start: Array) -> Array:
-    """Return −log density of Σρ observations z, N(μ, K_θ + diag(σ²/ρ)), plus prior, in nats."""
-    L, _, half = _factored(theta, X, z, count)
-    repeats = jnp.sum((count - 1) * (math.log(2 * math.pi) + theta[-1]) + jnp.log(count)) / 2
-    log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(z) * math.log(2 * math.pi)
-    return jnp.sum((theta - start) ** 2) / (2 * SPREAD**2) - (log_density - repeats)
+def _loss(
+    theta: np.ndarray, z: np.ndarray, X: np.ndarray, count: np.ndarray, start: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return −log density of Σρ observations z, N(μ, K_θ + diag(σ²/ρ)), plus prior, and slopes by θ, z."""
+    gp, (factor, mean, _), n = _model(theta), _factored(theta, X, z, count), count.sum()
+    at, noise = Data(X, z - mean, count), np.exp(theta[-1]) / count
+    value, alpha = kernel.value_and_weights(factor, at, noise)
+    with jax.enable_x64(True):
+        slope = packed(kernel.gradient(gp, at, noise, factor, alpha))
+    away = theta - start
+    return n * value + float(away @ away) / (2 * SPREAD**2), n * slope + away / SPREAD**2, alpha
 
 
-_density_and_slopes = jax.jit(jax.value_and_grad(_negative_density, argnums=(0, 1)))
+def _model(theta: np.ndarray) -> KernelGP:
+    lengths = theta[:-2] if len(theta) > 3 else theta[0]
+    return KernelGP(Matern32(Positive(lengths), Positive(theta[-2])), ConstantNoise(Positive(theta[-1])))
 
 
-def _factored(theta: Array, X: Array, z: Array, count: Array) -> tuple[Array, Array, Array]:
+def _factored(theta: np.ndarray, X: np.ndarray, z: np.ndarray, count: np.ndarray) -> tuple[Factor, Any, Any]:
     """Return L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, and L⁻¹(z − μ)."""
-    kernel = _kernel(theta)
-    A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.diag(1 / count)
-    A = A + 1e-8 * jnp.exp(theta[-2]) * jnp.eye(len(z), dtype=X.dtype)
-    L = jnp.linalg.cholesky(A)
-    ones, of_z = (solve_triangular(L, v, lower=True) for v in (jnp.ones_like(z), z))
+    factor = kernel.factorised(_model(theta).kernel, X, np.exp(theta[-1]) / count)
+    ones, of_z = factor.half(np.column_stack([np.ones_like(z), z])).T
     mean = (ones @ of_z) / (ones @ ones)
-    return L, mean, of_z - mean * ones
-
-
-def _kernel(theta: Array) -> Matern32:
-    return Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
+    return factor, mean, of_z - mean * ones
 
 
 def _held_out(
@@ -167,19 +170,9 @@ def _held_out(
     """Return log p(y_i) of each new row given the others, in the units of y."""
     T, theta = found
     of = T or (lambda y: y)
-    with jax.enable_x64(True):
-        z = on_device(of(y), np.float64)
-        mean, variance = _predicted(*(on_device(part, np.float64) for part in (theta, X, z, count, X_new)))
-    m, v = np.asarray(mean), np.asarray(variance)
-    found_log = -0.5 * np.log(2 * math.pi * v) - 0.5 * (of(y_new) - m) ** 2 / v
+    factor, mean, half = _factored(theta, X, of(y), count)
+    across = factor.half(dense.block(_model(theta).kernel, X, X_new))
+    variance, noise = np.exp(theta[-2:])
+    v = np.maximum(variance - np.sum(across**2, axis=0), 0) + noise
+    found_log = -0.5 * np.log(2 * math.pi * v) - 0.5 * (of(y_new) - mean - across.T @ half) ** 2 / v
     return found_log if T is None else found_log + T.log_slope(y_new)
-
-
-@jax.jit
-def _predicted(theta: Array, X: Array, z: Array, count: Array, X_new: Array) -> tuple[Array, Array]:
-    """Return the mean and variance of one observation at new rows."""
-    L, mean, half = _factored(theta, X, z, count)
-    kernel = _kernel(theta)
-    across = solve_triangular(L, kernel.matrix(X, X_new), lower=True)
-    variance = jnp.exp(theta[-2]) - jnp.sum(across**2, axis=0) + jnp.exp(theta[-1])
-    return mean + across.T @ half, jnp.maximum(variance, jnp.exp(theta[-1]))
