@@ -8,7 +8,7 @@ from toy import make_gp, make_toy
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners import ByEvidence
-from stochgp.learners.evaluators import Division, held_out_rows
+from stochgp.learners.evaluators import held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):
@@ -19,8 +19,8 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
 
     def judged(times):
         held_out = MemorySource(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
-        evaluation = evaluator.evaluate(gp, {}, Division(train, held_out))
-        return evaluation, evaluator.finalize(evaluation, Division(train, held_out))[1]
+        evaluation = evaluator.evaluate(gp, {}, (train, held_out))
+        return evaluation, evaluator.finalize(evaluation, (train, held_out))[1]
 
     evaluation, evidence = judged(1)
     v, s2 = evaluation.chosen
@@ -47,11 +47,11 @@ def test_whole_groups_are_held_out(sizes):
     group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     X = np.arange(200.0)[:, None]
     for seed in range(5):
-        division = ByEvidence().divide(MemorySource(X, X[:, 0], group=group), (seed,))
-        train, held_out = (division.train.indices, division.held_out.indices)
+        rows, left_out = ByEvidence().divide(MemorySource(X, X[:, 0], group=group), (seed,))
+        train, held_out = rows.indices, left_out.indices
         np.testing.assert_array_equal(np.sort(np.concatenate([train, held_out])), np.arange(200))
         assert not set(group[train]) & set(group[held_out])
-        np.testing.assert_array_equal(division.held_out.group, group[held_out])
+        np.testing.assert_array_equal(left_out.group, group[held_out])
         left = np.unique(group[train], return_counts=True)[1]
         assert len(left) > 0 and len(held_out) > 0
         left = left[2 * (len(held_out) + left) < 200]
@@ -61,6 +61,6 @@ def test_whole_groups_are_held_out(sizes):
 
 def test_one_group_cannot_be_divided():
     source = MemorySource(np.zeros((200, 1)), np.zeros(200), group=np.ones(200, int))
-    assert ByEvidence(validation_fraction=0.0).divide(source, (0,)).held_out is None
+    assert ByEvidence(validation_fraction=0.0).divide(source, (0,))[1] is None
     with pytest.raises(ValueError, match="of one group.*validation_fraction=0"):
         ByEvidence().divide(source, (0,))

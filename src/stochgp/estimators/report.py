@@ -46,7 +46,7 @@ def record_learning(
         rate = entry.get("rate", rate)
     context.report |= {
         "learner": settings,
-        "gradients": learner.exactness(found.history[-1] if found.history else {}),
+        "gradients": learner.gradients,
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
         "learning_rate": rate,

@@ -21,7 +21,7 @@ from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evaluators import FEW_ROWS
 from stochgp.learners.evidence import ByEvidence, Evidence
-from stochgp.learning.fit import DONE, fit, unless_ended
+from stochgp.learning.fit import DONE, fit
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
@@ -178,7 +178,8 @@ def refit_on_all_rows(
     checkpoint = context.checkpoint_of("refit")
     second = fit(again, gp, source, key=context.learn_key, checkpoint=checkpoint)
     if second.result not in DONE or second.evidence is None:
-        return first._replace(result=unless_ended(first, second))
+        ended = second.result in (RESULTS.interrupted, RESULTS.stopped)
+        return first._replace(result=second.result) if ended else first
     variances = float(first.gp.variance), float(first.gp.noise_variance)
     evidence = first.evidence._replace(
         moments=second.evidence.moments,

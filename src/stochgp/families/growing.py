@@ -27,7 +27,7 @@ from stochgp.families.variational import (
     with_decoupled_mean,
 )
 from stochgp.learners.decoupled import AbstractGrowing
-from stochgp.learning import Stream, begin_stream, continue_run, feed
+from stochgp.learning import Stream, begin_stream, feed
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key
@@ -162,9 +162,9 @@ def stream_of(
     """Return the state that a `fit` leaves for a stream; the model alone if no step was taken."""
     learner, _ = _learner(estimator, data.n_rows)
     key, dtype = context.learn_key, np.dtype(estimator.dtype)
-    if learned.to_go_on is None or learned.n_iter == 0:
-        return begin_stream(learner, gp, data.n_inputs, key=key, dtype=dtype)
-    return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
+    begin: Any = gp if learned.n_iter == 0 or learned.to_go_on is None else learned.to_go_on
+    n_steps = 0 if begin is gp else learned.n_iter
+    return begin_stream(learner, begin, data.n_inputs, n_steps=n_steps, key=key, dtype=dtype)
 
 
 def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float]]:

@@ -5,11 +5,11 @@ from .bsgd import BSGD
 from .conditionals import LeaveOneOut, Vecchia
 from .decoupled import IVSGPR, SVDGP
 from .descent import InverseRoot, PowerLaw, constant, cosine, muon
-from .evaluators import AbstractEvaluator, ByLoss
+from .evaluators import ByLoss
 from .evidence import ByEvidence, Evidence
 from .full_batch import FullBatch
 from .minimax import Minimax
-from .sampling import AbstractSampling, NearestNeighbours, Uniform
+from .sampling import NearestNeighbours, Uniform
 from .scgd import SCGD
 from .svgp import SGPR, SVGP
 
@@ -21,9 +21,7 @@ __all__ = [
     "SVDGP",
     "SVGP",
     "AbstractBatchLearner",
-    "AbstractEvaluator",
     "AbstractLearner",
-    "AbstractSampling",
     "ByEvidence",
     "ByLoss",
     "Evidence",

@@ -28,9 +28,9 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan, size_of_few
+from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan, size_of_few
 from stochgp.learners.evidence import ByEvidence
-from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
+from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
@@ -44,14 +44,10 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    source, plan : MemorySource, StepPlan
-        The training rows, on the device or on the host; batch size, number of steps, and steps between two evaluations.
-    prepared : any
-        The result of the learner's `prepare`, which is called once before the first step.
-    rate : float or None
-        The learning rate that short trials chose, None = the learner's own.
-    prior : AbstractGP or None
-        The model whose parameters are the centre of a learner's prior; None = the model at which the run starts.
+    source, plan, prepared : MemorySource, StepPlan, any
+        The training rows; the plan of the steps; the result of the learner's `prepare`, which is called once before the first step.
+    rate, prior : float or None, AbstractGP or None
+        The learning rate that short trials chose; the model whose parameters are the centre of a prior. None = the learner's own; the start.
     """
 
     source: MemorySource
@@ -72,7 +68,7 @@ class AbstractLearner(eqx.Module):
     `ByEvidence()` for feature GPs and `ByLoss()` for other models.
     """
 
-    gradients: ClassVar[str] = "unknown"  # "exact", "unbiased", "estimated" or "biased"
+    gradients = cast(Any, "unknown")  # "exact", "unbiased", "estimated" or "biased"
     shares_steps: ClassVar[bool] = False  # True if devices can share the rows of a batch
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
     batch_size = cast(Any, None)  # not annotated: a subclass may have such a field, in any place
@@ -80,7 +76,7 @@ class AbstractLearner(eqx.Module):
     evaluator = cast(Any, None)
 
     @abc.abstractmethod
-    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan the steps, and their number between evaluations, which check time limit and Ctrl-C."""
 
     @abc.abstractmethod
@@ -136,11 +132,7 @@ class AbstractLearner(eqx.Module):
         """The number of rows that it learns from, out of `n_rows`."""
         return n_rows
 
-    def exactness(self, entry: Numbers) -> str:
-        """The kind of the `gradients`, according to the last entry of the history."""
-        return self.gradients
-
-    def evaluator_for(self, gp: AbstractGP) -> AbstractEvaluator:
+    def evaluator_for(self, gp: AbstractGP) -> Evaluator:
         """Return its evaluator or the default; ValueError for evidence of a model without moments."""
         if self.evaluator is None:
             return ByEvidence() if gp.has_moments else ByLoss()
@@ -181,9 +173,9 @@ class AbstractBatchLearner(AbstractLearner):
         Any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
     decay : function
         Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
-    evaluator : AbstractEvaluator or None
+    evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
-    sampling : AbstractSampling or None
+    sampling : Uniform, NearestNeighbours or None
         Selects the rows of a batch; None = the default of `sampling_for`.
     """
 
@@ -195,18 +187,18 @@ class AbstractBatchLearner(AbstractLearner):
     learning_rate: float | Schedule | None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
-    evaluator: AbstractEvaluator | None = None
+    evaluator: Evaluator | None = None
     sampling: Any = Uniform()
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
         """Return the state after a step on `batch` and its numbers, with "loss". Pure, for jit."""
 
-    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
-        width = self.n_streams * row_bytes(n_inputs)
-        return evaluator.plan_steps(n_rows, width, self.batch_size, self.epochs, self.steps)
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
+        row_bytes = self.n_streams * 4 * (n_inputs + 2)  # of float32 batches on the device
+        return evaluator.plan_steps(n_rows, row_bytes, self.batch_size, self.epochs, self.steps)
 
-    def sampling_for(self, gp: Any) -> AbstractSampling:
+    def sampling_for(self, gp: Any) -> Any:
         """The sampling of the batches for this model."""
         return self.sampling
 

@@ -12,7 +12,7 @@ from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent
 from stochgp.learners.evaluators import CHUNK_BYTES
-from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform
+from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.models import AbstractGP
 from stochgp.numerics.linalg import invert_lower, safe_cholesky
 from stochgp.numerics.precision import matmul
@@ -50,7 +50,7 @@ class BSGD(AbstractBatchLearner):
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
         See `AbstractBatchLearner`; B is 16 in sgGP's paper. epochs None = the evaluator's default: 4,096 steps for `ByLoss`. `PowerLaw(α₁, 1.0)` with
         `optax.sgd` is the α₁/k of sgGP's paper.
-    sampling : AbstractSampling or None
+    sampling : Uniform, NearestNeighbours or None
         Selects the rows of a batch; None = `Uniform()` for feature GPs and for kernels without a metric between rows, else
         `NearestNeighbours()`.
     signal_scale : float or None
@@ -58,9 +58,9 @@ class BSGD(AbstractBatchLearner):
     """
 
     steps: ClassVar[int] = 4096
-    gradients: ClassVar[str] = "biased"  # ignores the correlation between rows of different batches
+    gradients: ClassVar[Any] = "biased"  # ignores the correlation between rows of different batches
     batch_size: int = 128
-    sampling: AbstractSampling | None = None
+    sampling: Uniform | NearestNeighbours | None = None
     signal_scale: float | None = None
 
     def __check_init__(self) -> None:
@@ -70,7 +70,7 @@ class BSGD(AbstractBatchLearner):
                 f"signal_scale is {self.signal_scale} for batches of {self.batch_size}; it must be positive and finite, the batch above 1"
             )
 
-    def sampling_for(self, gp: AbstractGP) -> AbstractSampling:
+    def sampling_for(self, gp: AbstractGP) -> Any:
         """The sampling set by the user, or the default for the model."""
         if self.sampling is not None:
             return self.sampling

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.evaluators import AbstractEvaluator, Numbers, Seed, StepPlan
+from stochgp.learners.evaluators import Evaluator, Numbers, Seed, StepPlan
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
@@ -78,7 +78,7 @@ class AbstractConditionals(AbstractLearner):
     than 0.003 nats, or after half of the steps. Before the last search only a quarter of the neighbourhoods is scored.
     """
 
-    gradients: ClassVar[str] = "exact"
+    gradients: ClassVar[Any] = "exact"
     joint: eqx.AbstractClassVar[bool]
     n_scored: eqx.AbstractVar[int]
 
@@ -99,7 +99,7 @@ class AbstractConditionals(AbstractLearner):
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
         """Return k rows beside each centre in the metric of `gp`, the nearest first; −1 for none."""
 
-    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan an evaluation after each step; `advance` takes one step per call."""
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)

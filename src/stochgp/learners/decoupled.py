@@ -14,7 +14,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
-from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss
+from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
@@ -42,11 +42,11 @@ class AbstractGrowing(AbstractBatchLearner):
     """
 
     steps: ClassVar[int] = 2048
-    gradients: ClassVar[str] = "unbiased"  # of the lower bound
+    gradients: ClassVar[Any] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
     batch_size: int = 1024
     decay: Schedule = constant
-    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
+    evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     growth: int = 128
     mirror_rate: float | Schedule | None = None
     jitter: float = 1e-6

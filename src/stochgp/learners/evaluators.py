@@ -1,9 +1,12 @@
-"""Evaluators of the states of a run, using the loss of its steps or the exact evidence.
+"""The plan of a run's steps, and evaluations of its states using the loss of its steps.
+
+An evaluation is a pytree, so that checkpoints can hold it, with `gp`, `criterion` (nats per datum, lower is better; not finite if the run has diverged), `error`
+(the criterion's standard error, 0 if it is exact) and `numbers()` for the history. If `is_exact`, evaluations are passes over all rows, and a run returns the
+one of the lowest criterion. Otherwise they cost nothing, and it returns its last good one.
 
 Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
 """
 
-import abc
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -43,57 +46,9 @@ class StepPlan(NamedTuple):
     chunk_steps: int = 1
     first_cycle: int = 0  # steps of the first cycle, more follow while they pay; 0 = one cycle
 
-    @property
-    def n_evaluations(self) -> int:
-        return -(-self.total_steps // self.steps_per_evaluation)
 
-
-class Division(NamedTuple):
-    """The training rows of a run, and the rows held out for its evaluations."""
-
-    train: MemorySource
-    held_out: MemorySource | None
-
-
-class AbstractEvaluator(eqx.Module):
-    """Base class of evaluators of the states of a run.
-
-    An evaluation is a pytree, so that checkpoints can hold it. Its fields are `gp`, `criterion` (nats per datum, lower is better; not finite if
-    the run has diverged), `error` (the criterion's standard error, 0 if it is exact) and `numbers()` for the history. If `is_exact`, evaluations
-    are passes over all rows, and a run returns the one of the lowest criterion. Otherwise they cost nothing, and it returns its last good one.
-    """
-
-    is_exact: eqx.AbstractClassVar[bool]
-
-    def divide(self, source: MemorySource, seed: Seed) -> Division:
-        """Hold out rows, if the evaluator needs any."""
-        return Division(source, None)
-
-    @abc.abstractmethod
-    def plan_steps(
-        self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
-    ) -> StepPlan:
-        """Plan steps and evaluations of mini-batch learners, as often as their cost allows."""
-
-    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The memory of its evaluations."""
-        return 0
-
-    @abc.abstractmethod
-    def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Any:
-        """Evaluate a state with model `gp`; `numbers` come from the last steps, none at θ₀."""
-
-    @abc.abstractmethod
-    def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Learning rates to try for a learner without one; one rate needs no trial, () = its own."""
-
-    @abc.abstractmethod
-    def settled(self, history: list[Numbers]) -> bool:
-        """Return True if a run that has taken all its steps was no longer moving."""
-
-    @abc.abstractmethod
-    def finalize(self, at: Any, division: Division) -> tuple[AbstractGP, Any]:
-        """Return the final model and the exact evidence of all rows, or None."""
+Evaluator = Any  # ByLoss, or ByEvidence
+Division = tuple[MemorySource, MemorySource | None]  # the training rows, and those held out for evaluations
 
 
 class LossEvaluation(NamedTuple):
@@ -112,7 +67,7 @@ class LossEvaluation(NamedTuple):
         return {"noise_variance": float(gp.noise_variance)} if hasattr(gp, "noise") else {}
 
 
-class ByLoss(AbstractEvaluator):
+class ByLoss(eqx.Module):
     """Evaluations using the learner's own mean loss. A run returns its last good state.
 
     A run is settled if the mean loss of the last fifth of the evaluations differs from the fifth before by less than 0.01 nats per datum, or by
@@ -127,18 +82,38 @@ class ByLoss(AbstractEvaluator):
     is_exact: ClassVar[bool] = False
     trial_rates: tuple[float, ...] = ()
 
+    def divide(self, source: MemorySource, seed: Seed) -> Division:
+        """Hold out rows, if the evaluator needs any."""
+        return source, None
+
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        return steps_by_stretches(n_rows, bytes_per_row, batch_size, epochs, default_steps)
+        """Plan the steps of a mini-batch learner, with 40 or more evaluations every 64 to 4,096 steps."""
+        batch_size = min(batch_size, n_rows)
+        per_epoch = max(1, n_rows // batch_size)
+        steps = default_steps if epochs is None else epochs * per_epoch
+        if steps < SHORTEST_STRETCH:
+            return StepPlan(batch_size, per_epoch, steps, steps, steps)
+        longest = power_of_two(max(LONGEST_STRETCH // max(1, batch_size // 16) ** 2, SHORTEST_STRETCH))
+        stretch = min(max(power_of_two(steps // FEWEST_EVALUATIONS), SHORTEST_STRETCH), longest)
+        chunk = min(stretch, power_of_two(CHUNK_BYTES // (batch_size * bytes_per_row)))
+        return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
+
+    def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+        """The memory of its evaluations."""
+        return 0
 
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
+        """Evaluate a state with model `gp`; `numbers` come from the last steps, none at θ₀."""
         return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Learning rates to try for a learner without one; one rate needs no trial, () = its own."""
         return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:
+        """Return True if a run that has taken all its steps was no longer moving."""
         losses = np.array([e["loss"] for e in history if "loss" in e and not e["recovered"]])
         n = len(losses) // 5 if len(losses) >= 10 else 1
         if len(losses) < 2:
@@ -148,6 +123,7 @@ class ByLoss(AbstractEvaluator):
         return bool(abs(np.mean(before) - np.mean(last)) < max(SETTLED_BY, 2 * error))
 
     def finalize(self, at: LossEvaluation, division: Division) -> tuple[AbstractGP, None]:
+        """Return the final model, and None for the exact evidence of all rows."""
         return at.gp, None
 
 
@@ -160,26 +136,10 @@ def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: in
     per_epoch = max(1, n_rows // batch_size)
     asked = per_epoch * (default_epochs(per_epoch) if epochs is None else epochs)
     per_evaluation = min(asked, per_epoch * -(-FEWEST_STEPS_PER_EVALUATION // per_epoch))
-    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
+    fitting = CHUNK_BYTES // (batch_size * bytes_per_row)
     chunk = power_of_two(min(LONGEST_CHUNK, fitting, per_evaluation, max(1, asked // FEWEST_CHUNKS)))
     n_chunks, n_evaluations = round(asked / chunk), max(1, round(asked / per_evaluation))
     return StepPlan(batch_size, per_epoch, n_chunks * chunk, -(-n_chunks // n_evaluations) * chunk, chunk)
-
-
-def steps_by_stretches(
-    n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
-) -> StepPlan:
-    """Plan for evaluations without cost: 40 or more stretches of 64 to 4,096 steps."""
-    batch_size = min(batch_size, n_rows)
-    per_epoch = max(1, n_rows // batch_size)
-    steps = default_steps if epochs is None else epochs * per_epoch
-    if steps < SHORTEST_STRETCH:
-        return StepPlan(batch_size, per_epoch, steps, steps, steps)
-    longest = power_of_two(max(LONGEST_STRETCH // max(1, batch_size // 16) ** 2, SHORTEST_STRETCH))
-    stretch = min(max(power_of_two(steps // FEWEST_EVALUATIONS), SHORTEST_STRETCH), longest)
-    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
-    chunk = min(stretch, power_of_two(fitting))
-    return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
 
 
 def power_of_two(n: int) -> int:

@@ -1,7 +1,9 @@
 """Evaluations using the exact evidence, for models with M × M moments of all rows."""
 
-from typing import Any, ClassVar, NamedTuple, cast
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Bool, Int
@@ -15,7 +17,6 @@ from stochgp.learners import evaluators
 from stochgp.learners.evaluators import (
     FEW_ROWS,
     SETTLED_BY,
-    AbstractEvaluator,
     Division,
     Numbers,
     Seed,
@@ -24,7 +25,7 @@ from stochgp.learners.evaluators import (
 from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature
-from stochgp.objectives.feature import Loss, Range, Spectrum, nlml_of_spectrum, spectrum
+from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
 
 SAFE_NOISE = 0.1  # of targets with unit variance
@@ -77,7 +78,7 @@ class Evidence(NamedTuple):
     held_out: Data | None = None
 
 
-class ByEvidence(AbstractEvaluator):
+class ByEvidence(eqx.Module):
     """Evaluations that pass over all rows for exact moments in float64 and the exact NLML.
 
     A run returns the state of the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
@@ -103,61 +104,71 @@ class ByEvidence(AbstractEvaluator):
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
+        """Return the training rows and random held-out rows, as whole groups if there are groups."""
         n_held_out = evaluators.held_out_rows(source.size, self.validation_fraction)
-        rows = np.arange(source.size, dtype=np.int32)
         if n_held_out == 0:
-            return Division(source, None)
+            return source, None
         if source.group is not None:
             left = _some_groups(source.group, n_held_out, seed)
-            return Division(source.some(rows[~left]), source.some(rows[left]))
-        order = np.random.default_rng(seed).permutation(rows)
-        train, left = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
-        return Division(source.some(train), source.some(left))
+        else:
+            rows = np.arange(source.size, dtype=np.int32)
+            left = np.zeros(source.size, bool)
+            left[np.random.default_rng(seed).permutation(rows)[:n_held_out]] = True
+        train, held_out = (np.flatnonzero(part).astype(np.int32) for part in (~left, left))
+        return source.some(train), source.some(held_out)
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
+        """Plan steps and evaluations, as often as their cost allows; in cycles for many rows."""
         few = evaluators.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
-        plan = evaluators.steps_by_epochs(
-            n_rows, bytes_per_row, batch_size, few if epochs is None else epochs
-        )
-        return plan if epochs is not None or few is not None else evaluators.in_cycles(plan)
+        given = few if epochs is None else epochs
+        plan = evaluators.steps_by_epochs(n_rows, bytes_per_row, batch_size, given)
+        return plan if given is not None else evaluators.in_cycles(plan)
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of moments, eigenbasis, best evaluation, chunks of features, held-out features."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
-        of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
-        return (
-            8 * 8 * M**2 + chunks + of_held_out * evaluators.held_out_rows(n_rows, self.validation_fraction)
-        )
+        n_held_out = evaluators.held_out_rows(n_rows, self.validation_fraction)
+        return 8 * 8 * M**2 + chunks + (HELD_OUT_BYTES * M + itemsize * n_inputs) * n_held_out
 
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """Compute exact moments, NLML, held-out NLPD and refits in one pass over the rows.
 
         (v, σ²) of the highest likelihood come from the spectrum of the training moments. The search for the lowest held-out NLPD starts there.
         """
-        return agreed(self._evaluate(gp, division))
+        return agreed(self._evaluate(gp, *division))
 
-    def _evaluate(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
-        moments, own = moments_of_source(gp, division.train), _own(gp)
+    def _evaluate(
+        self, gp: FeatureGP, train: MemorySource, held_out: MemorySource | None
+    ) -> EvidenceEvaluation:
+        moments, own = moments_of_source(gp, train), _own(gp)
+        # Few held-out rows decide, or features may nearly interpolate the rows.
+        few = held_out is not None and train.size < max(FEW_ROWS, 2 * gp.n_features)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
-            return _lost(gp, moments, own, division)
+            nothing, nlpd = np.full(gp.n_features, np.nan), None if held_out is None else np.nan
+            lost = Spectrum(nothing, np.diag(nothing), nothing, np.nan, float(moments.count))
+            return EvidenceEvaluation(gp, moments, lost, own, own, np.nan, nlpd, nlpd if few else None)
         s = spectrum(moments)
-        widest = feature.VARIANCE_RANGE, feature.NOISE_RANGE
-        parts = zip((gp.variance, gp.noise_variance), widest, strict=True)
-        ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in parts)
-        limits = {"variance_range": ranges[0], "noise_range": ranges[1]}
-        fitted = feature.refit(s, *own, **limits) if self.refit else own
+        widest = (gp.variance, feature.VARIANCE_RANGE), (gp.noise_variance, feature.NOISE_RANGE)
+        ranges: Any = tuple(range_within(part, feature.times_square(most, s)) for part, most in widest)
+        fitted = (
+            feature.refit(s, *own, variance_range=ranges[0], noise_range=ranges[1]) if self.refit else own
+        )
         nlml = nlml_of_spectrum(s, *fitted)[0]
-        if division.held_out is None:
+        if held_out is None:
             return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
-        left, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
+        left = _held_out(gp, held_out, s)
         loss: Loss = lambda v, s2: feature.nlpd_of_spectrum(s, left, v, s2)
         if few:
-            grouped = left._replace(group=_groups(division.held_out))
-            loss = feature.robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
-        chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
+            grouped = left._replace(group=_groups(held_out))
+            loss = feature.robust_nlpd(s, grouped, spectrum(_with_rows(moments, gp, held_out)))
+        chosen = own
+        if self.refit:  # with few rows from two starts
+            starts = [fitted, (fitted[0], max(fitted[1], SAFE_NOISE))][: 1 + few]
+            found = [feature.minimise_variances(loss, start, ranges) for start in starts]
+            chosen = min(found, key=lambda variances: loss(*variances)[0])
         nlpd = feature.nlpd_of_spectrum(s, left, *chosen)[0]
         score = loss(*chosen)[0] if few else None
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
@@ -168,6 +179,7 @@ class ByEvidence(AbstractEvaluator):
         return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
+        """Return True if a run that has taken all its steps was no longer moving."""
         names = ("criterion", "held_out_nlpd", "nlml")
         evaluations = [entry for entry in history if "step" in entry]
         found = [next(entry[name] for name in names if name in entry) for entry in evaluations]
@@ -181,20 +193,21 @@ class ByEvidence(AbstractEvaluator):
 
     def finalize(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
         """Add the held-out rows to the posterior."""
-        moments, s, left, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
-        if division.held_out is not None:
-            error, std = feature.errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
-            left = _left_out(division.held_out, error / std)
-            moments = self._together(moments, gp, division)
-            s = spectrum(moments)
-        nlml = nlml_of_spectrum(s, *at.chosen)[0]
-        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), left)
-        return gp, agreed(evidence)
-
-    def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
-        """Return the moments of all rows, given `moments` of the training rows."""
-        held_out = moments_of_source(gp, cast(MemorySource, division.held_out))
-        return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, held_out)
+        train, held_out = division
+        gp = at.gp.with_variances(*at.chosen)
+        if held_out is None:
+            nlml = nlml_of_spectrum(at.spectrum, *at.chosen)[0]
+            return gp, agreed(Evidence(at.moments, at.spectrum, nlml, at.nlpd, None))
+        error, std = feature.errors_of_spectrum(
+            at.spectrum, _held_out(at.gp, held_out, at.spectrum), *at.chosen
+        )
+        rows = held_out.on_host(np.arange(held_out.size))
+        rows = dataclasses.replace(rows, group=held_out.group).counted()
+        moments = _with_rows(at.moments, gp, held_out)
+        s = spectrum(moments)
+        nlml, constant = nlml_of_spectrum(s, *at.chosen)[0], _constant_nlpd(train, held_out)
+        errors = dataclasses.replace(rows, y=error / std)
+        return gp, agreed(Evidence(moments, s, nlml, at.nlpd, constant, errors))
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
@@ -202,43 +215,28 @@ def refitted(at: EvidenceEvaluation) -> FeatureGP:
     return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
 
 
-def _are_few(gp: FeatureGP, division: Division) -> bool:
-    """Return True if few held-out rows decide, or if features may nearly interpolate the rows."""
-    return division.held_out is not None and division.train.size < max(FEW_ROWS, 2 * gp.n_features)
+def _own(gp: FeatureGP) -> Variances:
+    return float(gp.variance), float(gp.noise_variance)
 
 
-def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
-    """The variances of the lowest loss, with a second start if `again`, for few rows."""
-    starts = [start, (start[0], max(start[1], SAFE_NOISE))][: 1 + again]
-    found = [feature.minimise_variances(loss, begin, ranges) for begin in starts]
-    return min(found, key=lambda variances: loss(*variances)[0])
+def _with_rows(moments: Moments, gp: FeatureGP, more: MemorySource) -> Moments:
+    """Return the moments with those of more rows."""
+    return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, moments_of_source(gp, more))
 
 
-def _constant_nlpd(division: Division) -> float | None:
+def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldOut:
+    rows = source.on_host(np.arange(source.size), source.dtype).counted()
+    P, at = on_host(gp.features, rows.X) @ s.basis, rows.wide()
+    return feature.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))
+
+
+def _constant_nlpd(train: MemorySource, held_out: MemorySource) -> float:
     """The NLPD of the held-out rows under N(mean, variance) of the weighted training targets."""
-    if division.held_out is None:
-        return None
-    (target, count), (y, rho) = (_targets(part) for part in (division.train, division.held_out))
+    (target, count), (y, rho) = _targets(train), _targets(held_out)
     mean = np.average(target, weights=count)
     variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
     density = np.log(2 * np.pi * variance) + (y[rho > 0] - mean) ** 2 / variance
     return float(np.average(density, weights=rho[rho > 0])) / 2
-
-
-def _left_out(source: MemorySource, z: np.ndarray) -> Data:
-    """Return the rows of positive weight, in their order, with these errors."""
-    rows = source.on_host(np.arange(source.size))
-    there = rows.weight > 0
-    group = None if source.group is None else source.group[there]
-    return Data(rows.X[there], z, rows.weight[there].astype(np.float64), group)
-
-
-def _groups(source: MemorySource) -> np.ndarray | None:
-    """Group numbers of the rows of positive weight; None if groups are absent or too few."""
-    if source.group is None:
-        return None
-    group = source.group[source.weights() > 0]
-    return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
 def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
@@ -248,16 +246,12 @@ def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts), source.weights()
 
 
-def _own(gp: FeatureGP) -> Variances:
-    return float(gp.variance), float(gp.noise_variance)
-
-
-def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
-    """The evaluation of a model whose features are not finite."""
-    empty, nlpd = np.full(gp.n_features, np.nan), None if division.held_out is None else np.nan
-    nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
-    score = nlpd if _are_few(gp, division) else None
-    return EvidenceEvaluation(gp, moments, nothing, own, own, np.nan, nlpd, score)
+def _groups(source: MemorySource) -> np.ndarray | None:
+    """Group numbers of the rows of positive weight; None if groups are absent or too few."""
+    if source.group is None:
+        return None
+    group = source.group[source.weights() > 0]
+    return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
@@ -274,10 +268,3 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
             chosen.append(one)
             total += sizes[one]
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])
-
-
-def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldOut:
-    rows = source.on_host(np.arange(source.size), source.dtype)
-    rows = rows.take(rows.weight > 0)
-    P, at = on_host(gp.features, rows.X) @ s.basis, rows.wide()
-    return feature.HeldOut(P, at.y, at.weights, multipliers_of_rows(gp.noise, rows.X))

@@ -21,7 +21,7 @@ from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
-from stochgp.learners.evaluators import AbstractEvaluator, ByLoss, Numbers, Seed, StepPlan
+from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
@@ -53,7 +53,7 @@ class QuasiState(eqx.Module):
 class AbstractQuasiNewton(AbstractLearner):
     """Descent by L-BFGS until a step promises less than `tolerance`, or rounding stops it."""
 
-    gradients: ClassVar[str] = "exact"
+    gradients: ClassVar[Any] = "exact"
     epochs: eqx.AbstractVar[int | None]
     tolerance: eqx.AbstractVar[float]
 
@@ -159,7 +159,7 @@ class FullBatch(AbstractQuasiNewton):
         True: weights of networks stay fixed and only parameters train, for example in the exact final refit of a deep kernel.
     tolerance : float
         The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
-    evaluator : AbstractEvaluator or None
+    evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     """
 
@@ -168,7 +168,7 @@ class FullBatch(AbstractQuasiNewton):
     spread: float | None = None
     hold_networks: bool = False
     tolerance: float = 1e-4
-    evaluator: AbstractEvaluator | None = None
+    evaluator: Evaluator | None = None
 
     def __check_init__(self) -> None:
         self.check_common("subset_rows")
@@ -176,7 +176,7 @@ class FullBatch(AbstractQuasiNewton):
     def seen_rows(self, n_rows: int) -> int:
         return n_rows if self.subset_rows is None else min(n_rows, self.subset_rows)
 
-    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan one step per epoch and an evaluation about every second."""
         size = self.seen_rows(n_rows)
         steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS

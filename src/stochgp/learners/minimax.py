@@ -14,15 +14,13 @@ from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
-from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
+from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.scgd import scaled_count
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.linalg import inverse_factor, symmetrise
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import in_parameters
-
-SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
 
 class MinimaxState(eqx.Module):
@@ -197,10 +195,10 @@ class Minimax(AbstractBatchLearner):
             (refitted(evaluation), *(jnp.asarray(part, dtype) for part in exact)),
         )
 
-    def exactness(self, entry: Numbers) -> str:
-        """Unbiased if μ is at least μ* = ‖F‖‖F⁻¹‖; for smaller μ, log|F| counts by at most μ/μ*."""
-        share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))
-        return "unbiased" if share >= 1 - SHARE_ROUNDING else "biased"
+    @property
+    def gradients(self) -> str:
+        """Unbiased if μ follows μ* = ‖F‖‖F⁻¹‖; for smaller μ, log|F| counts by at most μ/μ*."""
+        return "unbiased" if self.penalty is None else "biased"
 
     def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
         slow = (slowed(state.descent, factor), slowed(state.ascent, factor))

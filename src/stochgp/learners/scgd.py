@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
-from stochgp.learners.evaluators import CHUNK_BYTES, Numbers
+from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
@@ -158,7 +158,8 @@ class SCGD(AbstractBatchLearner):
             factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ is valid
         )
 
-    def exactness(self, entry: Numbers) -> str:
+    @property
+    def gradients(self) -> str:
         """The kind of gradients; without tracking, unbiased for an upper bound of ℓ."""
         return "unbiased" if not self.tracks else "estimated" if callable(self.tracking) else "biased"
 

@@ -16,7 +16,7 @@ from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
-from stochgp.learners.evaluators import CHUNK_BYTES, AbstractEvaluator, ByLoss, Seed, StepPlan
+from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
@@ -52,7 +52,7 @@ class SGPR(AbstractQuasiNewton):
     epochs: int | None = None
     tolerance: float = 1e-4
 
-    def plan(self, n_rows: int, n_inputs: int, evaluator: AbstractEvaluator) -> StepPlan:
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan one step per epoch."""
         steps = STEPS if self.epochs is None else self.epochs
         between = min(PER_EVALUATION, steps)
@@ -145,11 +145,11 @@ class SVGP(AbstractBatchLearner):
         variances and lengthscales, and no weights of networks; None = no prior.
     """
 
-    gradients: ClassVar[str] = "unbiased"  # of the lower bound
+    gradients: ClassVar[Any] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
     fills: ClassVar[bool] = True
     natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
-    evaluator: AbstractEvaluator | None = ByLoss(trial_rates=TRIAL_RATES)
+    evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
 

@@ -1,6 +1,6 @@
 """The loop of learning: `fit`, which runs any learner; chains of runs; streams of rows."""
 
 from .fit import fit
-from .stream import Stream, begin_stream, continue_run, feed
+from .stream import Stream, begin_stream, feed
 
-__all__ = ["Stream", "begin_stream", "continue_run", "feed", "fit"]
+__all__ = ["Stream", "begin_stream", "feed", "fit"]

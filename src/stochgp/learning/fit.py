@@ -74,14 +74,9 @@ def fit(
 
 
 def continued(
-    first: FitResult,
-    gp: AbstractGP,
-    learner: AbstractLearner,
-    source: MemorySource,
-    *,
-    progress: Report | None = None,
-    **options: Any,
-) -> FitResult:
+    first: FitResult, gp: AbstractGP, learner: AbstractLearner, source: MemorySource,
+    *, progress: Report | None = None, **options: Any,
+) -> FitResult:  # fmt: skip
     """Run `fit` after the run `first` with another model and learner; join steps and history.
 
     `options` are those of `fit`. With the key of `first` the same rows are held out.
@@ -89,28 +84,15 @@ def continued(
     later = lambda entry: entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
     report = None if progress is None else lambda entry: progress(later(entry))
     second = fit(learner, gp, source, progress=report, **options)
-    return second._replace(
-        n_iter=first.n_iter + second.n_iter,
-        history=[*first.history, *map(later, second.history)],
-        seconds=first.seconds + second.seconds,
-        plan=first.plan,
-    )
-
-
-def unless_ended(first: FitResult, second: FitResult) -> RESULTS:
-    """Return the second run's result if the user ended it, else the first run's."""
-    return second.result if second.result in (RESULTS.interrupted, RESULTS.stopped) else first.result
+    history = [*first.history, *map(later, second.history)]
+    n_iter, seconds = first.n_iter + second.n_iter, first.seconds + second.seconds
+    return second._replace(n_iter=n_iter, history=history, seconds=seconds, plan=first.plan)
 
 
 def place(
-    learner: AbstractLearner,
-    gp: AbstractGP,
-    n_rows: int,
-    n_inputs: int,
-    itemsize: int,
-    budget: Budget,
-    mesh: Mesh | None = None,
-) -> tuple[bool, int]:
+    learner: AbstractLearner, gp: AbstractGP, n_rows: int, n_inputs: int, itemsize: int,
+    budget: Budget, mesh: Mesh | None = None,
+) -> tuple[bool, int]:  # fmt: skip
     """Return True if all rows are kept on the device, and the bytes on top of those in use.
 
     Raises ValueError, with both numbers, if the run exceeds the limit.

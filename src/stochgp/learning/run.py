@@ -62,25 +62,18 @@ class Run:
     """
 
     def __init__(
-        self,
-        learner: AbstractLearner,
-        gp: AbstractGP,
-        source: MemorySource,
-        key: PRNGKeyArray,
-        max_steps: int | None,
-        report: Report | None,
-        prior: AbstractGP | None = None,
-    ):
+        self, learner: Any, gp: AbstractGP, source: MemorySource, key: PRNGKeyArray,
+        max_steps: int | None, report: Report | None, prior: AbstractGP | None = None,
+    ):  # fmt: skip
         prepare, init, step, divide = split(key, 4)
-        self.learner: Any = learner
-        self.gp, self.evaluator = gp, learner.evaluator_for(gp)
+        self.learner, self.gp, self.evaluator = learner, gp, learner.evaluator_for(gp)
         self.init_key, self.seed, self.max_steps, self.report = key_of(init), seed_of(step), max_steps, report
         self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
         self.evaluations, self.pieces = Pace(), Pace()
         self.history: list[dict[str, float]] = []
         self.stopped = False
         self.division = self.evaluator.divide(source, seed_of(divide))
-        rows = self.division.train
+        rows, self.held_out = self.division
         plan, prepared = learner.plan(rows.size, source.n_inputs, self.evaluator), None
         try:
             if max_steps != 0:
@@ -96,8 +89,8 @@ class Run:
         if self.max_steps == 0:
             self.add(self.entry(first, 0))
             return self._finish(RESULTS.time_limit)
-        expected = FIRST_PIECE, self.evaluations.seconds, self.learner.first_seconds
-        self.pieces.expected = max(expected)  # all of these compile
+        # All of these compile.
+        self.pieces.expected = max(FIRST_PIECE, self.evaluations.seconds, self.learner.first_seconds)
         # The rate does not change the shape of a state, nor of a checkpoint.
         any_rate = next(iter(self.evaluator.rates(self.problem.source.size)), None)
         self.at = self.begin(first, self.problem._replace(rate=any_rate))
@@ -105,7 +98,11 @@ class Run:
         facts = None if checkpoint is None else self._read(checkpoint, mark)
         notes = {} if checkpoint is None or not is_writer() else checkpoints.notes(checkpoint)
         try:
-            self._start(first) if facts is None else self._resume(facts)
+            if facts is None:
+                self._start(first)
+            else:
+                self.history.extend(facts["history"])
+                self.earlier = facts["seconds"]
             ended = self._ended()  # a resumed run may be over
             while ended is None:
                 self._advance()
@@ -135,7 +132,7 @@ class Run:
 
     def is_over(self, fraction: float = 1.0) -> bool:
         """Return True if another piece and its evaluation would exceed this fraction of the time."""
-        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
+        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed  # inf without a limit
         return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
     @property
@@ -185,11 +182,6 @@ class Run:
         if facts is not None:
             self.at = agreed(self.at if found is None else found[0])
         return facts
-
-    def _resume(self, facts: dict[str, Any]) -> None:
-        self.history.extend(facts["history"])
-        self.earlier = facts["seconds"]
-        logger.info("a run resumes after %d evaluations and %.1f s", len(self.history), self.earlier)
 
     def _mark(self) -> str:
         """Return the fingerprint of a run; a thousand rows represent the data."""
@@ -306,7 +298,7 @@ class Run:
 
     def _finish(self, ended: RESULTS) -> FitResult:
         gp, evidence = self.evaluator.finalize(self.at.kept, self.division)
-        held_out, state = self.division.held_out, self.at.state
+        state = self.at.state
         # Streams need the state of the returned model.
         if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
             state = None
@@ -320,7 +312,7 @@ class Run:
             self.history,
             self.seconds(),
             self.problem.plan,
-            0 if held_out is None else held_out.size,
+            0 if self.held_out is None else self.held_out.size,
             None if state is None else self.learner.to_go_on(state),
         )
 

@@ -54,50 +54,34 @@ class Stream(eqx.Module):
 
 
 def begin_stream(
-    learner: AbstractGrowing, gp: SparseGP, n_inputs: int, *, key: PRNGKeyArray, dtype: Any = jnp.float32
+    learner: AbstractGrowing,
+    start: SparseGP | GrowingState,
+    n_inputs: int,
+    *,
+    n_steps: int = 0,
+    key: PRNGKeyArray,
+    dtype: Any = jnp.float32,
 ) -> Stream:
-    """Return the stream before its first row. Raises the errors of the learner's `init`.
+    """Return the stream before its first row, or the stream that continues a run of `fit`.
+
+    It continues with the rows of the run as those seen so far, and the learning rate from step `n_steps` of its rule; the `decay` of a finite
+    run no longer applies. Raises the errors of the learner's `init`.
 
     Parameters
     ----------
-    learner, gp : AbstractGrowing, SparseGP
-        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row.
+    learner, start, n_steps : AbstractGrowing, SparseGP or GrowingState, int
+        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row, or `FitResult.to_go_on` of a run; the run's steps.
     n_inputs, dtype : int, dtype
         D, the inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Used for the first state and the steps.
     """
-    none: Any = SimpleNamespace(size=0, count=0.0)
-    problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None)
-    return continue_run(learner, learner.init(gp, problem, key=key), 0, n_inputs, key=key, dtype=dtype)
-
-
-def continue_run(
-    learner: AbstractGrowing,
-    state: GrowingState,
-    n_steps: int,
-    n_inputs: int,
-    *,
-    key: PRNGKeyArray,
-    dtype: Any = jnp.float32,
-) -> Stream:
-    """Return the stream that continues a run of `fit`, with its rows as those seen so far.
-
-    The run took `n_steps` steps and ended with `state` (`FitResult.to_go_on`). The learning rate continues from step `n_steps` of its rule; the
-    `decay` of a finite run no longer applies.
-
-    Parameters
-    ----------
-    learner, state, n_steps : AbstractGrowing, GrowingState, int
-        The run's learner (`IVSGPR` or `SVDGP`), its `FitResult.to_go_on`, its number of steps.
-    n_inputs, dtype : int, dtype
-        D, inputs of a row; the dtype of the rows in steps.
-    key : JAX key
-        Used for the further steps.
-    """
+    if not isinstance(start, GrowingState):
+        none: Any = SimpleNamespace(size=0, count=0.0)
+        start = learner.init(start, Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None), key=key)
     waiting = Data(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))
     seed = np.asarray(words_of(fold_in(key, 1)), np.uint32)
-    return Stream(learner.decaying(state, None), waiting, np.int64(0), np.int64(n_steps), seed)
+    return Stream(learner.decaying(start, None), waiting, np.int64(0), np.int64(n_steps), seed)
 
 
 def feed(
@@ -130,33 +114,36 @@ def feed(
     given, B, losses, start = Data(X, y, rho), len(stream.waiting.y), [], 0
     compiled = learner.compiled()
     while start < len(y):
-        n = min(B - int(stream.n_waiting), len(y) - start)
-        stream = _received(stream, jax.tree.map(lambda part, s=start, n=n: part[s : s + n], given))
+        at = int(stream.n_waiting)
+        n = min(B - at, len(y) - start)
+        part = given.take(slice(start, start + n))
+        stream = dataclasses.replace(
+            stream, waiting=_put(stream.waiting, part, at), n_waiting=np.int64(at + n)
+        )
         start += n
-        if int(stream.n_waiting) == B:
+        if at + n == B:
             n_passes = passes(int(stream.n_steps)) if callable(passes) else passes
             stream, found = _learned(compiled, stream, n_passes)
             losses += found
     return stream, losses
 
 
-def _received(stream: Stream, rows: Data) -> Stream:
-    """Return the stream with more waiting rows."""
-    at, n = int(stream.n_waiting), len(rows.y)
-    put = lambda all_, part: jnp.asarray(
-        np.concatenate([np.asarray(all_)[:at], part, np.asarray(all_)[at + n :]]), all_.dtype
-    )
-    waiting = jax.tree.map(put, stream.waiting, rows)
-    return dataclasses.replace(stream, waiting=waiting, n_waiting=np.int64(at + n))
+def _put(waiting: Data, rows: Data, at: int) -> Data:
+    """Return the waiting rows with more rows from place `at`."""
+
+    def put(old: Any, new: Any) -> Array:
+        found = np.array(old)
+        found[at : at + len(new)] = new
+        return jnp.asarray(found)
+
+    return jax.tree.map(put, waiting, rows)
 
 
 def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
     """Return the stream after the steps on a full batch, with no waiting rows."""
     batch, state, losses, step = stream.waiting, stream.state, [], int(stream.n_steps)
-    f = state.n_rows.dtype
-    n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
-    count = state.count + jnp.sum(batch.weight).astype(f)
-    state = GrowingState(state.gp, state.descent, n_rows, count)
+    more = jnp.asarray(len(batch.y), state.n_rows.dtype), jnp.sum(batch.weight).astype(state.count.dtype)
+    state = dataclasses.replace(state, n_rows=state.n_rows + more[0], count=state.count + more[1])
     for i in range(passes):
         state, loss = _step(learner, state, batch, stream.seed, np.uint32(step + i))
         losses.append(float(loss))
