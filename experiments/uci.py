@@ -229,7 +229,7 @@ def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: 
     mean, std = _predicted(result, problem)
     return {
         "nlml": exact + math.log(s),
-        "elbo": bound_of_all(result.gp, problem.source).value - math.log(s),
+        "elbo": bound_of_all(result.gp, problem.source) - math.log(s),
         **outcome(result, problem, mean, std),
         "variance": variance,
         "noise_variance": noise,

@@ -227,14 +227,6 @@ def earlier_rows(
     return found
 
 
-def shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
-    """The share of the rows of a that are in b as well, centre by centre; 1 if a has none."""
-    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
-    same = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != NONE)
-    n_rows = int(np.sum(a != NONE))
-    return float(np.sum(same) / n_rows) if n_rows else 1.0
-
-
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
     """Memory of `Neighbours` and a query at their peak, beside X: places and trees of all terms, candidates, pairs. An upper estimate."""
     if kernel is not None and not value_of(kernel).has_places:

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
 from stochgp.data.rows import Data
+from stochgp.families import growing
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean
@@ -107,7 +108,7 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
     """A further batch is one more step of the fit's learner from its last state, with N + B rows, from a file too."""
     more = {"approximation": approximation, "epochs": 1, "n_inducing_mean": None, "batch_size": 40}
     model = SparseGPRegressor(**STREAM | more).fit(X[:200], y[:200])
-    before, learner = model._fitted, model._named_learner()[0]
+    before, learner = model._fitted, growing._learner(model, 40)[0]
     stream = before.stream
     model.save(tmp_path / "model")
     assert (stream.n_rows, stream.n_steps, model.n_rows_) == (200, 5, 200)

@@ -242,8 +242,8 @@ def test_student_s_moments_that_do_not_exist(double):
 
 
 @pytest.mark.parametrize("C", [3, 10])
-def test_expectations_of_classes_by_points_are_unbiased_and_tell_their_error(C, double):
-    """Against 2¹⁵ points: averages of fresh draws, and of the scrambles whose spread is the error; within 4 and (of 8 only) 6 of its standard errors."""
+def test_expectations_of_classes_by_points_are_unbiased(C, double):
+    """Averages of fresh draws against 2¹⁵ points, within 4 standard errors; the points of reports within a thousandth."""
     likelihood, generator = likelihoods.Softmax(C), np.random.default_rng(3)
     mean, v = 2 * generator.normal(size=(40, C)), np.full((40, C), 6.0)
     z = mirrored(ndtri(sobol(2**14, C, 99)))
@@ -251,16 +251,6 @@ def test_expectations_of_classes_by_points_are_unbiased_and_tell_their_error(C, 
     args = jnp.asarray(mean[:, 0] * 0), jnp.asarray(mean), jnp.asarray(v), jnp.zeros((40, 1))
     exact = exact + mean[:, 0]
     drawn = jax.jit(jax.vmap(lambda key: likelihood.drawn_log_density(*args, key=key)))
-    for estimates, n_se in (
-        (drawn(jax.random.split(jax.random.key(0), 64)), 4),
-        (likelihood.expected_by_part(*args), 6),
-    ):
-        errors = np.mean(np.asarray(estimates) - exact, axis=1)  # of all rows, whose errors are alike
-        assert (
-            errors.std() > 0 and abs(errors.mean()) < n_se * errors.std(ddof=1) / np.sqrt(len(errors)) + 1e-4
-        )
-    np.testing.assert_allclose(
-        likelihood.expected_log_density(*args),
-        np.mean(likelihood.expected_by_part(*args), axis=0),
-        rtol=1e-12,
-    )
+    errors = np.mean(np.asarray(drawn(jax.random.split(jax.random.key(0), 64))) - exact, axis=1)
+    assert errors.std() > 0 and abs(errors.mean()) < 4 * errors.std(ddof=1) / np.sqrt(64) + 1e-4
+    assert abs(np.mean(likelihood.expected_log_density(*args) - exact)) < 1e-3

@@ -400,7 +400,7 @@ def bounds() -> list[float]:
         def computed(mesh) -> np.ndarray:
             source.mesh = mesh
             slope, gradient, _ = lower_bound_and_gradient(gp, source)
-            gaussian, bound = lower_bound(gp, source)[1], bound_of_all(gp, source).value
+            gaussian, bound = lower_bound(gp, source)[1], bound_of_all(gp, source)
             return np.concatenate([[slope, bound], packed(gradient), *map(np.ravel, gaussian)])
 
         wanted = computed(None)

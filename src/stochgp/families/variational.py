@@ -28,7 +28,7 @@ from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
-from stochgp.results import RESULTS, Estimate
+from stochgp.results import RESULTS
 from stochgp.tables.molecules import Inputs
 from stochgp.variational import (
     DecoupledMean,
@@ -119,10 +119,8 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
         known = f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
     if is_sample:
         context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, known)
-    # Nats per row in target units, of all rows, in float64; the standard error is that of estimated expectations, from independent scrambles.
-    context.report["elbo"] = bound.value - float(np.log(data.scale)) + data.log_slope
-    if bound.stderr > 0:
-        context.report["elbo_stderr"] = bound.stderr
+    # Nats per row in target units, of all rows, in float64.
+    context.report["elbo"] = bound - float(np.log(data.scale)) + data.log_slope
     return VariationalPosterior.of(gp, data.n_inputs)
 
 
@@ -147,7 +145,7 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate]:
+def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, float]:
     """Return the model with the optimal q(u) of a pass, and its bound per row."""
     if not isinstance(gp.likelihood, Gaussian):
         return gp, agreed(bound_of_all(gp, source))
@@ -156,7 +154,7 @@ def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, Estimate]:
     with jax.enable_x64(True):
         bound, gaussian = agreed(lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source))
         best = points.at(*gaussian)
-    return SparseGP(wide.kernel, best, wide.likelihood), Estimate(bound / source.count)
+    return SparseGP(wide.kernel, best, wide.likelihood), bound / source.count
 
 
 def with_decoupled_mean(

@@ -13,7 +13,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evaluators import Evaluator, Numbers, Seed, StepPlan
 from stochgp.models import AbstractGP
-from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes, shared
+from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
 from stochgp.objectives import conditionals as densities
 from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
@@ -61,7 +61,6 @@ class ConditionalState(eqx.Module):
     at: Curvature  # of the loss with its prior, at `gp`
     damping: np.float64
     harder: np.float64  # the factor of the damping after the next refused step
-    changed: np.float64  # share of the neighbours changed in the last search
     kept: np.float64  # ratio of the last step's gain to its promised gain
     n_searches: np.int64
     n_stalled: np.int64  # the last steps in a row by which the loss fell by less than NEGLIGIBLE
@@ -159,8 +158,8 @@ class AbstractConditionals(AbstractLearner):
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         at = densities.unknown(len(prepared.start))
         return ConditionalState(
-            gp, near, at, damping=np.float64(FIRST_DAMPING), harder=np.float64(4), changed=np.float64(1),
-            kept=np.float64(0), n_searches=np.int64(0), n_stalled=np.int64(0),
+            gp, near, at, damping=np.float64(FIRST_DAMPING), harder=np.float64(4), kept=np.float64(0),
+            n_searches=np.int64(0), n_stalled=np.int64(0),
         )  # fmt: skip
 
     def advance(
@@ -173,7 +172,7 @@ class AbstractConditionals(AbstractLearner):
             state = self._search(state, problem)
         state, numbers = self.score(state, problem)
         counts = {"searches": float(state.n_searches), "stalled": float(state.n_stalled)}
-        return state, {**numbers, "changed": float(state.changed), **counts}
+        return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
         """Return the state after one damped scoring step on all centres, and its numbers.
@@ -197,11 +196,17 @@ class AbstractConditionals(AbstractLearner):
         harder = np.float64(2 if better else 2 * state.harder)
         has_fallen = better and at.loss - new.loss >= NEGLIGIBLE
         gp, at = (gp, new) if better else (state.gp, at)
-        fields: dict[str, Any] = {
-            "at": at, "damping": damping, "harder": harder, "kept": np.float64(ratio),
-            "n_stalled": np.int64(0 if has_fallen else state.n_stalled + 1),
-        }  # fmt: skip
-        return dataclasses.replace(state, gp=gp, **fields), self._numbers_of(at, problem.prepared, better)
+        n_stalled = np.int64(0 if has_fallen else state.n_stalled + 1)
+        state = dataclasses.replace(
+            state, gp=gp, at=at, damping=damping, harder=harder, kept=np.float64(ratio), n_stalled=n_stalled
+        )
+        prepared, C, g = problem.prepared, len(problem.prepared.centres), at.gradient
+        scores = at.scores + prepared.pull * (C / prepared.n_data) * np.eye(
+            len(g)
+        )  # the prior counts as data
+        distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
+        numbers = {"distance": distance, "gain": _gain(at), "accepted": float(better)}
+        return state, {"loss": float(at.loss), **numbers}
 
     def model(self, state: ConditionalState) -> AbstractGP:
         """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ.
@@ -228,14 +233,8 @@ class AbstractConditionals(AbstractLearner):
         prepared = problem.prepared
         near = self.neighbours(state.gp, prepared, prepared.size - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
-        fields: dict[str, Any] = {
-            "near": near,
-            "changed": np.float64(1 - shared(near[:, :-1], state.near[:, :-1])),
-            "at": densities.unknown(len(prepared.start)),
-            "n_searches": np.int64(state.n_searches + 1),
-            "n_stalled": np.int64(0),
-        }
-        return dataclasses.replace(state, **fields)
+        at, n_searches = densities.unknown(len(prepared.start)), np.int64(state.n_searches + 1)
+        return dataclasses.replace(state, near=near, at=at, n_searches=n_searches, n_stalled=np.int64(0))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
         """The curvature with the prior ‖x − x₀‖²/(2 s² n)."""
@@ -249,16 +248,6 @@ class AbstractConditionals(AbstractLearner):
             gradient=found.gradient + pull * away,
             hessian=found.hessian + pull * np.eye(len(away)),
         )
-
-    def _numbers_of(self, at: Curvature, prepared: Prepared, better: bool) -> Numbers:
-        C, g = len(prepared.centres), at.gradient
-        prior = prepared.pull * (C / prepared.n_data)
-        scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
-        distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
-        return {
-            "loss": float(at.loss), "squares": float(at.squares), "jittered": float(at.jittered), "distance": distance,
-            "gain": _gain(at), "accepted": float(better),
-        }  # fmt: skip
 
 
 class LeaveOneOut(AbstractConditionals):

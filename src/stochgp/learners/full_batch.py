@@ -46,7 +46,7 @@ class QuasiState(eqx.Module):
 
     gp: AbstractGP  # the structure, and the part that does not train
     at: Quasi
-    known: Any  # further values of the loss there: the jitter, or the optimal q(v)
+    known: Any  # further values of the loss there, such as the optimal q(v)
     settled: np.bool_
 
 
@@ -83,17 +83,12 @@ class AbstractQuasiNewton(AbstractLearner):
                     raise
                 break
             taken += 1
-        numbers = {
-            "loss": float(state.at.value),
-            "gradient_norm": float(np.linalg.norm(state.at.gradient)),
-            "unsettled": float(not state.settled),
-            "evaluations": float(loss.evaluations),
-            "taken": float(taken),
-        }
-        return state, numbers
+        found = {"loss": state.at.value, "gradient_norm": np.linalg.norm(state.at.gradient)}
+        found |= {"unsettled": not state.settled, "evaluations": loss.evaluations, "taken": taken}
+        return state, {name: float(value) for name, value in found.items()}
 
     def step(self, state: QuasiState, loss: "Loss") -> QuasiState:
-        """The state after one step."""
+        """Return the state after one step."""
         at = lbfgs.step(state.at, loss, loss.rounding)
         settled = at.stuck or (at.n_pairs >= MIN_PAIRS and lbfgs.promised(at) < self.tolerance)
         known = loss.known.get(at.x.tobytes(), state.known)
@@ -178,11 +173,9 @@ class FullBatch(AbstractQuasiNewton):
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan one step per epoch and an evaluation about every second."""
-        size = self.seen_rows(n_rows)
-        steps, between = STEPS if self.epochs is None else self.epochs, STEPS_PER_PASS
-        if not evaluator.is_exact:
-            between = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
-        between = min(between, steps)
+        size, steps = self.seen_rows(n_rows), STEPS if self.epochs is None else self.epochs
+        in_a_second = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
+        between = min(STEPS_PER_PASS if evaluator.is_exact else in_a_second, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
@@ -219,19 +212,13 @@ class FullBatch(AbstractQuasiNewton):
         """Return True if the run starts near the leave-one-out optimum, with its Hessian."""
         if gp.has_moments or self.hold_networks or n_rows < HESSIAN_ROWS:
             return False
-        few = len(packed(partition(gp)[0])) <= MAX_PARAMETERS
-        return few and dense.terms_of(cast(KernelGP, gp).kernel) is not None
+        terms = dense.terms_of(cast(KernelGP, gp).kernel)
+        return terms is not None and len(packed(partition(gp)[0])) <= MAX_PARAMETERS
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> QuasiState:
         start = problem.prepared.start
         at = lbfgs.begin(packed(self.partition(gp)[0]) if start is None else start, problem.prepared.hessian)
-        return QuasiState(gp, at, np.float64(0), np.bool_(False))
-
-    def advance(
-        self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[QuasiState, Numbers]:
-        state, numbers = super().advance(state, problem, first_step, n_steps, seed)
-        return state, {**numbers, "jitter": float(state.known)}
+        return QuasiState(gp, at, None, np.bool_(False))
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
@@ -242,12 +229,11 @@ class FullBatch(AbstractQuasiNewton):
         start = packed(parts[0] if problem.prior is None else self.partition(problem.prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
 
-        def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, np.float64]:
+        def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, None]:
             gp, away = networks_held(gp) if self.hold_networks else gp, x - start
             found = nlml_and_gradient(gp, rows)
-            held = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
-            value = found.nlml + 0.5 * pull * float(away @ away)
-            return value, packed(held) + pull * away, np.float64(found.jitter)
+            gradient = packed(self.partition(found.gradient)[0] if self.hold_networks else found.gradient)
+            return found.nlml + 0.5 * pull * float(away @ away), gradient + pull * away, None
 
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 

@@ -47,14 +47,11 @@ class AbstractLikelihood(eqx.Module):
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """Return ∫ log p(y_i | f) N(f; mean_i, diag variance_i) df, for L = 1 by quadrature."""
-        nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
+        nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        nodes, weights = (jnp.asarray(part, mean.dtype) for part in (nodes, weights / math.sqrt(2 * math.pi)))
         std = jnp.sqrt(variance)
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
         return jnp.tensordot(weights, values, 1)
-
-    def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
-        """Return R independent estimates with mean `expected_log_density`; R = 1 if it is exact."""
-        return self.expected_log_density(y, mean, variance, X)[None]
 
     def drawn_log_density(
         self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
@@ -69,12 +66,6 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         """Draw one observation of each row given its latent values."""
-
-
-def hermite() -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """Return z_k and w_k with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for degrees below 2 NODES."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    return nodes, weights / math.sqrt(2 * math.pi)
 
 
 def safe_exp(x: Array) -> Array:

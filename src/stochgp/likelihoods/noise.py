@@ -47,10 +47,6 @@ class AbstractNoise(eqx.Module):
         level = value_of(self.level, X.dtype)
         return level * self.multiplier(X) / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)
 
-    def precision(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
-        """Return ρ / s(x), the weight of a row's square, in units of 1/σ²."""
-        return jnp.asarray(count, X.dtype) / self.multiplier(X)
-
 
 class ConstantNoise(AbstractNoise):
     """The noise model s(x) = 1: the same noise everywhere. See `constant_noise`.

@@ -40,7 +40,6 @@ class Conditional(NamedTuple):
     loss: Float[Any, "*B"]
     z: Float[Any, "*B"]
     variance: Float[Any, "*B"]  # V, noise included
-    jitter: Float[Any, "*B"]  # added to the diagonal to factorise it
 
 
 class Curvature(NamedTuple):
@@ -48,21 +47,19 @@ class Curvature(NamedTuple):
 
         L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ.
 
-    w is ρ over its mean, and g the mean of w∇l over a neighbourhood's scored rows. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix
-    was factorised with jitter. For a joint density w is 1, L, ∇L, H and Γ are per datum, and H has a term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
+    w is ρ over its mean, and g the mean of w∇l over a neighbourhood's scored rows. For a joint density w is 1, L, ∇L, H and Γ are per datum, and H has a
+    term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
     """
 
     loss: np.float64
     gradient: Float[np.ndarray, " P"]
     hessian: Float[np.ndarray, "P P"]
     scores: Float[np.ndarray, "P P"]
-    squares: np.float64
-    jittered: np.float64
 
 
 def unknown(P: int) -> Curvature:
     """Return the curvature of a loss that has not been evaluated."""
-    return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0))
+    return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P))
 
 
 def systems(
@@ -117,14 +114,13 @@ def left_out(
     right = np.zeros((B, m, R + 1), A.dtype)
     right[:, :, 0] = y
     right[:, m - R + scored, 1 + scored] = 1
-    solved, jitter = _solved(A, right, R)
+    solved = _solved(A, right, R)
     u, Q = solved[:, :, 0], solved[:, :, 1:]
     variance = 1 / Q[:, m - R + scored, scored]
     V, own = np.maximum(variance + more, least), u[:, m - R :]
     z = own * variance / np.sqrt(V)
     loss = 0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z)
-    found = Conditional(loss, z, V, np.broadcast_to(jitter[:, None], (B, R)))
-    return found, u, Q * variance[:, None, :], own
+    return Conditional(loss, z, V), u, Q * variance[:, None, :], own
 
 
 def conditional_moments(
@@ -146,25 +142,24 @@ def conditional_moments(
     return mean, np.minimum(np.maximum(V - noise, rounding), prior), prior
 
 
-def _solved(A: np.ndarray, right: np.ndarray, R: int) -> tuple[np.ndarray, Float[np.ndarray, " B"]]:
-    """Return A⁻¹ `right` and the jitters, the first of `JITTERS` with positive scored Q_ii."""
-    m, jitter = A.shape[1], np.zeros(len(A), A.dtype)
-    scored, todo, solved = np.arange(R), np.arange(len(A)), np.empty_like(right)
+def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
+    """Return A⁻¹ `right`, with the first of `JITTERS` for which the scored Q_ii are positive."""
+    m, eye = A.shape[1], np.eye(A.shape[1], dtype=A.dtype)
+    scored, todo, solved = np.arange(R), np.arange(len(A)), np.full_like(right, np.nan)
     for share in JITTERS[A.itemsize]:
-        scale = A[:, np.arange(m), np.arange(m)].mean(axis=1)[todo] * A.dtype.type(share)
-        jitter[todo] = scale
-        damped = A if share == 0 else A[todo] + scale[:, None, None] * np.eye(m, dtype=A.dtype)
+        scale = A.diagonal(axis1=1, axis2=2)[todo].mean(axis=1) * A.dtype.type(share)
+        damped = A if share == 0 else A[todo] + scale[:, None, None] * eye
         try:
             found = np.linalg.solve(damped, right[todo])
         except np.linalg.LinAlgError:  # one of them is singular
             continue
-        solved[todo] = found
         Q = found[:, m - R + scored, 1 + scored]
-        todo = todo[~((Q > 0) & np.isfinite(Q)).all(axis=1)]
+        works = ((Q > 0) & np.isfinite(Q)).all(axis=1)
+        solved[todo[works]] = found[works]
+        todo = todo[~works]
         if len(todo) == 0:
-            return solved, jitter
-    solved[todo] = np.nan
-    return solved, jitter
+            break
+    return solved
 
 
 def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
@@ -191,17 +186,15 @@ def curvature(
     """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
-    loss, gradient, hessian, scores, squares, jittered, weight = means
+    loss, gradient, hessian, scores = means
     d = weight_per_row(source, near[:, -n_scored:], joint)
-    return Curvature(
-        loss / d, gradient / d, hessian / d, scores / d**2, squares / weight, np.float64(jittered)
-    )
+    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2)
 
 
 def _sums(
     gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
-    """Return sums over neighbourhoods of the parts of `Curvature` and of weights."""
+    """Return sums over neighbourhoods of the parts of `Curvature`."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
     A, y = systems(gp, rows, dtype_of(wide), parts)
@@ -210,10 +203,11 @@ def _sums(
     by_A, across, by_more, by_noise = _slopes(gp, rows, parts, h, p, joint)
     z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
     rho = rows.weight[:, -R:]
+    products = lambda J, w: np.tensordot(J * w[..., None], J, ([0, 1], [0, 1]))  # Σ w J Jᵀ
     weight = (np.ones_like(rho) if joint else rho) / R
     J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
-    H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
+    H = 0.5 * products(J_V, weight) + products(J_e, weight)
     if joint:
         # ½[(ρ − 1) log(2πσ² s) + log ρ], for ρ equal rows beside the conditional of one row of variance σ² s/ρ
         least = np.maximum(rho, SMALLEST_COUNT)
@@ -221,18 +215,9 @@ def _sums(
         loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
         gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
         # A row with ρ < 1 has less curvature than its conditional; H keeps the latter, to stay positive.
-        H = H + 0.5 * _weighted_products(by_noise, weight * np.maximum(rho - 1, 0))
+        H = H + 0.5 * products(by_noise, weight * np.maximum(rho - 1, 0))
     gradients = np.sum(gradients * weight[..., None], axis=1)
-    return (
-        np.sum(weight * loss), np.sum(gradients, axis=0), H, gradients.T @ gradients, np.sum(weight * np.square(z)),
-        np.sum(known.jitter[:, 0] > 0), np.sum(weight),
-    )  # fmt: skip
-
-
-def _weighted_products(J: Float[np.ndarray, "B R P"], weight: Float[np.ndarray, "B R"]) -> np.ndarray:
-    """Σ w J Jᵀ."""
-    J = J.reshape(-1, J.shape[2])
-    return (J * weight.reshape(-1, 1)).T @ J
+    return np.sum(weight * loss), np.sum(gradients, axis=0), H, gradients.T @ gradients
 
 
 def _slopes(

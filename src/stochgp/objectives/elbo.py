@@ -15,7 +15,6 @@ from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast
-from stochgp.results import Estimate
 
 CHUNK_ROWS = 2048  # in one chunk of a pass over all rows
 
@@ -72,10 +71,10 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
+def bound_of_all(gp: SparseGP, source: Source) -> float:
     """Return the bound of all rows per datum, in float64: one pass, memory for one chunk.
 
-    The standard error is 0 unless expectations are estimated. Raises TimeIsUpError before a chunk that would end after the deadline.
+    Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
@@ -86,18 +85,14 @@ def bound_of_all(gp: SparseGP, source: Source) -> Estimate:
         wide = cast(gp, np.float64)
         process = process_of(wide)
         chunks, count = in_time(source.blocks(CHUNK_ROWS)), on_device(source.count)
-        parts = np.atleast_1d(np.asarray(sum_over_rows(_bounds, wide, chunks, process, count)))
-        value = float(np.mean(parts)) / source.count
-        error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
-        return Estimate(value, error / source.count)
+        return float(sum_over_rows(_bound, wide, chunks, process, count)) / source.count
 
 
-def _bounds(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, " R"]:
-    """Return each estimate's sum over rows, less the rows' share of KL(q ‖ p)."""
+def _bound(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, ""]:
+    """Return the sum over rows, less the rows' share of KL(q ‖ p)."""
     rows = cast(rows, jnp.float64)
-    mean, variance = process.moments(rows.X)
-    each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
-    return jnp.sum(rows.weight * each, axis=1) - jnp.sum(rows.weight) / count * process.divergence()
+    total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
+    return total - jnp.sum(rows.weight) / count * process.divergence()
 
 
 def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:

@@ -73,9 +73,7 @@ def left_out(gp: KernelGP, rows: Data) -> Conditional:
     variance = 1 / np.diagonal(_inverse(factor.L))
     V = np.maximum(variance + one - noise, one)
     z = alpha * variance / np.sqrt(V)
-    return Conditional(
-        0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V, np.full(len(V), factor.jitter)
-    )
+    return Conditional(0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V)
 
 
 def weights_of_mean(gp: KernelGP, rows: Data) -> Float[np.ndarray, " N"]:

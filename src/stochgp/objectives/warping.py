@@ -147,7 +147,7 @@ def _loss(
 
 
 def _model(theta: np.ndarray) -> KernelGP:
-    lengths = theta[:-2] if len(theta) > 3 else theta[0]
+    lengths: Any = theta[:-2] if len(theta) > 3 else theta[0]
     return KernelGP(Matern32(Positive(lengths), Positive(theta[-2])), ConstantNoise(Positive(theta[-1])))
 
 
