@@ -8,7 +8,7 @@ import pytest
 from stochgp import KernelGPRegressor, kernels, load
 from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
-from stochgp.kernels.rotated import Metric
+from stochgp.kernels.rotated import kernel_and_directions
 from stochgp.learners import LeaveOneOut
 
 N, D = 500, 3
@@ -50,7 +50,7 @@ def test_oblique_functions_gain_by_rotated_inputs(both):
     assert "gains" in rotated.plan_["rotation"]["why"]
     assert nlpd(rotated) < nlpd(straight) - 0.05
     assert any("stage" in entry for entry in rotated.history_)
-    assert Metric.of(rotated.kernel_) is not None
+    assert kernel_and_directions(rotated.kernel_) is not None
     assert isinstance(straight.kernel_, kernels.Matern32)
 
 

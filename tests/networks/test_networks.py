@@ -42,7 +42,7 @@ def test_mlp_matches_numpy(final_activation):
 def test_mlp_defaults_are_the_papers():
     network = networks.mlp(7, key=KEY)
     assert [layer.weight.shape for layer in network.layers] == [(7, 128), (128, 128)]
-    assert (network.n_inputs, network.n_outputs) == (7, 128)
+    assert (network.n_inputs, network.layers[-1].weight.shape[1]) == (7, 128)
     assert np.min(jax.vmap(network)(jax.random.normal(KEY, (20, 7), jnp.float32))) == 0  # ReLU ends it
 
 
@@ -112,7 +112,7 @@ def test_attention_matches_numpy_loops():
 
 def test_attention_defaults_are_the_papers():
     network = networks.attention(6, key=KEY)
-    assert (network.n_inputs, network.n_outputs, len(network.layers)) == (6, 32, 2)
+    assert (network.n_inputs, len(network.summary), len(network.layers)) == (6, 32, 2)
     assert (network.layers[0].n_heads, network.layers[0].expand.weight.shape) == (4, (32, 64))
     assert np.abs(network.token_weight).max() <= np.sqrt(6 / (6 + 32))
     assert not np.any(network.token_bias)

@@ -8,7 +8,8 @@ from sweeps import some_of
 
 from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
-from stochgp.kernels.rotated import Metric
+from stochgp.kernels.rotated import kernel_and_directions
+from stochgp.kernels.rotated import turned as turned_kernel
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.parameters import positive
@@ -86,7 +87,10 @@ def test_of_few_rows_all_others_are_neighbours(n, kind):
     sloping = np.sort(generator.permutation(n)[: n // 3]).astype(np.int32)
     whole = np.stack([[*np.delete(np.arange(n), i), i] for i in sloping]).astype(np.int32)
     gp = model(kind)
-    turned = KernelGP(Metric.of(gp.kernel).turned(np.linalg.qr(generator.normal(size=(D, D)))[0]), gp.noise)
+    turned = KernelGP(
+        turned_kernel(*kernel_and_directions(gp.kernel), np.linalg.qr(generator.normal(size=(D, D)))[0]),
+        gp.noise,
+    )
     for given in (gp, turned):
         found = outer_products_of_few(given, rows.on_host(np.arange(n)), sloping)
         np.testing.assert_allclose(found, outer_products(given, rows, whole, True), rtol=1e-8)
@@ -103,7 +107,7 @@ def test_turned_coordinates_turn_the_products():
     gp, rows = model(), near(30, 12)
     M = outer_products(gp, source(), rows, True)
     V = np.linalg.eigh(M)[1]
-    turned = KernelGP(Metric.of(gp.kernel).turned(V), gp.noise)
+    turned = KernelGP(turned_kernel(*kernel_and_directions(gp.kernel), V), gp.noise)
     found = outer_products(turned, source(), rows, True)
     np.testing.assert_allclose(found, V.T @ M @ V, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found - np.diag(np.diagonal(found)), 0, atol=1e-10)

@@ -14,7 +14,7 @@ from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
 from stochgp.devices import n_processes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
-from stochgp.kernels.rotated import Metric, along_inputs
+from stochgp.kernels.rotated import along_inputs, kernel_and_directions
 from stochgp.learners import AbstractLearner
 from stochgp.learners.base import MIN_SHARED_BATCH, spreads_batches
 from stochgp.learners.evaluators import SETTLED_BY
@@ -183,10 +183,10 @@ def _of_targets(estimator: Any) -> str:
 def _of_model(estimator: Any) -> list[str]:
     lines = []
     if hasattr(estimator, "kernel_"):
-        kernel, turned = value_of(estimator.kernel_), Metric.of(estimator.kernel_)
+        kernel, turned = value_of(estimator.kernel_), kernel_and_directions(estimator.kernel_)
         name = type(kernel).__name__
         if turned is not None and isinstance(kernel, Warped):
-            name = f"{type(turned.kernel).__name__} along other directions"
+            name = f"{type(turned[0]).__name__} along other directions"
         n_inducing = estimator.plan_.get("n_inducing")
         lines.append(f"Kernel: {name}" + (f", {n_inducing['choice']} inducing points" if n_inducing else ""))
         if listed := [f"{name} {length:.3g}" for name, _, length in relevance(estimator)]:

@@ -14,7 +14,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
 from stochgp.families.left_out import SOME, beside_others, clusters_of, left_out_scores
 from stochgp.kernels import dense
-from stochgp.kernels.rotated import Metric
+from stochgp.kernels.rotated import kernel_and_directions, turned
 from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.conditionals import AbstractConditionals
@@ -116,7 +116,7 @@ def _refusal(
         reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
     elif not isinstance(learner, AbstractConditionals | FullBatch):
         reason = f"{stays}{type(learner).__name__} does not learn a rotation"
-    elif Metric.of(learned.gp.kernel) is None or dense.terms_of(learned.gp.kernel) is None:
+    elif kernel_and_directions(learned.gp.kernel) is None or dense.terms_of(learned.gp.kernel) is None:
         reason = f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"
     elif learned.result not in DONE:
         reason = f"{stays}the run was ended before a rotation could be tried"
@@ -139,6 +139,6 @@ def _outer_products(
 
 def _rotated(gp: KernelGP, M: Float[np.ndarray, "A A"]) -> KernelGP:
     """Return the model with lengthscales along the eigenvectors of M."""
-    metric = Metric.of(gp.kernel)
-    assert metric is not None
-    return KernelGP(metric.turned(np.linalg.eigh(M)[1]), gp.noise)
+    found = kernel_and_directions(gp.kernel)
+    assert found is not None
+    return KernelGP(turned(*found, np.linalg.eigh(M)[1]), gp.noise)

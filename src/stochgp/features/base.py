@@ -40,9 +40,8 @@ class AbstractFeatureMap(eqx.Module):
 def check_rows(X: Array, n_inputs: int) -> None:
     """Raise ValueError unless X is floating and [N, n_inputs]."""
     if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
-        raise ValueError(
-            f"the feature map takes floating rows [N, {n_inputs}], but got {X.dtype} of shape {X.shape}"
-        )
+        got = f"{X.dtype} of shape {X.shape}"
+        raise ValueError(f"the feature map takes floating rows [N, {n_inputs}], but got {got}")
 
 
 class Linear(AbstractFeatureMap):
@@ -64,15 +63,11 @@ class Linear(AbstractFeatureMap):
         check_rows(X, self.n_inputs)
         return jnp.concatenate([jnp.ones_like(X[:, :1]), X], axis=1) / self.n_features**0.5
 
-    def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
-        """Return φ in NumPy and float64, without compiling."""
-        return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / self.n_features**0.5
-
 
 def on_host(features: AbstractFeatureMap, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
     """Return φ in float64 on the host; nonlinear features use blocks of one compiled program."""
-    if isinstance(features, Linear):
-        return features.on_host(X)
+    if isinstance(features, Linear):  # without compiling
+        return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / features.n_features**0.5
     blocks = [filled_up(X[i : i + BLOCK], BLOCK) for i in range(0, len(X), BLOCK)]
     parts = [np.asarray(_block(features, block), np.float64) for block in blocks]
     return np.concatenate([np.zeros((0, features.n_features)), *parts])[: len(X)]
@@ -98,16 +93,23 @@ class Network(AbstractFeatureMap):
 
     network: Callable[[Array], Array]
     n_inputs: int = eqx.field(static=True)
-    n_outputs: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)  # M
 
     def __init__(self, network: Callable[[Array], Array], n_inputs: int | None = None):
         self.network = network
-        self.n_inputs = _find_n_inputs(network) if n_inputs is None else n_inputs
-        self.n_outputs = output_size(network, self.n_inputs)
+        if n_inputs is None:
+            content, names = value_of(network), ("n_inputs", "in_size", "in_features")
+            sizes = [size for name in names if isinstance(size := getattr(content, name, None), int)]
+            if not sizes:
+                what = type(content).__name__
+                raise ValueError(f"{what} does not say how many inputs it takes: give n_inputs")
+            n_inputs = sizes[0]
+        self.n_inputs = n_inputs
+        self.size = _output_size(network, n_inputs)
 
     @property
     def n_features(self) -> int:
-        return self.n_outputs
+        return self.size
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)
@@ -115,15 +117,7 @@ class Network(AbstractFeatureMap):
             return jax.vmap(self.network)(X)
 
 
-def _find_n_inputs(network: Any) -> int:
-    content = value_of(network)
-    for name in ("n_inputs", "in_size", "in_features"):
-        if isinstance(size := getattr(content, name, None), int):
-            return size
-    raise ValueError(f"{type(content).__name__} does not say how many inputs it takes: give n_inputs")
-
-
-def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
+def _output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
     """Return M of a network [n_inputs] ↦ [M]. Raise ValueError unless the output is one axis."""
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(network) if eqx.is_inexact_array(leaf)]
     row = jax.ShapeDtypeStruct((n_inputs,), dtypes[0] if dtypes else jnp.float32)
@@ -133,14 +127,12 @@ def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
         raise ValueError(f"the network cannot map one row of shape ({n_inputs},): {error}") from error
     shape = getattr(output, "shape", None)
     if shape is None or len(shape) != 1 or not jnp.issubdtype(output.dtype, jnp.floating):
-        raise ValueError(
-            f"the network must map one row [{n_inputs}] to one floating axis [M], but returns {output}"
-        )
+        wanted = f"one row [{n_inputs}] to one floating axis [M]"
+        raise ValueError(f"the network must map {wanted}, but returns {output}")
     return shape[0]
 
 
 def _as_map(features: Any) -> AbstractFeatureMap:
-    """Return a feature map unchanged; wrap a network with a known number of inputs."""
     return features if isinstance(features, AbstractFeatureMap) else Network(features)
 
 
@@ -182,10 +174,8 @@ class Composed(AbstractFeatureMap):
 
     def __check_init__(self) -> None:
         n_inputs = getattr(self.features, "n_inputs", self.network.n_features)
-        if n_inputs != self.network.n_features:
-            raise ValueError(
-                f"the network returns {self.network.n_features} values, but the features take {n_inputs}"
-            )
+        if n_inputs != (M := self.network.n_features):
+            raise ValueError(f"the network returns {M} values, but the features take {n_inputs}")
 
     @property
     def n_features(self) -> int:
@@ -235,17 +225,17 @@ class Nystrom(AbstractFeatureMap):
     jitter: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if len(self.landmarks.shape) != 2 or self.landmarks.shape[0] == 0:
-            raise ValueError(
-                f"landmarks are rows [M, D] with M at least 1, but got shape {self.landmarks.shape}"
-            )
+        shape = self.landmarks.shape
+        if len(shape) != 2 or shape[0] == 0:
+            raise ValueError(f"landmarks are rows [M, D] with M at least 1, but got shape {shape}")
 
     @classmethod
     def init(
         cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
     ) -> "Nystrom":
         """Return the map with `n_features` rows of X as landmarks, drawn uniformly."""
-        return cls(kernel, choose_landmarks(X, n_features, key=key))
+        _check_enough(X, n_features)
+        return cls(kernel, X[jax.random.choice(key, X.shape[0], (n_features,), replace=False)])
 
     @property
     def n_features(self) -> int:
@@ -263,12 +253,6 @@ class Nystrom(AbstractFeatureMap):
         epsilon = relative * jnp.mean(jnp.diagonal(Kuu))
         L = jnp.linalg.cholesky(Kuu + epsilon * jnp.eye(self.n_features, dtype=X.dtype))
         return jax.scipy.linalg.solve_triangular(L, Kux, lower=True).T
-
-
-def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Draw rows of X uniformly, without replacement. Raises ValueError if X has fewer rows."""
-    _check_enough(X, n_landmarks)
-    return X[jax.random.choice(key, X.shape[0], (n_landmarks,), replace=False)]
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -289,6 +273,5 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
 def _check_enough(X: Array, n_landmarks: int) -> None:
     if not 1 <= n_landmarks <= X.shape[0]:
-        raise ValueError(
-            f"n_landmarks is {n_landmarks}; it must be between 1 and the {X.shape[0]} rows given"
-        )
+        n = X.shape[0]
+        raise ValueError(f"n_landmarks is {n_landmarks}; it must be between 1 and the {n} rows given")

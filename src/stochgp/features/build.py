@@ -67,9 +67,8 @@ def resolve(
             raise ValueError("a feature map brings its own kernel and n_features: leave both None")
         return spec
     if not isinstance(spec, str) and not callable(value_of(spec)):
-        raise TypeError(
-            f"features must be one of {', '.join(NAMES)}, a feature map or a network, but got {spec!r}"
-        )
+        names = ", ".join(NAMES)
+        raise TypeError(f"features must be one of {names}, a feature map or a network, but got {spec!r}")
     network_key, feature_key = split_key(key)
     if not isinstance(spec, str):
         return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)
@@ -95,13 +94,7 @@ def is_network(spec: Any) -> bool:
 
 
 def _of_kernel(
-    name: str,
-    kernel: Any,
-    M: int | None,
-    n_inputs: int,
-    key: PRNGKeyArray,
-    X_sample: Array | None,
-    dtype: DTypeLike,
+    name: str, kernel: Any, M: int | None, n_inputs: int, key: PRNGKeyArray, X: Array | None, dtype: DTypeLike
 ) -> AbstractFeatureMap:
     """Return the map for a name other than a network's."""
     if name == "linear":
@@ -112,13 +105,11 @@ def _of_kernel(
     kernel = default if kernel is None else kernel
     kernel = kernels.resolve(kernel, n_inputs, dtype=dtype) if isinstance(kernel, str) else kernel
     if name == "tanimoto":
-        M = N_HASHES if M is None else M
-        return TanimotoHashes.init(kernel, n_inputs, M, key=key, dtype=dtype)
+        return TanimotoHashes.init(kernel, n_inputs, N_HASHES if M is None else M, key=key, dtype=dtype)
     if name == "nystrom":
-        if X_sample is None:
+        if X is None:
             raise ValueError("Nyström features take their landmarks from the data: give X_sample")
-        M = min(N_NYSTROM, X_sample.shape[0]) if M is None else M
-        return Nystrom.init(kernel, X_sample, M, key=key)
+        return Nystrom.init(kernel, X, min(N_NYSTROM, X.shape[0]) if M is None else M, key=key)
     M = N_FOURIER if M is None else M
     return RandomFourier.init(kernel, n_inputs, M, key=key, orthogonal=name == "orf", dtype=dtype)
 

@@ -1,5 +1,6 @@
 """Random Fourier features of stationary kernels, with independent or orthogonal draws."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ class RandomFourier(AbstractFeatureMap):
         direction_key, scale_key, phase_key = seeds.split_key(key, 3)
         n_active = jax.eval_shape(plain.scaled, jax.ShapeDtypeStruct((n_inputs,), dtype)).shape[0]
         n = n_features // 2 if paired else n_features
-        directions = (orthogonal_rows if orthogonal else normal_rows)(n, n_active, direction_key, dtype)
+        directions = (orthogonal_rows if orthogonal else _normal_rows)(n, n_active, direction_key, dtype)
         scales = plain.frequency_scales(n, key=scale_key, dtype=dtype)
         phases = None
         if not paired:
@@ -176,23 +177,22 @@ def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DType
     return Q.swapaxes(1, 2).reshape(-1, n_inputs)[:n]
 
 
-def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw independent rows ω_j ~ N(0, I_D)."""
-    return seeds.normal(key, (n, n_inputs), dtype)
+def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    return on_device(seeds.normal(key, (n, n_inputs), dtype))
 
 
 def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw independent uniform unit rows."""
-    rows = normal_rows(n, n_inputs, key, dtype)
-    return rows / _lengths(rows)[:, None]
+    rows = _normal_rows(n, n_inputs, key, dtype)
+    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def independent_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Any, "n D"]:
     """Draw independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
-    scale_key, normal_key = seeds.split_key(key)
-    return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
+    scale_key, normal_key = jax.random.split(key)
+    return _normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
 
 
 def stratified_frequencies(
@@ -216,16 +216,12 @@ def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
 
 
 def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:
-    """Return coefficients of f(a) in a², |a| ≤ π/4, lowest first, for each dtype."""
-    domain = [0, (np.pi / 4) ** 2]
-    fits = {
-        dtype: Chebyshev.interpolate(lambda squares: f(np.sqrt(squares)), degree, domain)
-        for dtype, degree in DEGREES.items()
-    }
-    return {
-        dtype: [float(c) for c in fit.convert(kind=Polynomial, domain=[-1, 1]).coef]
-        for dtype, fit in fits.items()
-    }
+    """Return coefficients of f(a) in a², |a| ≤ π/4, highest first, for each dtype."""
+    found = {}
+    for dtype, degree in DEGREES.items():
+        fit = Chebyshev.interpolate(lambda squares: f(np.sqrt(squares)), degree, [0, (np.pi / 4) ** 2])
+        found[dtype] = [float(c) for c in fit.convert(kind=Polynomial, domain=[-1, 1]).coef[::-1]]
+    return found
 
 
 _SINE = _in_squares(lambda a: np.sin(a) / a)  # sin a = a · Σ_i c_i a²ⁱ
@@ -246,8 +242,8 @@ def cos_sin(turns: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Floa
     quarter = jnp.round(4 * turns)  # −2, −1, 0, 1 or 2
     a = 2 * jnp.pi * (turns - quarter / 4)
     squares = jnp.square(a)
-    sine = a * _polynomial(_SINE[dtype], squares)
-    cosine = 1 + squares * _polynomial(_COSINE[dtype], squares)
+    sine = a * functools.reduce(lambda value, c: value * squares + c, _SINE[dtype])
+    cosine = 1 + squares * functools.reduce(lambda value, c: value * squares + c, _COSINE[dtype])
     odd, opposite = jnp.abs(quarter) == 1, jnp.abs(quarter) == 2
     cos, sin = jnp.where(odd, sine, cosine), jnp.where(odd, cosine, sine)
     cos = jnp.where((quarter == 1) | opposite, -cos, cos)
@@ -259,11 +255,3 @@ def _cos_sin_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, 
     cos, sin = cos_sin(primals[0])
     angle = 2 * jnp.pi * tangents[0]
     return (cos, sin), (-sin * angle, cos * angle)
-
-
-def _polynomial(coefficients: list[float], x: Array) -> Array:
-    """Return Σ_i c_i xⁱ by Horner's rule."""
-    value = jnp.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        value = value * x + coefficient
-    return value

@@ -6,7 +6,8 @@ variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006)
 """
 
 import abc
-from typing import Any, ClassVar
+import functools
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -116,6 +117,9 @@ class AbstractMatern(AbstractStationary):
 
     degrees: ClassVar[int]
 
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return _matern(self.degrees // 2, self.degrees * s)
+
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Any, " n"]:
@@ -138,9 +142,6 @@ class Matern12(AbstractMatern):
 
     degrees: ClassVar[int] = 1
 
-    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return _matern0(s)
-
 
 class Matern32(AbstractMatern):
     """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions.
@@ -153,9 +154,6 @@ class Matern32(AbstractMatern):
 
     degrees: ClassVar[int] = 3
 
-    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return _matern1(3 * s)
-
 
 class Matern52(AbstractMatern):
     """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions.
@@ -167,9 +165,6 @@ class Matern52(AbstractMatern):
     """
 
     degrees: ClassVar[int] = 5
-
-    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return _matern2(5 * s)
 
 
 class RationalQuadratic(AbstractStationary):
@@ -201,47 +196,24 @@ class RationalQuadratic(AbstractStationary):
         return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
 
 
-# The Matérn profiles as functions of t = a² = 2νs, with derivatives that also hold at t = 0. In terms of t
-# no square root is differentiated, so that first and second derivatives of Matérn 3/2 and 5/2 are correct at
-# zero distance.
-#   f₀ = exp(−a)    f₁ = (1 + a) exp(−a), f₁' = −f₀/2    f₂ = (1 + a + a²/3) exp(−a), f₂' = −f₁/6
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern(k: int, t: Array) -> Array:
+    """Return f_k of t = a² = 2νs: f₀ = exp(−a), f₁ = (1 + a) exp(−a), f₂ = (1 + a + a²/3) exp(−a).
+
+    f₁' = −f₀/2 and f₂' = −f₁/6 differentiate no square root, so that first and second derivatives are correct at t = 0, where f₀' is taken as 0.
+    """
+    a = jnp.sqrt(t)
+    return (1.0, 1 + a, 1 + a + t / 3)[k] * jnp.exp(-a)
 
 
-@jax.custom_jvp
-def _matern0(t: Array) -> Array:
-    return jnp.exp(-jnp.sqrt(t))
-
-
-@_matern0.defjvp
-def _matern0_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+@_matern.defjvp
+def _matern_jvp(k: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (t,), (dt,) = primals, tangents
+    value = _matern(k, t)
+    if k > 0:
+        return value, -_matern(k - 1, t) / (2 if k == 1 else 6) * dt
     positive = t > 0
     root = jnp.sqrt(jnp.where(positive, t, jnp.ones_like(t)))
     # The value does not use `root`: compiled programs compute t twice, and if t is only rounding error `positive` may differ between
     # the two. The value would then be exp(−1).
-    value = _matern0(t)
     return value, jnp.where(positive, -value / (2 * root), jnp.zeros_like(t)) * dt
-
-
-@jax.custom_jvp
-def _matern1(t: Array) -> Array:
-    a = jnp.sqrt(t)
-    return (1 + a) * jnp.exp(-a)
-
-
-@_matern1.defjvp
-def _matern1_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (t,), (dt,) = primals, tangents
-    return _matern1(t), -_matern0(t) / 2 * dt
-
-
-@jax.custom_jvp
-def _matern2(t: Array) -> Array:
-    a = jnp.sqrt(t)
-    return (1 + a + t / 3) * jnp.exp(-a)
-
-
-@_matern2.defjvp
-def _matern2_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (t,), (dt,) = primals, tangents
-    return _matern2(t), -_matern1(t) / 6 * dt

@@ -1,7 +1,5 @@
 """The Tanimoto kernel of molecules' fingerprints."""
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,11 +12,7 @@ from stochgp.parameters import AbstractParameter, value_of
 UNROLLED = 8  # coordinates per step in sums of minima
 
 
-class Counted(NamedTuple):
-    """Rows and the sums of their counts."""
-
-    rows: Float[Array, "N A"]
-    total: Float[Array, " N"]
+Counted = tuple[Float[Array, "N A"], Float[Array, " N"]]  # rows and the sums of their counts
 
 
 class Tanimoto(AbstractKernel):
@@ -49,18 +43,19 @@ class Tanimoto(AbstractKernel):
         rows = select(X, self.active_dims)
         if self.packed:
             rows = jax.lax.stop_gradient(rows)
-            return Counted(rows, n_bits_of(words_of(rows[:, :-1])).astype(rows.dtype) + rows[:, -1])
-        return Counted(rows, jnp.sum(rows, axis=1))
+            return rows, n_bits_of(words_of(rows[:, :-1])).astype(rows.dtype) + rows[:, -1]
+        return rows, jnp.sum(rows, axis=1)
 
     def between(self, rows: Counted, columns: Counted) -> Float[Array, "N P"]:
+        (left, n_left), (right, n_right) = rows, columns
         if self.packed:
-            left, right = rows.rows, columns.rows
             bits = n_bits_shared(words_of(left[:, :-1]), words_of(right[:, :-1]))
             shared = bits.astype(left.dtype) + jnp.minimum(left[:, -1:], right[:, -1:].T)
         else:
-            shared = _sums_of_smaller(rows.rows, columns.rows)
-        joined = rows.total[:, None] + columns.total[None, :] - shared  # Σ max
-        return value_of(self.variance, rows.total.dtype) * _share(shared, joined)
+            shared = _sums_of_smaller(left, right)
+        joined = n_left[:, None] + n_right[None, :] - shared  # Σ max
+        share = jnp.where(joined > 0, shared / jnp.where(joined > 0, joined, 1), 1)  # T(0, 0) = 1
+        return value_of(self.variance, left.dtype) * share
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         select(X[:1], self.active_dims)  # raises for the same rows as `matrix`
@@ -70,12 +65,6 @@ class Tanimoto(AbstractKernel):
     def has_places(self) -> bool:
         """False: T is not a function of a distance in few dimensions."""
         return False
-
-
-def _share(smaller: Float[Array, "*shape"], larger: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return smaller / larger; 1 if both are 0."""
-    one = jnp.ones_like(larger)
-    return jnp.where(larger > 0, smaller / jnp.where(larger > 0, larger, one), one)
 
 
 def _sums_of_smaller(X: Float[Array, "N A"], Z: Float[Array, "P A"]) -> Float[Array, "N P"]:

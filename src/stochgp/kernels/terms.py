@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from stochgp.kernels.base import Product, Sum, select
 from stochgp.kernels.dense import PROFILES
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.stationary import AbstractStationary
+from stochgp.kernels.stationary import RBF, AbstractStationary
 from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.kernels.warped import Warped
 from stochgp.parameters import AbstractParameter, frozen, value_of
@@ -57,7 +55,8 @@ class Term(NamedTuple):
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
     """Return the terms of a kernel at the rows X. Raises TypeError if it has no features."""
-    kernel, hashed, packed = value_of(kernel), (), ()
+    kernel = value_of(kernel)
+    linear, waves, scales, hashed, packed = (), (), (), (), ()
     match kernel:
         case Sum():
             return terms_of(kernel.left, X) + terms_of(kernel.right, X)
@@ -67,17 +66,15 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case Warped():
             return terms_of(kernel.kernel, kernel.rows(X))
         case AbstractStationary():
-            scale = kernel.frequency_scales if type(kernel) in PROFILES else partial(_scales, kernel)
-            linear, waves, scales = (), (kernel.scaled(X),), (scale,)
+            waves, scales = (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
         case Periodic():  # the RBF kernel on its circles
-            linear, waves, scales = (), (kernel.circles(X),), (_one,)
+            waves, scales = (kernel.circles(X),), (RBF().frequency_scales,)
         case Linear():
-            linear, waves, scales = (select(X, kernel.active_dims),), (), ()
+            linear = (select(X, kernel.active_dims),)
         case Tanimoto():
-            linear, waves, scales = (), (), ()
             hashed, packed = (select(X, kernel.active_dims),), (kernel.packed,)
         case Constant():
-            linear, waves, scales = (), (), ()
+            pass
         case _:
             raise TypeError(
                 f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
@@ -97,11 +94,6 @@ def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Floa
     is_parameter = lambda node: isinstance(node, AbstractParameter)
     fixed = jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
     return fixed.frequency_scales(n, key=key, dtype=dtype)
-
-
-def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[np.ndarray, " n"]:
-    """Return the scales of the RBF kernel."""
-    return np.ones(n, dtype)
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:

@@ -6,7 +6,7 @@ from .conditionals import LeaveOneOut, Vecchia
 from .decoupled import IVSGPR, SVDGP
 from .descent import InverseRoot, PowerLaw, constant, cosine, muon
 from .evaluators import ByLoss
-from .evidence import ByEvidence, Evidence
+from .evidence import ByEvidence
 from .full_batch import FullBatch
 from .minimax import Minimax
 from .sampling import NearestNeighbours, Uniform
@@ -14,27 +14,6 @@ from .scgd import SCGD
 from .svgp import SGPR, SVGP
 
 __all__ = [
-    "BSGD",
-    "IVSGPR",
-    "SCGD",
-    "SGPR",
-    "SVDGP",
-    "SVGP",
-    "AbstractBatchLearner",
-    "AbstractLearner",
-    "ByEvidence",
-    "ByLoss",
-    "Evidence",
-    "FullBatch",
-    "InverseRoot",
-    "LeaveOneOut",
-    "Minimax",
-    "NearestNeighbours",
-    "PowerLaw",
-    "Problem",
-    "Uniform",
-    "Vecchia",
-    "constant",
-    "cosine",
-    "muon",
-]
+    "BSGD", "IVSGPR", "SCGD", "SGPR", "SVDGP", "SVGP", "AbstractBatchLearner", "AbstractLearner", "ByEvidence", "ByLoss", "FullBatch", "InverseRoot",
+    "LeaveOneOut", "Minimax", "NearestNeighbours", "PowerLaw", "Problem", "Uniform", "Vecchia", "constant", "cosine", "muon",
+]  # fmt: skip

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
@@ -60,12 +60,9 @@ class Problem(NamedTuple):
 class AbstractLearner(eqx.Module):
     """Base class of learners, which learn θ of a model.
 
-    The arrays of a state suffice to resume, and `advance` is a deterministic function of its arguments. A killed run
-    therefore resumes to the same bits. All methods are called on the host with x64 enabled, and may jit inside. A learner of
-    mini-batches is an `AbstractBatchLearner`, with a pure `step(state, batch, *, key)`.
-
-    `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator` evaluates the states of a run; None =
-    `ByEvidence()` for feature GPs and `ByLoss()` for other models.
+    The arrays of a state suffice to resume, and `advance` is a deterministic function of its arguments: a killed run resumes to the same bits. All methods
+    are called on the host with x64 enabled, and may jit inside. `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator`
+    evaluates the states of a run; None = `ByEvidence()` for feature GPs and `ByLoss()` for other models.
     """
 
     gradients = cast(Any, "unknown")  # "exact", "unbiased", "estimated" or "biased"
@@ -99,10 +96,7 @@ class AbstractLearner(eqx.Module):
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Return the state after steps first_step … first_step + n_steps − 1, and their numbers.
-
-        `n_steps` is at most `plan.chunk_steps`. The numbers contain "loss", per datum: the average over these steps.
-        """
+        """Return the state after at most `plan.chunk_steps` steps, and their mean numbers, with "loss"."""
 
     def after_evaluation(self, state: Any, evaluation: Any) -> Any:
         """Return the state from which the run continues after an evaluation."""
@@ -155,11 +149,20 @@ class AbstractLearner(eqx.Module):
             raise ValueError(f"spread is {spread}; it must be positive and finite, or None")
 
 
+class BatchState(eqx.Module):
+    """The model, its descent, the number of all rows, and Σρ over them."""
+
+    gp: Any
+    descent: Descent
+    n_rows: Float[Array, ""]
+    count: Float[Array, ""]
+
+
 class AbstractBatchLearner(AbstractLearner):
     """A learner of mini-batches: a subclass defines the step, this class draws the batches.
 
-    A step takes `n_streams` independent batches, as a stack if there are several. `fills` = True pads batches with rows of
-    weight 0 to one of few sizes, so that runs of similar sizes share the compiled scan.
+    A step takes `n_streams` independent batches, as a stack if there are several. `fills` pads batches with rows of weight 0 to one of few sizes, so that
+    runs of similar sizes share the compiled scan.
 
     Parameters
     ----------
@@ -209,10 +212,16 @@ class AbstractBatchLearner(AbstractLearner):
         """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
         return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
 
-    def begin_descent(self, theta: Any, problem: Problem, default: float | None = None) -> Descent:
-        """Return step 0 of the optimiser, at the learner's rate, the trials' rate or `default`."""
+    def begin(
+        self, gp: Any, theta: Any, problem: Problem, default: float | None = None, dtype: Any = jnp.float32
+    ) -> tuple[Any, Descent, Array, Array]:
+        """Return the fields of `BatchState` at step 0; `theta` moves.
+
+        The rate is the learner's, that of trials, or `default`.
+        """
         rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
-        return begin(theta, self.optimizer, rate, problem.plan.total_steps)
+        descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
+        return gp, descent, on_device(problem.source.size, dtype), on_device(problem.source.count, dtype)
 
     def descend(self, theta: Any, gradient: Any, descent: Descent) -> tuple[Any, Descent]:
         """Return θ and the optimiser's state after a step."""
@@ -224,12 +233,13 @@ class AbstractBatchLearner(AbstractLearner):
 
     def compiled(self) -> Any:
         """Return the learner as a key of compiled steps, with defaults in fields no step reads."""
-        kept = ("batch_size", "epochs", "sampling", "steps")
-        plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in kept}
-        plain["learning_rate"] = self.learning_rate if callable(self.learning_rate) else None
-        own = self.evaluator  # of its fields, only `refit` affects the steps
-        plain["evaluator"] = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
-        return dataclasses.replace(self, **plain)
+        names = ("batch_size", "epochs", "sampling", "steps")
+        plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
+        rate, own = self.learning_rate, self.evaluator  # of whose fields only `refit` affects the steps
+        evaluator = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
+        return dataclasses.replace(
+            self, learning_rate=rate if callable(rate) else None, evaluator=evaluator, **plain
+        )
 
     def prepare(
         self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
@@ -241,20 +251,15 @@ class AbstractBatchLearner(AbstractLearner):
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Take steps in one compiled scan, with one thread for factorisations of blocks.
-
-        LAPACK's further threads would wait longer for XLA's than they work.
-        """
+        """Take steps in one compiled scan."""
         sampling, B, mesh = self.sampling_for(state.gp), problem.plan.batch_size, problem.source.mesh
         sampled, compiled = problem.prepared
-        one = self.n_streams == 1
-        seeds = [seed] if one else [(*seed, i) for i in range(self.n_streams)]
-        streams = [sampling.batches(sampled, first_step, n_steps, B, s) for s in seeds]
-        indices, factors = streams[0] if one else np.stack(streams, axis=1), None
-        if self.fills and size_of_few(B) > B:
-            indices, factors = filled_batches(indices)
+        draw = lambda *own: sampling.batches(sampled, first_step, n_steps, B, (*seed, *own))
+        indices = draw() if self.n_streams == 1 else np.stack([*map(draw, range(self.n_streams))], axis=1)
+        fills = self.fills and size_of_few(B) > B
+        indices, factors = filled_batches(indices) if fills else (indices, np.ones(1))
         batches = problem.source.take(indices)
-        if factors is not None:
+        if fills:
             weight = np.asarray(batches.weight)
             batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
         is_spread = spreads_batches(self, B, mesh)

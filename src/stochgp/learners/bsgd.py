@@ -1,16 +1,16 @@
 """BSGD: mini-batch descent on the batches' likelihood; sgGP with neighbours as batches."""
 
+import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.rows import Data
-from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent
+from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.models import AbstractGP
@@ -19,13 +19,6 @@ from stochgp.numerics.precision import matmul
 from stochgp.parameters import partition, value_of
 
 RATE = 0.01
-
-
-class BSGDState(eqx.Module):
-    """The model and its descent."""
-
-    gp: AbstractGP
-    descent: Descent
 
 
 class BSGD(AbstractBatchLearner):
@@ -84,15 +77,17 @@ class BSGD(AbstractBatchLearner):
         drawn = self.sampling_for(gp).peak_bytes(n_rows, n_inputs, B, n_steps)
         return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 
-    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
-        return BSGDState(gp, self.begin_descent(partition(gp)[0], problem, RATE))
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BatchState:
+        return BatchState(*self.begin(gp, partition(gp)[0], problem, RATE))
 
-    def step(self, state: BSGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[BSGDState, dict[str, Array]]:
+    def step(
+        self, state: BatchState, batch: Data, *, key: PRNGKeyArray
+    ) -> tuple[BatchState, dict[str, Array]]:
         """Take one step. "loss" is NLML per datum of the batch, "jitter" is on A_S's diagonal."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         theta, descent = self.descend(trainable, gradient, state.descent)
-        return BSGDState(eqx.combine(theta, rest), descent), info
+        return dataclasses.replace(state, gp=eqx.combine(theta, rest), descent=descent), info
 
 
 def batch_gradient(
@@ -100,7 +95,8 @@ def batch_gradient(
 ) -> tuple[dict[str, Array], AbstractGP]:
     """Return the numbers of a step and g, which needs automatic differentiation of A only."""
     B = batch.y.shape[0]
-    A, pull_back = jax.vjp(lambda t: _covariance(eqx.combine(t, rest), batch), trainable)
+    covariance: Any = lambda t: cast(Any, eqx.combine(t, rest)).covariance(batch.X, batch.weight)
+    A, pull_back = jax.vjp(covariance, trainable)
     L, jitter = safe_cholesky(A)
     inverse = invert_lower(L)
     Q = matmul(inverse.T, inverse)
@@ -109,20 +105,8 @@ def batch_gradient(
     loss = matmul(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
     loss = 0.5 * (loss / B + jnp.log(2 * jnp.pi).astype(loss.dtype))
     if signal_scale is not None:
-        gradient = _scale_signal(gradient, B / (signal_scale * math.log(max(B, 2))))
+        factor = B / (signal_scale * math.log(max(B, 2)))
+        is_signal = lambda path: any(getattr(part, "name", None) == "variance" for part in path)
+        scale = lambda path, leaf: leaf * factor if is_signal(path) else leaf
+        gradient = jax.tree_util.tree_map_with_path(scale, gradient)
     return {"loss": loss, "jitter": jitter}, gradient
-
-
-def _covariance(gp: Any, batch: Data) -> Float[Array, "B B"]:
-    """The matrix A of the batch, for a model that has `covariance`."""
-    return gp.covariance(batch.X, batch.weight)
-
-
-def _scale_signal(gradient: AbstractGP, factor: float) -> AbstractGP:
-    """Return the gradient with every kernel's `variance` entries multiplied by `factor`."""
-
-    def scale(path: tuple, leaf: Array) -> Array:
-        is_signal = any(getattr(part, "name", None) == "variance" for part in path)
-        return leaf * factor if is_signal else leaf
-
-    return jax.tree_util.tree_map_with_path(scale, gradient)

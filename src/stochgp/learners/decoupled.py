@@ -1,6 +1,7 @@
 """Learners of decoupled processes, which add basis functions: SVDGP and iVSGPR."""
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING
-from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator
 from stochgp.models import SparseGP
@@ -20,19 +21,10 @@ from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
 from stochgp.parameters import cast, trainable_mask, value_of
 from stochgp.variational import Decoupled
-from stochgp.variational.functions import TILE, carried, check_mirror_rate, gram, mirror_covariance
+from stochgp.variational.functions import TILE, carried, gram, mirror_covariance
 
 RATE = 0.01
 TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.001, are too few
-
-
-class GrowingState(eqx.Module):
-    """The model, its descent, and the number of rows."""
-
-    gp: SparseGP
-    descent: Descent
-    n_rows: Float[Array, ""]  # N
-    count: Float[Array, ""]  # Σρ of all rows
 
 
 class AbstractGrowing(AbstractBatchLearner):
@@ -57,13 +49,12 @@ class AbstractGrowing(AbstractBatchLearner):
         """Return the part that the optimiser moves and the rest."""
 
     def __check_init__(self) -> None:
-        self.check_common()
-        if self.growth < 1:
-            raise ValueError(f"growth is {self.growth}; it must be at least 1")
+        self.check_common("growth")
         if not self.slowing >= 0:
             raise ValueError(f"slowing is {self.slowing}; it must be at least 0")
-        if self.mirror_rate is not None:
-            check_mirror_rate(self.mirror_rate)
+        rate = self.mirror_rate
+        if rate is not None and not callable(rate) and not 0 < rate <= 1:
+            raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of batches, a tile of mean functions, covariance functions, gradients, optimiser."""
@@ -73,26 +64,24 @@ class AbstractGrowing(AbstractBatchLearner):
         kernels = 4 * 8 * B * min(M, TILE) + 8 * 6 * P * (B + P)
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
-    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> GrowingState:
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> BatchState:
         """Return the initial state. Raises TypeError for a model whose q(f) is not `Decoupled`."""
         if not isinstance(gp.approximation, Decoupled):
             kind = type(gp.approximation).__name__
             raise TypeError(f"{type(self).__name__} learns Decoupled processes, not {kind}")
-        descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
-        n, count = (jnp.asarray(v, jnp.float32) for v in (problem.source.size, problem.source.count))
-        return GrowingState(gp, descent, n, count)
+        return BatchState(*self.begin(gp, self.partition(gp)[0], problem, RATE))
 
-    def to_go_on(self, state: GrowingState) -> GrowingState:
+    def to_go_on(self, state: BatchState) -> BatchState:
         return state
 
     def ascend(
         self,
         gp: SparseGP,
         batch: Data,
-        state: GrowingState,
+        state: BatchState,
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
-    ) -> tuple[GrowingState, dict[str, Array]]:
+    ) -> tuple[BatchState, dict[str, Array]]:
         """Take a gradient step on the part from `partition`, using the batch's bound per datum.
 
         `columns` selects columns of K_α, None = all. `carried` maps a model with moved functions and kernel to the model with the matching q.
@@ -110,7 +99,8 @@ class AbstractGrowing(AbstractBatchLearner):
         q: Any = gp.approximation
         functions = q.mean_functions.used.astype(value.dtype)
         info = {"loss": value, "divergence": divergence / state.count, "functions": functions}
-        return GrowingState(carried(eqx.combine(theta, rest)), descent, state.n_rows, state.count), info
+        moved = carried(eqx.combine(theta, rest))
+        return dataclasses.replace(state, gp=moved, descent=descent), info
 
     def step_size(self, descent: Descent) -> Float[Array, ""]:
         """γ_t = γ₀ · decay / (1 + slowing √t), or the value of a rule."""
@@ -168,8 +158,8 @@ class IVSGPR(AbstractGrowing):
         return all_but_q(gp)
 
     def step(
-        self, state: GrowingState, batch: Data, *, key: PRNGKeyArray
-    ) -> tuple[GrowingState, dict[str, Array]]:
+        self, state: BatchState, batch: Data, *, key: PRNGKeyArray
+    ) -> tuple[BatchState, dict[str, Array]]:
         gp = grown(state.gp, batch, self.growth)
         scale = state.n_rows / batch.y.shape[0]
         seen = sites(gp, batch, *gp.process().moments(batch.X))
@@ -251,8 +241,7 @@ class SVDGP(AbstractGrowing):
     n_columns: int | None = None
 
     def __check_init__(self) -> None:
-        if self.n_columns is not None and self.n_columns < 1:
-            raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
+        self.check_common("n_columns")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes with the columns of a tile of functions, if these exceed the rows of a batch."""
@@ -263,8 +252,8 @@ class SVDGP(AbstractGrowing):
         return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
 
     def step(
-        self, state: GrowingState, batch: Data, *, key: PRNGKeyArray
-    ) -> tuple[GrowingState, dict[str, Array]]:
+        self, state: BatchState, batch: Data, *, key: PRNGKeyArray
+    ) -> tuple[BatchState, dict[str, Array]]:
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))
         gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))

@@ -1,5 +1,6 @@
 """Stochastic gradient steps on θ with any optax rule, and rules of their size."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -38,9 +39,9 @@ class Descent(eqx.Module):
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
     """Return the state at step 0 of `total`."""
-    state, f = _started(optimizer, jax.tree.leaves(parameters)), np.float32
-    zero = on_device(0, f)
-    return Descent(jax.tree.leaves(state), on_device(rate, f), zero, on_device(total, f), zero)
+    state = _started(optimizer, jax.tree.leaves(parameters))
+    numbers = (on_device(value, np.float32) for value in (rate, 0, total, 0))
+    return Descent(jax.tree.leaves(state), *numbers)
 
 
 def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
@@ -66,7 +67,7 @@ def move(
         p + size.astype(p.dtype) * u.astype(p.dtype)
         for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
     ]
-    after = Descent(jax.tree.leaves(state), descent.rate, descent.step + 1, descent.total, descent.start)
+    after = dataclasses.replace(descent, optimizer_state=jax.tree.leaves(state), step=descent.step + 1)
     return jax.tree.unflatten(structure, moved), after
 
 

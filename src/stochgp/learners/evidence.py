@@ -60,22 +60,14 @@ class EvidenceEvaluation(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The exact evidence of all rows at the model that a run returns.
-
-    Parameters
-    ----------
-    moments, spectrum, nlml : Moments, Spectrum, float
-        Moments of all rows; their eigendecomposition; the exact NLML per datum.
-    held_out_nlpd, constant_nlpd, held_out : float or None, float or None, Data or None
-        For the held-out rows before they joined: their NLPD, the NLPD of N(mean, variance) of the training targets, their standardised errors.
-    """
+    """The exact evidence of all rows at the model that a run returns."""
 
     moments: Moments
     spectrum: Spectrum
-    nlml: float
-    held_out_nlpd: float | None
-    constant_nlpd: float | None
-    held_out: Data | None = None
+    nlml: float  # per datum
+    held_out_nlpd: float | None  # of the held-out rows before they joined
+    constant_nlpd: float | None  # the same under N(mean, variance) of the training targets
+    held_out: Data | None = None  # their standardised errors
 
 
 class ByEvidence(eqx.Module):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
-from stochgp.learners.base import AbstractBatchLearner, Problem
+from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
 from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
@@ -23,10 +23,9 @@ from stochgp.numerics.precision import matmul
 from stochgp.parameters import in_parameters
 
 
-class MinimaxState(eqx.Module):
-    """The variables θ, w, A and B of algorithm 1, their descent and ascent, and the bounds."""
+class MinimaxState(BatchState):
+    """The variables θ, w, A and B of algorithm 1, the descent of (θ, w, A), and the bounds."""
 
-    gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
     A: Float[Array, "M M"]  # stands for F
     B: Float[Array, "M M"]  # the dual variable, ‖B‖ ≤ 1
@@ -34,10 +33,7 @@ class MinimaxState(eqx.Module):
     threshold: Float[Array, ""]  # μ* at the last evaluation
     ceiling: Float[Array, ""]  # A ⪯ ceiling · I
     start: PyTree  # of the parameters: the centre of their box
-    descent: Descent  # of (θ, w, A)
     ascent: Descent  # of B
-    n_rows: Float[Array, ""]
-    count: Float[Array, ""]
 
 
 class Minimax(AbstractBatchLearner):
@@ -106,24 +102,15 @@ class Minimax(AbstractBatchLearner):
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
         """Return w = 0, B = 0 and A = σ²I, for which μ* is M; an anchor replaces A by F."""
         dtype = gp.noise_variance.dtype
-        zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
-        trainable, _ = self._split(gp)
-        A = eye * gp.noise_variance.value
+        M, (trainable, _) = gp.n_features, self._split(gp)
+        zeros, A = jnp.zeros(M, dtype), jnp.eye(M, dtype=dtype) * gp.noise_variance.value
+        penalty, threshold = (jnp.asarray(M if v is None else v, dtype) for v in (self.penalty, None))
         rate, total = optim.start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
-        return MinimaxState(
-            gp=gp,
-            weights=zeros,
-            A=A,
-            B=jnp.zeros_like(A),
-            penalty=jnp.asarray(gp.n_features if self.penalty is None else self.penalty, dtype),
-            threshold=jnp.asarray(gp.n_features, dtype),
-            ceiling=jnp.asarray(np.inf, dtype),
-            start=eqx.filter(trainable, in_parameters(trainable)),
-            descent=self.begin_descent((trainable, zeros, A), problem),
-            ascent=optim.begin(A, self.optimizer, optim.start_rate(self.ascent_rate, rate), total),
-            n_rows=jnp.asarray(problem.source.size, dtype),
-            count=jnp.asarray(problem.source.count, dtype),
-        )
+        start = eqx.filter(trainable, in_parameters(trainable))
+        ascent = optim.begin(A, self.optimizer, optim.start_rate(self.ascent_rate, rate), total)
+        begun = self.begin(gp, (trainable, zeros, A), problem, dtype=dtype)
+        bounds = penalty, threshold, jnp.asarray(np.inf, dtype)
+        return MinimaxState(*begun, zeros, A, jnp.zeros_like(A), *bounds, start, ascent)
 
     def step(
         self, state: MinimaxState, batch: Data, *, key: PRNGKeyArray
@@ -167,11 +154,8 @@ class Minimax(AbstractBatchLearner):
         if self.stage_steps is not None and self.growth != 1:
             ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
             penalty = jnp.where(ends, self.growth * penalty, penalty)
-        return dataclasses.replace(state, penalty=penalty, **found), {
-            "loss": loss,
-            "penalty_share": share,
-            "decomposed": decomposed,
-        }
+        numbers = {"loss": loss, "penalty_share": share, "decomposed": decomposed}
+        return dataclasses.replace(state, penalty=penalty, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """Set μ* and the first ceiling; with `anchored`, exact A, B and w of the refitted model."""
@@ -182,18 +166,15 @@ class Minimax(AbstractBatchLearner):
         threshold, first = np.linalg.norm(d) * np.linalg.norm(1 / d), not np.isfinite(float(state.ceiling))
         ceiling = self.ceiling * d.sum() if first else state.ceiling
         penalty = threshold if self.penalty is None and (first or self.anchored) else float(state.penalty)
-        found = [jnp.asarray(part, dtype) for part in (penalty, threshold, ceiling)]
-        state = eqx.tree_at(lambda s: [s.penalty, s.threshold, s.ceiling], state, found)
+        mu, least, most = (jnp.asarray(part, dtype) for part in (penalty, threshold, ceiling))
+        state = dataclasses.replace(state, penalty=mu, threshold=least, ceiling=most)
         if not self.anchored:
             return state
         dual = -np.linalg.norm(d) / (d * max(penalty, 1e-30))
         dual = dual / max(1.0, float(np.linalg.norm(dual)))
-        exact = ((Q * d) @ Q.T, (Q * dual) @ Q.T, Q @ (variance**0.5 * s.cross / d))
-        return eqx.tree_at(
-            lambda s: (s.gp, s.A, s.B, s.weights),
-            state,
-            (refitted(evaluation), *(jnp.asarray(part, dtype) for part in exact)),
-        )
+        exact = Q @ (variance**0.5 * s.cross / d), (Q * d) @ Q.T, (Q * dual) @ Q.T
+        weights, A, B = (jnp.asarray(part, dtype) for part in exact)
+        return dataclasses.replace(state, gp=refitted(evaluation), weights=weights, A=A, B=B)
 
     @property
     def gradients(self) -> str:

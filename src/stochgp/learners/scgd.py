@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.rows import Data
-from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, Schedule, at_step, muon
+from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
+from stochgp.learners.descent import Optimizer, Schedule, at_step, muon
 from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.models import FeatureGP, features_and_noise, split
@@ -20,16 +20,12 @@ from stochgp.numerics.linalg import inverse_factor
 from stochgp.numerics.precision import matmul
 
 
-class SCGDState(eqx.Module):
+class SCGDState(BatchState):
     """θ and w, the tracked F, and its factor."""
 
-    gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
     F: Float[Array, "M M"]  # F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I
     factor: Float[Array, "M M"]  # L⁻¹ of F̃ = LLᵀ
-    descent: Descent
-    n_rows: Float[Array, ""]
-    count: Float[Array, ""]
 
 
 class SCGD(AbstractBatchLearner):
@@ -87,16 +83,8 @@ class SCGD(AbstractBatchLearner):
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
-        trainable, _ = self._split(gp)
-        return SCGDState(
-            gp=gp,
-            weights=zeros,
-            F=on_device(eye * s2),
-            factor=on_device(eye / np.sqrt(s2)),
-            descent=self.begin_descent((trainable, zeros), problem),
-            n_rows=on_device(problem.source.size, dtype),
-            count=on_device(problem.source.count, dtype),
-        )
+        begun = self.begin(gp, (self._split(gp)[0], zeros), problem, dtype=dtype)
+        return SCGDState(*begun, zeros, F=on_device(eye * s2), factor=on_device(eye / np.sqrt(s2)))
 
     def step(self, state: SCGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[SCGDState, dict[str, Array]]:
         """Take one step and return the state with its numbers.
@@ -117,29 +105,22 @@ class SCGD(AbstractBatchLearner):
             factor, failed = jnp.where(works, factor, state.factor), jnp.where(works, failed, failed + 1)
         w = state.weights
 
-        weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
         smoothed = matmul(matmul(Phi, factor.T), factor)  # rows φᵀM [B, M]
-        by_Phi = 2 * weighted * (jnp.outer(residual, w) / s2 + smoothed)
-        squares = jnp.sum(weighted[:, 0] * residual**2)
+        by_Phi = 2 * weights[:, None] * (jnp.outer(residual, w) / s2 + smoothed)
+        squares = jnp.sum(weights * residual**2)
         trace = jnp.sum(factor**2)
         by_noise = (state.count - w.shape[0] - squares / s2) / s2 + trace
         zeta = residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1)
         by_s = counts / s - weights / s * zeta
         (by_theta,) = pull_back((by_Phi, by_noise, by_s))
-        by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
+        by_w = 2 * (matmul(weights * residual, Phi) / s2 + w)
 
         (theta, w_next), descent = self.descend((trainable, w), (by_theta, by_w), state.descent)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
-        new = dataclasses.replace(
-            state,
-            gp=eqx.combine(theta, rest),
-            weights=w_next,
-            F=F,
-            factor=factor,
-            descent=descent,
-        )
+        gp = eqx.combine(theta, rest)
+        new = dataclasses.replace(state, gp=gp, descent=descent, weights=w_next, F=F, factor=factor)
         return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
@@ -149,14 +130,9 @@ class SCGD(AbstractBatchLearner):
         dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
         d = variance * evaluation.spectrum.eigenvalues + noise_variance
         Q, c = evaluation.spectrum.basis, variance**0.5 * evaluation.spectrum.cross
-        gp = refitted(evaluation)
-        return dataclasses.replace(
-            state,
-            gp=gp,
-            weights=on_device(Q @ (c / d), dtype),
-            F=on_device((Q * d) @ Q.T, dtype),
-            factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ is valid
-        )
+        exact = Q @ (c / d), (Q * d) @ Q.T, (Q / d**0.5).T  # any R with RᵀR = F⁻¹ is a factor
+        weights, F, factor = (on_device(part, dtype) for part in exact)
+        return dataclasses.replace(state, gp=refitted(evaluation), weights=weights, F=F, factor=factor)
 
     @property
     def gradients(self) -> str:

@@ -169,18 +169,17 @@ class SVGP(AbstractBatchLearner):
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
         """Return the initial state. Raises TypeError for a model without inducing points."""
-        q, f = gp.approximation, jnp.float32
+        q = gp.approximation
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
         naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
-        descent = self.begin_descent(self.partition(gp)[0], problem, RATE)
-        n, count = problem.source.size, problem.source.count
+        _, descent, n, count = self.begin(gp, self.partition(gp)[0], problem, RATE)
         start = (
             None
             if self.spread is None
             else jax.tree.map(lambda leaf: on_device(np.array(leaf)), self._with_prior(gp))
         )
-        return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
+        return SVGPState(gp, descent, naturals, n, count, start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
         kernel = self.partition(gp)[0].kernel

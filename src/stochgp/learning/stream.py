@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stochgp.data.rows import Data
-from stochgp.learners.base import Problem
-from stochgp.learners.decoupled import AbstractGrowing, GrowingState
+from stochgp.learners.base import BatchState, Problem
+from stochgp.learners.decoupled import AbstractGrowing
 from stochgp.learners.evaluators import StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import fold_in, words_of
@@ -28,7 +28,7 @@ class Stream(eqx.Module):
 
     Parameters
     ----------
-    state : GrowingState
+    state : BatchState
         The learner's state: the model, its descent, and the number of rows learned from, without the waiting rows.
     waiting, n_waiting : Data, int
         Inputs [B, D], targets [B] and weights [B], with rows in the first `n_waiting` places.
@@ -36,7 +36,7 @@ class Stream(eqx.Module):
         Steps taken; the seed of their random draws.
     """
 
-    state: GrowingState
+    state: BatchState
     waiting: Data
     n_waiting: np.int64
     n_steps: np.int64
@@ -55,7 +55,7 @@ class Stream(eqx.Module):
 
 def begin_stream(
     learner: AbstractGrowing,
-    start: SparseGP | GrowingState,
+    start: SparseGP | BatchState,
     n_inputs: int,
     *,
     n_steps: int = 0,
@@ -69,14 +69,14 @@ def begin_stream(
 
     Parameters
     ----------
-    learner, start, n_steps : AbstractGrowing, SparseGP or GrowingState, int
+    learner, start, n_steps : AbstractGrowing, SparseGP or BatchState, int
         `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row, or `FitResult.to_go_on` of a run; the run's steps.
     n_inputs, dtype : int, dtype
         D, the inputs of a row; the dtype of the rows in steps.
     key : JAX key
         Used for the first state and the steps.
     """
-    if not isinstance(start, GrowingState):
+    if not isinstance(start, BatchState):
         none: Any = SimpleNamespace(size=0, count=0.0)
         start = learner.init(start, Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None), key=key)
     waiting = Data(*(jnp.zeros((learner.batch_size, *s), dtype) for s in ((n_inputs,), (), ())))

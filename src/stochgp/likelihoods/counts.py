@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import betaln, gammaln
+from jax.scipy.special import gammaln
 from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.distributions import Counts
@@ -13,6 +13,7 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Per
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 from stochgp.transforms import Log
 
+STIRLING = 10.0  # from this shape, Γ(r + y)/Γ(r) uses Stirling's series
 LARGEST_RATE = 1e6  # of a draw
 
 
@@ -75,9 +76,15 @@ class NegativeBinomial(AbstractLikelihood):
 
 
 def rising(y: Array, r: Any) -> Array:
-    """Return log Γ(r + y)/(Γ(r) r^y), from the beta function, which is accurate for large r."""
-    some = jnp.where(y > 0, y, jnp.ones_like(y))
-    return jnp.where(y > 0, gammaln(some) - betaln(some, r) - some * jnp.log(r), jnp.zeros_like(y))
+    """Return log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
+
+    For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
+    """
+    large, small = jnp.maximum(r, STIRLING), jnp.minimum(r, STIRLING)
+    rest = lambda x: 1 / (12 * x) - 1 / (360 * x**3)
+    series = (large + y - 0.5) * jnp.log1p(y / large) - y + rest(large + y) - rest(large)
+    direct = gammaln(small + y) - gammaln(small) - y * jnp.log(small)
+    return jnp.where(r >= STIRLING, series, direct)
 
 
 def _poisson(key: PRNGKeyArray, rate: Array) -> Array:

@@ -58,10 +58,6 @@ class MLP(eqx.Module):
     def n_inputs(self) -> int:
         return self.layers[0].weight.shape[0]
 
-    @property
-    def n_outputs(self) -> int:
-        return self.layers[-1].weight.shape[1]
-
     def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
         _check_row(x, self.n_inputs)
         for layer in self.layers[:-1]:
@@ -95,9 +91,8 @@ def mlp(
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(
-            f"a network needs sizes of at least 1 and a layer, but got n_inputs={n_inputs}, widths={widths}"
-        )
+        got = f"n_inputs={n_inputs}, widths={widths}"
+        raise ValueError(f"a network needs sizes of at least 1 and a layer, but got {got}")
     keys = split_key(key, len(sizes) - 1)
     layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)
@@ -140,10 +135,6 @@ class Attention(eqx.Module):
     def n_inputs(self) -> int:
         return self.token_weight.shape[0]
 
-    @property
-    def n_outputs(self) -> int:
-        return self.token_weight.shape[1]
-
     def __call__(self, x: Float[Array, " D"]) -> Float[Array, " W"]:
         _check_row(x, self.n_inputs)
         dtype = x.dtype
@@ -181,21 +172,17 @@ def attention(
         The key and the dtype of w, [CLS] and the weights of the encoder.
     """
     if n_inputs < 2:
-        raise ValueError(
-            f"n_inputs is {n_inputs}; attention needs at least 2, as it removes the mean of each row"
-        )
+        why = "attention needs at least 2, as it removes the mean of each row"
+        raise ValueError(f"n_inputs is {n_inputs}; {why}")
     if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
         sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
         raise ValueError(f"sizes must be at least 1 and width a multiple of n_heads, but got {sizes}")
     token_key, summary_key, *layer_keys = split_key(key, 2 + n_layers)
-    return Attention(
-        input_norm=eqx.nn.LayerNorm(n_inputs, dtype=dtype),
-        token_weight=_xavier((n_inputs, width), token_key, dtype),
-        token_bias=jnp.zeros((n_inputs, width), dtype),
-        summary=on_device(normal(summary_key, (width,), dtype) * 0.02),
-        layers=tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys),
-        output_norm=eqx.nn.LayerNorm(width, dtype=dtype),
-    )
+    tokens = _xavier((n_inputs, width), token_key, dtype), jnp.zeros((n_inputs, width), dtype)
+    summary = on_device(normal(summary_key, (width,), dtype) * 0.02)
+    layers = tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys)
+    first, last = (eqx.nn.LayerNorm(size, dtype=dtype) for size in (n_inputs, width))
+    return Attention(first, *tokens, summary, layers, last)
 
 
 class Within(eqx.Module):
@@ -214,10 +201,6 @@ class Within(eqx.Module):
     def n_inputs(self) -> int:
         return self.low.content.shape[0]
 
-    @property
-    def n_outputs(self) -> int:
-        return self.network.n_outputs
-
     def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
         low, high, width = (value_of(part, x.dtype) for part in (self.low, self.high, self.width))
         nearest = jnp.minimum(jnp.maximum(x, low), high)
@@ -234,26 +217,18 @@ def within(
     network, X, limits, dtype : callable, array [N, D], array [2, D], dtype
         A network of one row; some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the arrays.
     """
-    low, high = np.asarray(limits, np.float64)
-    parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
+    parts = *np.asarray(limits, np.float64), REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 
 
-def _encoder_layer(
-    W: int, n_heads: int, feedforward: int, key: PRNGKeyArray, dtype: DTypeLike
-) -> EncoderLayer:
+def _encoder_layer(W: int, n_heads: int, hidden: int, key: PRNGKeyArray, dtype: DTypeLike) -> EncoderLayer:
     dense = lambda n, p, key: Dense(_xavier((n, p), key, dtype), jnp.zeros(p, dtype))
-    projection_key, mixing_key, expand_key, contract_key = split_key(key, 4)
+    norm = eqx.nn.LayerNorm(W, dtype=dtype)
+    projection_key, mixing_key, *keys = split_key(key, 4)
     query_key_value = [_xavier((W, W), k, dtype) for k in split_key(projection_key, 3)]
-    return EncoderLayer(
-        attention_norm=eqx.nn.LayerNorm(W, dtype=dtype),
-        projection=Dense(jnp.concatenate(query_key_value, axis=1), jnp.zeros(3 * W, dtype)),
-        mixing=dense(W, W, mixing_key),
-        feedforward_norm=eqx.nn.LayerNorm(W, dtype=dtype),
-        expand=dense(W, feedforward, expand_key),
-        contract=dense(feedforward, W, contract_key),
-        n_heads=n_heads,
-    )
+    projection = Dense(jnp.concatenate(query_key_value, axis=1), jnp.zeros(3 * W, dtype))
+    expand, contract = dense(W, hidden, keys[0]), dense(hidden, W, keys[1])
+    return EncoderLayer(norm, projection, dense(W, W, mixing_key), norm, expand, contract, n_heads)
 
 
 def _he_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
@@ -270,6 +245,5 @@ def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Arra
 
 def _check_row(x: Array, n_inputs: int) -> None:
     if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(
-            f"the network takes one floating row [{n_inputs}], but got {x.dtype} of shape {x.shape}"
-        )
+        got = f"{x.dtype} of shape {x.shape}"
+        raise ValueError(f"the network takes one floating row [{n_inputs}], but got {got}")

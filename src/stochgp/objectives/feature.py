@@ -7,6 +7,7 @@ which holds for M > n too (SCGD paper, Theorem 1, with its square restored). If 
 weights ρ_i/s_i, n is Σρ_i, and Σρ_i log s_i is added.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from scipy.optimize import minimize
 
 from stochgp.data.rows import Data
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import extended, on_device
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 from stochgp.parameters import partition
 from stochgp.results import ExactNLML
@@ -37,13 +38,7 @@ ROWS = 4096  # held-out rows at a time
 
 
 def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the NLML per datum (yᵀK⁻¹y + log|K| + n log 2π)/(2n), K = vΦΦᵀ + σ²I, from F.
-
-    Parameters
-    ----------
-    moments, variance, noise_variance : Moments, scalar array, scalar array
-        The moments of all rows, in the dtype of the result; v and σ².
-    """
+    """Return the NLML per datum (yᵀK⁻¹y + log|K| + n log 2π)/(2n), K = vΦΦᵀ + σ²I, from F."""
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
     L = jnp.linalg.cholesky(F)
@@ -55,28 +50,21 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 
 
 def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
-    """Return the differentiable NLML per datum on all `rows`, with memory for one chunk.
-
-    Parameters
-    ----------
-    gp, rows : FeatureGP, Data
-        The model at θ; all of the data.
-    """
+    """Return the differentiable NLML per datum on all `rows`, with memory for one chunk."""
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
-    n_chunks, left = divmod(rows.X.shape[0], size)
+    missing = -rows.X.shape[0] % size  # rows of weight 0
+    weight = extended(rows.weight, missing, "constant")
+    filled = dataclasses.replace(extended(rows, missing), weight=weight)
+    stacked = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), filled)
     part = jax.checkpoint(lambda r: moments_of_rows(gp, r))
-    stacked = jax.tree.map(lambda a: a[: n_chunks * size].reshape(n_chunks, size, *a.shape[1:]), rows)
-    first = part(jax.tree.map(lambda a: a[0], stacked))
-    later = jax.tree.map(lambda a: a[1:], stacked)
+    first, later = part(stacked.take(0)), stacked.take(slice(1, None))
     total, _ = jax.lax.scan(lambda sums, r: (jax.tree.map(jnp.add, sums, part(r)), None), first, later)
-    if left:
-        total = jax.tree.map(jnp.add, total, part(jax.tree.map(lambda a: a[n_chunks * size :], rows)))
     dtype = total.gram.dtype
     return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
 
 
-def nlml_and_gradient(gp: FeatureGP, rows: Data, *, dtype: str | None = None) -> ExactNLML:
-    """Return the exact NLML per datum of `rows` and its gradient, in float64 for any `dtype`."""
+def nlml_and_gradient(gp: FeatureGP, rows: Data) -> ExactNLML:
+    """Return the exact NLML per datum of `rows` and its gradient, in float64."""
     with jax.enable_x64(True):
         here = jax.tree.map(lambda part: on_device(part, np.float64), rows)
         value, gradient = _value_and_gradient(*partition(gp), here)
@@ -89,32 +77,18 @@ def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Data) -> tuple[
 
 
 class Spectrum(NamedTuple):
-    """The moments in the eigenbasis of the Gram matrix, ΦᵀΦ = Q diag(λ) Qᵀ, in float64.
+    """The moments in the eigenbasis of the Gram matrix, ΦᵀΦ = Q diag(λ) Qᵀ, in float64."""
 
-    Parameters
-    ----------
-    eigenvalues, basis, cross : array [M], array [M, M], array [M]
-        λ, at least 0; Q, an eigenvector in each column; Qᵀc.
-    square, count, log_multiplier : float
-        As in `Moments`: Σ ω y², Σ ρ and Σ ρ log s.
-    """
-
-    eigenvalues: np.ndarray
-    basis: np.ndarray
-    cross: np.ndarray
-    square: float
+    eigenvalues: np.ndarray  # λ [M], at least 0
+    basis: np.ndarray  # Q [M, M], an eigenvector in each column
+    cross: np.ndarray  # Qᵀc [M]
+    square: float  # Σ ω y², Σ ρ and Σ ρ log s, as in `Moments`
     count: float
     log_multiplier: float = 0.0
 
 
 def spectrum(moments: Moments) -> Spectrum:
-    """Return the eigendecomposition of the moments, O(M³). Negative rounding errors become 0.
-
-    Parameters
-    ----------
-    moments : Moments
-        The moments of all rows.
-    """
+    """Return the eigendecomposition of the moments, O(M³). Negative rounding errors become 0."""
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
     cross = basis.T @ np.asarray(moments.cross, np.float64)
@@ -137,13 +111,7 @@ def times_square(widest: Range, s: Spectrum) -> Range:
 def nlml_of_spectrum(
     s: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the NLML per datum and its derivatives with respect to the two variances, O(M).
-
-    Parameters
-    ----------
-    s, variance, noise_variance : Spectrum, float, float
-        The spectrum of all rows; v and σ².
-    """
+    """Return the NLML per datum and its derivatives with respect to the two variances, O(M)."""
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
     shrunk = variance * s.cross**2 / d
@@ -211,44 +179,25 @@ class HeldOut(NamedTuple):
             yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
 
 
-def densities_of_spectrum(
-    s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return −log N(y; m(x), var f(x) + σ²s) of each held-out row and its derivatives, O(VM)."""
-    parts = [_densities(s, block, variance, noise_variance) for block in held_out.blocks()]
-    value, by_v, by_s2 = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return value, by_v, by_s2
+def densities_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> np.ndarray:
+    """Return −log N(y; m(x), var f(x) + σ²s) of each held-out row and its derivatives, [3, V], O(VM)."""
+    d, parts = v * s.eigenvalues + s2, []
+    for block in held_out.blocks():
+        P, P2, multiplier = block.P, block.P**2, block.multiplier
+        residual, variance = block.y - P @ (v * s.cross / d), s2 * (P2 @ (v / d)) + s2 * multiplier
+        by_variance, by_mean = (1 / variance - residual**2 / variance**2) / 2, -residual / variance
+        value = (np.log(2 * math.pi * variance) + residual**2 / variance) / 2
+        by_v = by_variance * s2 * (P2 @ (s2 / d**2)) + by_mean * (P @ (s2 * s.cross / d**2))
+        by_s2 = by_variance * (P2 @ (v * (d - s2) / d**2) + multiplier)
+        parts.append([value, by_v, by_s2 - by_mean * (P @ (v * s.cross / d**2))])
+    return np.concatenate(parts, axis=1)
 
 
-def _densities(
-    s: Spectrum, held_out: HeldOut, v: float, s2: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    d, P2 = v * s.eigenvalues + s2, held_out.P**2
-    residual, latent = _errors(s, held_out, v, s2)
-    spread = latent + s2 * held_out.multiplier
-    mean_by_v = held_out.P @ (s2 * s.cross / d**2)
-    mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
-    spread_by_v = s2 * (P2 @ (s2 / d**2))
-    spread_by_s2 = P2 @ (v * (d - s2) / d**2) + held_out.multiplier
-    by_spread, by_mean = (1 / spread - residual**2 / spread**2) / 2, -residual / spread
-    value = (np.log(2 * math.pi * spread) + residual**2 / spread) / 2
-    by_v, by_s2 = by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2
-    return value, by_v, by_s2 + by_mean * mean_by_s2
-
-
-def errors_of_spectrum(
-    s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
-) -> tuple[np.ndarray, np.ndarray]:
+def errors_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
     """Return y − m(x) and the standard deviation of an observation at each held-out row [V]."""
-    found = [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
-    residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
-    return residual, np.sqrt(latent + noise_variance * held_out.multiplier)
-
-
-def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return y − m(x) and var f(x) of each held-out row [V]."""
     d = v * s.eigenvalues + s2
-    return held_out.y - held_out.P @ (v * s.cross / d), s2 * (held_out.P**2 @ (v / d))
+    latent = np.concatenate([block.P**2 @ (v / d) for block in held_out.blocks()])
+    return held_out.y - held_out.P @ (v * s.cross / d), np.sqrt(s2 * (latent + held_out.multiplier))
 
 
 def nlpd_of_spectrum(
@@ -287,21 +236,21 @@ def joint_nlpd(
     `both` is the spectrum of all rows. By the chain rule, subtract the log evidence of the training rows from the log evidence of all rows. Rows that are
     predicted well one by one but contradict each other have a low joint density: they would spoil the posterior.
     """
-    found = nlml_of_spectrum(both, variance, noise_variance), nlml_of_spectrum(s, variance, noise_variance)
-    counts = both.count, s.count
-    (value, by_v, by_s2) = (
-        (counts[0] * a - counts[1] * b) / (counts[0] - counts[1])
-        for a, b in zip(*((nlml, *slopes) for nlml, slopes in found), strict=True)
-    )
-    return value, (by_v, by_s2)
+    every, train = (part.count * _row(nlml_of_spectrum(part, variance, noise_variance)) for part in (both, s))
+    value, by_v, by_s2 = (every - train) / (both.count - s.count)
+    return float(value), (float(by_v), float(by_s2))
+
+
+def _row(found: tuple[float, tuple[float, float]]) -> np.ndarray:
+    return np.array([found[0], *found[1]])
 
 
 def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
     """Return the loss for few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
 
     def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
-        one, together = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)
-        by_v, by_s2 = ((a + b) / 2 for a, b in zip(one[1], together[1], strict=True))
-        return (one[0] + together[0]) / 2, (by_v, by_s2)
+        both_kinds = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)
+        value, by_v, by_s2 = np.mean([_row(found) for found in both_kinds], axis=0)
+        return float(value), (float(by_v), float(by_s2))
 
     return loss

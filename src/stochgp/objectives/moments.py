@@ -1,6 +1,6 @@
 """The moments of the features: the sufficient statistics of a feature GP."""
 
-import itertools
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,39 +30,31 @@ class Moments(NamedTuple):
     """Sums over rows of the features φ, with counts ρ and precisions ω = ρ/s in units of 1/σ².
 
     φ does not include the GP's own variance.
-
-    Parameters
-    ----------
-    gram, cross, square : array [M, M], array [M], scalar array
-        Σ ω φφᵀ, Σ ω y φ and Σ ω y².
-    count, log_multiplier : scalar array
-        Σ ρ, the number of data, and Σ ρ log s.
     """
 
-    gram: Float[Any, "M M"]
-    cross: Float[Any, " M"]
-    square: Float[Any, ""]
-    count: Float[Any, ""]
-    log_multiplier: Float[Any, ""] | float = 0.0
+    gram: Float[Any, "M M"]  # Σ ω φφᵀ
+    cross: Float[Any, " M"]  # Σ ω y φ
+    square: Float[Any, ""]  # Σ ω y²
+    count: Float[Any, ""]  # Σ ρ, the number of data
+    log_multiplier: Float[Any, ""] | float = 0.0  # Σ ρ log s
 
 
 def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
     """Return the moments of a few rows, with products in float64 if x64 is enabled.
 
-    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often the noise. O(N M²).
-
-    Parameters
-    ----------
-    gp, rows : FeatureGP, Data
-        The model, whose two variances are not used; inputs [N, D], targets [N] and weights ρ [N].
+    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often the noise. O(N M²). The variances of `gp` are not used.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-    Phi = gp.features(rows.X).astype(wide)
-    y, count, s = (part.astype(wide) for part in (rows.y, rows.weight, gp.noise.multiplier(rows.X)))
+    Phi, s = gp.features(rows.X).astype(wide), gp.noise.multiplier(rows.X).astype(wide)
+    return _moments(Phi, rows.y.astype(wide), rows.weight.astype(wide), s, matmul)
+
+
+def _moments(Phi: Any, y: Any, count: Any, s: Any, product: Callable[..., Any]) -> Moments:
+    """Return the moments in the arrays' own namespace, with its matrix product."""
     precision = count / s
     weighted = Phi * precision[:, None]
-    sums = jnp.sum(precision * y**2), jnp.sum(count), jnp.sum(count * jnp.log(s))
-    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
+    sums = (precision * y**2).sum(), count.sum(), (count * Phi.__array_namespace__().log(s)).sum()
+    return Moments(product(weighted.T, Phi), product(y, weighted), *sums)
 
 
 def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
@@ -80,10 +72,7 @@ def moments_of_source(gp: FeatureGP, source: MemorySource) -> Moments:
 def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
     """Return `moments_of_rows` of few rows, computed on the host without compiling."""
     Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
-    precision = at.weights / s
-    weighted = Phi * precision[:, None]
-    sums: Any = precision @ at.y**2, at.weights.sum(), at.weights @ np.log(s)
-    return Moments(weighted.T @ Phi, at.y @ weighted, *sums)
+    return _moments(Phi, at.y, at.weights, s, np.matmul)
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
@@ -94,31 +83,21 @@ def with_idle(moments: Moments, n_features: int) -> Moments:
     return moments._replace(gram=gram, cross=cross)
 
 
-def total_of(parts: Iterable[T]) -> T:
-    """Return the sum of moments or other trees of sums. Raises ValueError if there are none."""
-    total = None
-    for part in parts:
-        total = part if total is None else _add(total, part)
-    if total is None:
-        raise ValueError("moments of no rows")
-    return when_ready(total)
-
-
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
     """Return Σ of_rows(gp, rows, *more), a tree of sums, with memory for one chunk.
 
     Each device of the chunks' mesh sums its own rows; the sums are added at the end.
     """
     chunks = iter(chunks)
-    first = next(chunks, None)
-    mesh = None if first is None else mesh_around(first.y)
-    every = chunks if first is None else itertools.chain([first], chunks)
-    if mesh is None:
-        program = _of_few if first is not None and len(first.y) <= FEW_ROWS else _of_chunk
-        return total_of(program(of_rows, gp, rows, *more) for rows in every)
-    given = on_all((gp, *more), mesh)
-    sums = total_of(_of_shards(of_rows, given, rows, mesh) for rows in every)
-    return on_one(_over_shards(sums, mesh))
+    first = next(chunks)
+    mesh = mesh_around(first.y)
+    given = (gp, *more) if mesh is None else on_all((gp, *more), mesh)
+    program = _of_few if len(first.y) <= FEW_ROWS else _of_chunk
+    part: Any = lambda r: (
+        program(of_rows, gp, r, *more) if mesh is None else _of_shards(of_rows, given, r, mesh)
+    )
+    total = when_ready(functools.reduce(_add, map(part, chunks), part(first)))
+    return total if mesh is None else on_one(_over_shards(total, mesh))
 
 
 def _sums(of_rows: Callable[..., T], gp: Any, rows: Data, *more: Any) -> T:

@@ -1,16 +1,16 @@
 """Variational approximations of GP posteriors: q(f) with few parameters."""
 
-from .decoupled import Decoupled, from_coupled, to_coupled
+from .decoupled import Decoupled
+from .decoupled import from_coupled as from_coupled
+from .decoupled import to_coupled as to_coupled
 from .decoupled_mean import DecoupledMean as DecoupledMean
 from .decoupled_mean import NormalEquations as NormalEquations
 from .functions import InducingFunctions as InducingFunctions
-from .functions import functions_at
+from .functions import functions_at as functions_at
 from .functions import no_functions as no_functions
 from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, choose_points
 from .inducing import InducingProcess as InducingProcess
 from .inducing import Naturals as Naturals
 from .inducing import optimum as optimum
 
-__all__ = [
-    "AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points", "from_coupled", "functions_at", "to_coupled",
-]  # fmt: skip
+__all__ = ["AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points"]

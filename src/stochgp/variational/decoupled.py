@@ -1,5 +1,6 @@
 """Decoupled GPs: inducing functions for the mean and others for the covariance."""
 
+import typing
 from typing import Any
 
 import jax
@@ -50,11 +51,10 @@ class Decoupled(AbstractApproximation):
         cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
         """Return the prior with room for functions, shared if `n_covariance` is None."""
-        alpha = no_functions(n_mean, n_inputs, spread=spread, dtype=dtype)
-        P, beta = n_mean, None
-        if n_covariance is not None:
-            P, beta = n_covariance, no_functions(n_covariance, n_inputs, spread=spread, dtype=dtype)
-        return cls(alpha, jnp.zeros(n_mean, dtype), beta, jnp.zeros((P, P), dtype))
+        room = lambda n: None if n is None else no_functions(n, n_inputs, spread=spread, dtype=dtype)
+        P = n_mean if n_covariance is None else n_covariance
+        weights, root = jnp.zeros(n_mean, dtype), jnp.zeros((P, P), dtype)
+        return cls(typing.cast(Any, room(n_mean)), weights, room(n_covariance), root)
 
     @property
     def n_inducing(self) -> int:
@@ -147,10 +147,9 @@ class DecoupledProcess(AbstractProcess):
 
         q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
         """
-        shape, beta = (self.L.shape[0], n_samples), self.beta
-        widths = beta.log_scales
+        beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
-        eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
+        eps = jax.random.normal(key, (self.L.shape[0], n_samples), jnp.float32).astype(self.L.dtype)
         seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
         half = solve_triangular(self.C, seen, lower=True)
         weights = matmul(self.L, solve_triangular(self.C.T, half, lower=False))
@@ -175,12 +174,7 @@ def from_coupled(
 ) -> Decoupled:
     """Return the coupled q(f(z)) = N(m̃, S̃) as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹.
 
-    It is computed in float64. Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
-
-    Parameters
-    ----------
-    kernel, points, mean, covariance : kernel, array [M, D], array [M], array [M, M]
-        k, for K = k(z, z), which may be frozen; z; m̃ and S̃, the mean and the covariance of f(z), of full rank.
+    K = k(z, z) at the `points` z. Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
     """
     with jax.enable_x64(True):
         functions = functions_at(points, dtype=jnp.float64)
@@ -196,15 +190,7 @@ def from_coupled(
 
 
 def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """Return m̃ = K a and S̃ = K − K(B⁻¹ + K)⁻¹K at the functions of a coupled process.
-
-    Raises ValueError if the mean has functions of its own.
-
-    Parameters
-    ----------
-    q, kernel : Decoupled, kernel
-        A coupled process, with `covariance_functions` None; k, which may be frozen.
-    """
+    """Return m̃ = K a and S̃ = K − K(B⁻¹ + K)⁻¹K. ValueError if the mean has functions of its own."""
     if q.covariance_functions is not None:
         raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")
     with jax.enable_x64(True):

@@ -12,9 +12,10 @@ from scipy.linalg import get_blas_funcs
 
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
+from stochgp.kernels.base import centre_of
 from stochgp.numerics.linalg import factorised
 from stochgp.numerics.precision import matmul
-from stochgp.variational.inducing import AbstractProcess, InducingProcess, centre_of, inducing_correction
+from stochgp.variational.inducing import AbstractProcess, InducingProcess, inducing_correction
 
 BLOCK = 2048  # rows of k(x, G) in memory at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
@@ -30,9 +31,7 @@ class DecoupledMean(AbstractProcess):
     base: InducingProcess  # the process of Z, with the covariance
     points: Float[Array, "P D"]  # G, in the units of the inputs
     weights: Float[Array, " P"]  # a
-    noise: Float[
-        Array, ""
-    ]  # σ² from leave-one-out errors: the learned σ² includes the variance not explained by Z
+    noise: Float[Array, ""]  # σ² from leave-one-out errors: the learned σ² includes what Z does not explain
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         kernel, centre = self.base.kernel, centre_of(self.points)

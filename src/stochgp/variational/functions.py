@@ -50,7 +50,7 @@ class InducingFunctions(eqx.Module):
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
-        rbf, centre = as_rbf(kernel), jax.lax.stop_gradient(jnp.mean(X, axis=0))
+        rbf, centre = _as_rbf(kernel), jax.lax.stop_gradient(jnp.mean(X, axis=0))
         u, v = rbf.scaled(X - centre[None, :]), rbf.scaled(self.points - centre[None, :])
         c = jnp.exp(select(self.log_scales, rbf.active_dims))
         w = 1 / (1 + jnp.square(c))
@@ -64,7 +64,7 @@ class InducingFunctions(eqx.Module):
         kernel = value_of(kernel)
         if self.log_scales is None or columns.log_scales is None:
             return kernel.matrix(self.points, columns.points)
-        rbf, dtype = as_rbf(kernel), self.points.dtype
+        rbf, dtype = _as_rbf(kernel), self.points.dtype
         centre = jax.lax.stop_gradient(jnp.mean(columns.points, axis=0))[None, :]
         widths = lambda f: jnp.exp(select(f.log_scales, rbf.active_dims))
         scaled = lambda f: (rbf.scaled(f.points - centre), widths(f))
@@ -91,11 +91,7 @@ class InducingFunctions(eqx.Module):
             lambda x: filled(x).reshape(-1, size, *x.shape[1:]), (self.points, self.log_scales, a)
         )
         count = jnp.asarray(size, jnp.int32)
-
-        @jax.checkpoint
-        def of(tile: tuple[Array, Array | None, Array]) -> Array:
-            points, scales, own = tile
-            return part(InducingFunctions(points, scales, count), own)
+        of = jax.checkpoint(lambda tile: part(InducingFunctions(tile[0], tile[1], count), tile[2]))
 
         nothing = jnp.zeros_like(jax.eval_shape(of, jax.tree.map(lambda x: x[0], tiles)))
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
@@ -128,23 +124,16 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """Return functions at all rows of X, with width 1.
-
-    Parameters
-    ----------
-    X, spread, dtype : array [M, D], bool, dtype or None
-        The points, in the units of the inputs; True: with `log_scales`, for the RBF kernel only; None: the dtype of X.
-    """
+    """Return functions at all rows of X, with width 1; `spread`: with `log_scales`."""
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
 
 
-def as_rbf(kernel: Any) -> RBF:
-    """Return the kernel if it is the RBF kernel. Raises ValueError for others."""
-    kernel = value_of(kernel)
+def _as_rbf(kernel: Any) -> RBF:
     if not isinstance(kernel, RBF):
+        name = type(kernel).__name__
         raise ValueError(
-            f"inducing functions with widths of their own are those of the RBF kernel, but got a {type(kernel).__name__}"
+            f"inducing functions with widths of their own are those of the RBF kernel, but got a {name}"
         )
     return kernel
 
@@ -217,9 +206,3 @@ def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
 def _factor(functions: InducingFunctions, K: Float[Array, "P P"], jitter: float) -> Float[Array, "P P"]:
     """Return the Cholesky factor of K + jitter · diag(K), with 1 for missing functions."""
     return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, jitter * jnp.diagonal(K), 1)))
-
-
-def check_mirror_rate(rate: Any) -> None:
-    """Raise ValueError for a number that is not above 0 and at most 1."""
-    if not callable(rate) and not 0 < rate <= 1:
-        raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import kmeans_landmarks
 from stochgp.kernels import dense
+from stochgp.kernels.base import centre_of
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import (
     cholesky,
@@ -209,9 +210,8 @@ class InducingProcess(AbstractProcess):
     kernel: Any  # k, not frozen
     points: Float[Array, "M D"]  # Z
     columns: Any  # Z as the kernel's `prepare` returns it, around its mean
-    among: Float[
-        Array, "M M"
-    ]  # k(Z, Z) + εI, without the jitter of `safe_cholesky`: `whitened` is differentiated through it
+    # k(Z, Z) + εI, without the jitter of `safe_cholesky`: `whitened` is differentiated through it.
+    among: Float[Array, "M M"]
     inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
     jitter: Float[Array, ""]  # ε and the jitter of `safe_cholesky`: a variance
     gaussian_mean: Float[Array, "L M"]  # m of q(v)
@@ -232,7 +232,9 @@ class InducingProcess(AbstractProcess):
         self, W: Float[Array, "M N"], prior: Float[Array, " N"]
     ) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         """Return `moments` of rows with known w and k(x, x)."""
-        variance = _unexplained(W, prior)[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
+        least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
+        unexplained = jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
+        variance = unexplained[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
         return matmul(W.T, self.gaussian_mean.T), variance
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
@@ -249,10 +251,8 @@ class InducingProcess(AbstractProcess):
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
         W = np.asarray(self.inverse) @ dense.block(self.kernel, X, np.asarray(self.points)).T
-        s, prior = (
-            np.sum(np.square(np.asarray(self.gaussian_root)[0].T @ W), axis=0),
-            dense.diagonal(self.kernel, X),
-        )
+        s = np.sum(np.square(np.asarray(self.gaussian_root)[0].T @ W), axis=0)
+        prior = dense.diagonal(self.kernel, X)
         least = ROUNDINGS * np.finfo(W.dtype).eps
         left = np.maximum(1 - precision * s, least)
         unexplained = np.maximum(prior - np.sum(np.square(W), axis=0), least * prior)
@@ -289,23 +289,12 @@ class InducingProcess(AbstractProcess):
         return transposed_times(self.gaussian_root, W)
 
 
-def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Array, " N"]:
-    """Return k(x, x) − ‖w‖² of each row, at least 4 eps k(x, x)."""
-    least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
-    return jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
-
-
 def inducing_correction(
     kernel: Any, points: Float[Array, "M D"], weights: Float[Array, "M S"], X: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
     """Return k(X, Z) weights, in the dtype of the weights."""
     wide = X.astype(weights.dtype)
     return matmul(value_of(kernel).matrix(wide, points.astype(wide.dtype)), weights).astype(X.dtype)
-
-
-def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
-    """Return the constant mean of the points, the origin of distances."""
-    return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
