@@ -24,25 +24,18 @@ RATE = 0.01
 class BSGD(AbstractBatchLearner):
     """Mini-batch gradient descent on the NLML per datum of the batches.
 
-    Sources: SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1.
-
-    With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient with respect to a parameter θ_l is
+    Sources: SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1. With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient with respect to a parameter θ_l is
 
         g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2 s_l),   s_l = B;  with `signal_scale` τ, s_l = τ log B for the kernel's variances.
 
     A step takes O(B³ + B²D), for feature GPs O(B³ + B²M). The batch likelihood is a proper likelihood of B rows: for data drawn from the model
     the gradient is zero on average at the true θ. Its expectation over batches is not the gradient of all rows' likelihood; the bias shrinks
-    with B. A feature GP's final refit corrects its two variances, not the features.
-
-    Batches of nearest neighbours identify short lengthscales and small noise; rows drawn uniformly are too far apart.
-
-    `converged`: see `ByEvidence` and `ByLoss`.
+    with B. Batches of nearest neighbours identify short lengthscales and small noise; rows drawn uniformly are too far apart.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
-        See `AbstractBatchLearner`; B is 16 in sgGP's paper. epochs None = the evaluator's default: 4,096 steps for `ByLoss`. `PowerLaw(α₁, 1.0)` with
-        `optax.sgd` is the α₁/k of sgGP's paper.
+        See `AbstractBatchLearner`; B is 16 in sgGP's paper, whose α₁/k is `PowerLaw(α₁, 1.0)` with `optax.sgd`. epochs None = 4,096 steps for `ByLoss`.
     sampling : Uniform, NearestNeighbours or None
         Selects the rows of a batch; None = `Uniform()` for feature GPs and for kernels without a metric between rows, else
         `NearestNeighbours()`.

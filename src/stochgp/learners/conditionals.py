@@ -69,10 +69,7 @@ class ConditionalState(eqx.Module):
 class AbstractConditionals(AbstractLearner):
     """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
 
-    A neighbourhood is a random centre and the rows that the subclass finds for it. It scores `n_scored` rows, the centre and those nearest to it, each
-    given all others, with one factor (`left_out`). With `joint`, n L is −log of a density of all y: L is per datum, and ρ is a frequency weight.
-
-    A step moves θ by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature` (Guinness 2021). λ grows if the
+    A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature` (Guinness 2021). λ grows if the
     loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step promises less
     than 0.003 nats, or after half of the steps. Before the last search only a quarter of the neighbourhoods is scored.
     """
@@ -106,10 +103,7 @@ class AbstractConditionals(AbstractLearner):
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """Return the model after 2 scoring steps on up to 4,096 rows, and H of the last step.
-
-        At most 5 steps are tried. The result is near enough to the optimum to compare models or to begin a descent.
-        """
+        """Return the model after 2 scoring steps on up to 4,096 rows, and H, to begin a descent."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         state, n_taken = self._search(self.init(gp, problem), problem), 0
@@ -175,10 +169,7 @@ class AbstractConditionals(AbstractLearner):
         return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """Return the state after one damped scoring step on all centres, and its numbers.
-
-        θ stays the same if the loss did not fall enough.
-        """
+        """Return the state after one damped scoring step, and its numbers; θ stays without a gain."""
         # After the last search all neighbourhoods are scored, before it a quarter of them.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
@@ -209,10 +200,7 @@ class AbstractConditionals(AbstractLearner):
         return state, {"loss": float(at.loss), **numbers}
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ.
-
-        With many rows the optimum can be two standard errors away for a gain of 10⁻⁴ nats. One more step reaches it if L is nearly quadratic.
-        """
+        """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ."""
         at = state.at
         if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
             return state.gp
@@ -262,9 +250,8 @@ class LeaveOneOut(AbstractConditionals):
     variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
     rows than these are from each other (repeated measurements, later days), unless groups are given.
 
-    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, with Γ the covariance of the rows' gradients: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0005 nats per row, or each of the last three gained less. Or all steps were
-    taken and the loss settled to 0.01 nats per row, see `ByLoss`.
+    The run has converged if T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the rows' gradients (θ is within a tenth of
+    a standard error of the optimum), if a step promises less than 0.0005 nats per row, or if each of the last three gained less.
 
     Parameters
     ----------
@@ -274,8 +261,7 @@ class LeaveOneOut(AbstractConditionals):
         m + 1 − R, the unscored rows of a neighbourhood; C, the number of scored rows, from C/R neighbourhoods whose centres are drawn once without
         replacement, all rows if there are fewer; R, 1 if groups have several rows.
     spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights. It
-        determines parameters on which the data give no information. None = no prior.
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres; None = no prior.
     searches : int
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
     """
@@ -296,7 +282,7 @@ class Vecchia(AbstractConditionals):
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
 
     L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; C of the N rows estimate it without bias. Early
-    rows have distant neighbours, so long distances count more than in `LeaveOneOut`. Groups are ignored. `converged`: as in `LeaveOneOut`.
+    rows have distant neighbours, so long distances count more than in `LeaveOneOut`. Groups are ignored.
 
     Parameters
     ----------

@@ -135,10 +135,7 @@ class IVSGPR(AbstractGrowing):
     For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
     γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
     a = 0 and do not enter B, so q does not change. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
-    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (Similar functions have large entries of a of alternating
-    sign. With a held fixed, the smallest move would change q without bound.) A step takes O(B M² + M³).
-
-    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. A step takes O(B M² + M³).
 
     Parameters
     ----------
@@ -217,9 +214,7 @@ class SVDGP(AbstractGrowing):
     All parts follow its gradient per datum on a batch S: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are
     estimated from `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and
     memory for a tile of them. The model has room for M_α and M_β functions. Until it is full, each step adds functions at the first `growth` rows of its
-    batch, with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise. Nothing is compiled again.
-
-    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+    batch, with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise.
 
     Parameters
     ----------
@@ -227,10 +222,8 @@ class SVDGP(AbstractGrowing):
         See `AbstractBatchLearner`; epochs None = enough for 2,048 steps.
     learning_rate : float, rule of the step, or None
         γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
-    growth : int
-        N_Δ, the rows of a batch that become functions, while there is room.
-    n_columns : int or None
-        Columns of K_α from which aᵀK_α a is estimated; None = B.
+    growth, n_columns : int, int or None
+        N_Δ, the rows of a batch that become functions, while there is room; columns of K_α from which aᵀK_α a is estimated, None = B.
     mirror_rate : float, rule of the step, or None
         None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR instead (`variational.functions`), which find the
         scale of B in one step; gradient steps on L need many.

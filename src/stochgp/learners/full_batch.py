@@ -103,10 +103,9 @@ class AbstractQuasiNewton(AbstractLearner):
 
 
 class Loss:
-    """A loss as a function of the vector of trainable parameters; it counts its evaluations.
+    """A loss of the vector of trainable parameters; TimeIsUpError if its evaluation would end too late.
 
-    `evaluate` maps (the model, x) to the value, the gradient and further values at x. Raises TimeIsUpError instead of an evaluation
-    that would end after the deadline.
+    `evaluate` maps (the model, x) to the value, the gradient and further values at x.
     """
 
     def __init__(self, evaluate: Callable, parts: tuple[Any, Any], pace: Pace, rounding: float):
@@ -140,20 +139,16 @@ class FullBatch(AbstractQuasiNewton):
     With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ), a normal prior of the unconstrained parameters x around their
     start. It determines only parameters on which the rows give no information, such as the lengthscale of an irrelevant input.
 
-    `converged`: the run ended by `tolerance`, or at the limit of rounding.
-
     Parameters
     ----------
-    epochs : int or None
-        Steps at most; None = 100.
-    subset_rows : int or None
-        Rows of a random subset; None, or as many as there are, = all rows.
+    epochs, subset_rows : int or None
+        Steps at most, None = 100; rows of a random subset, None = all rows.
     spread : float or None
         s, for the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
     hold_networks : bool
         True: weights of networks stay fixed and only parameters train, for example in the exact final refit of a deep kernel.
     tolerance : float
-        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+        The run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     """

@@ -46,26 +46,19 @@ class Minimax(AbstractBatchLearner):
         ∂Φ̃_S = (n/B)[(2/σ²) r wᵀ − (2μ/‖A‖) Φ̃_S B],   ∂A = A⁻¹ + μ[B/‖A‖ − ⟨B, A − F̂_S⟩ A/‖A‖³],   ∂B = μ(A − F̂_S̄)/‖A‖
 
     Projections: weights and w into [−box, box]; `Positive` parameters to between 1/box and box times their start, other raw values to within
-    log box of it; σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The spectrum is computed only if a Cholesky factorisation shows
-    that A crosses a bound; the history has the fraction of such steps.
-
-    `converged`: see `ByEvidence`.
+    log box of it; σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ), if a Cholesky factorisation shows that A crosses a bound; ‖B‖ ≤ 1.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), one optimizer for descent and ascent.
-    ascent_rate : float, rule of the step, or None
-        b, in this scaling; None = the same as a.
-    penalty : float or None
-        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, updated at every anchor, or computed at the start if not anchored. The penalty is locally exact
+    ascent_rate, penalty : float, rule of the step, or None; float or None
+        b, in this scaling; None = the same as a. μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments at every anchor, or at the start. The penalty is locally exact
         only for μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| counts by at most μ/μ* (`penalty_share` in the history).
     growth, stage_steps : float; int or None
         μ ← growth · μ after every stage of this many steps (None = one stage); only for a numeric `penalty`.
-    box : float
-        The bound of weights and of w, and the largest factor between parameters and their start.
-    ceiling : float
-        A_max as a multiple of tr F at the start.
+    box, ceiling : float
+        The bound of weights and of w, and the largest factor between parameters and their start; A_max as a multiple of tr F at the start.
     anchored : bool
         An extension of the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
     """
@@ -117,8 +110,7 @@ class Minimax(AbstractBatchLearner):
     ) -> tuple[MinimaxState, dict[str, Array]]:
         """Take one step; `batch` is a stack of two, S and S̄.
 
-        The numbers: "loss", an estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "penalty_share", μ/μ*; "decomposed",
-        1 if the projection of A needed an eigendecomposition.
+        "loss" estimates g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "decomposed" is 1 after an eigendecomposition of A.
         """
         first, second = (batch.take(i) for i in range(2))
         trainable, rest = self._split(state.gp)

@@ -40,8 +40,6 @@ class SCGD(AbstractBatchLearner):
     If the noise variance of a row is σ²s_i/ρ_i, every term of the row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i is added. The derivative
     with respect to η_i = log s_i is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so the parameters of s train with the features.
 
-    `anchored` extends the paper. `converged`: see `ByEvidence`.
-
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
@@ -49,10 +47,9 @@ class SCGD(AbstractBatchLearner):
     tracking : float or rule of the step
         b, in [0, 1]. Unbiased only as b → 0: a constant b under-penalises the log-determinant. 0 = F̃ changes at anchors only.
     anchored : bool
-        At every evaluation of the state (about an epoch) exact moments of all rows replace F̃, w becomes the exact posterior mean, and the
-        two variances are refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor. For any w the step then
-        follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at
-        any batch size, and at its stationary points ℓ is stationary too.
+        An extension of the paper: at every evaluation exact moments of all rows replace F̃, w becomes the exact posterior mean, and both variances are
+        refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor, and the step follows an upper bound of ℓ
+        that touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). It is a sum over rows, so its gradient has no bias at any batch size.
     """
 
     fills: ClassVar[bool] = True

@@ -44,10 +44,9 @@ def fit(
 
     After every stretch of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run
     returns to the state of the lowest criterion, with 0.3 of the rate, if a criterion is not finite or 1 nat per datum above the lowest (for a mean
-    of noisy losses: by three of its standard errors). This happens at most 6 times; such entries have `recovered` 1. The evaluator determines the
-    returned state and the rates to try. With several processes, all call this with the same rows; only process 0 reads and writes the checkpoint.
-
-    `converged`: the learner has finished; or all planned steps were taken and the evaluator finds the run settled.
+    of noisy losses: by three of its standard errors), at most 6 times; such entries have `recovered` 1. With several processes, all call this with the
+    same rows; only process 0 reads and writes the checkpoint. The run has converged if the learner has finished, or if all planned steps were taken and
+    the evaluator finds the run settled.
 
     Raises CheckpointError, a ValueError, for a damaged checkpoint or one of another run.
 

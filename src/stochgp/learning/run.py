@@ -38,8 +38,8 @@ logger = logging.getLogger("stochgp.learners")
 class Progress(NamedTuple):
     """The state of a run, with everything needed to resume it.
 
-    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds cycles LONGER each, from the
-    best state so far, for as long as the last cycle gained GAIN and another fits into its plan.
+    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds longer cycles from the best state so
+    far, while the last cycle gained GAIN and another fits into its plan.
     """
 
     state: Any
@@ -57,8 +57,8 @@ class Progress(NamedTuple):
 class Run:
     """One call of `fit`: its rows, its progress, its history and its clock.
 
-    Seconds include earlier parts of a resumed run; the deadline is for this call. `evaluations` is the pace of evaluations, for which the
-    preceding stretch reserves time; `pieces` is the pace of the compiled parts of a stretch. Without time to prepare, the run takes no step.
+    Seconds include earlier parts of a resumed run; the deadline is for this call. `evaluations` and `pieces` are the paces of evaluations and of
+    the compiled parts of a stretch. Without time to prepare, the run takes no step.
     """
 
     def __init__(
@@ -69,9 +69,8 @@ class Run:
         self.learner, self.gp, self.evaluator = learner, gp, learner.evaluator_for(gp)
         self.init_key, self.seed, self.max_steps, self.report = key_of(init), seed_of(step), max_steps, report
         self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
-        self.evaluations, self.pieces = Pace(), Pace()
+        self.evaluations, self.pieces, self.stopped = Pace(), Pace(), False
         self.history: list[dict[str, float]] = []
-        self.stopped = False
         self.division = self.evaluator.divide(source, seed_of(divide))
         rows, self.held_out = self.division
         plan, prepared = learner.plan(rows.size, source.n_inputs, self.evaluator), None
@@ -167,10 +166,7 @@ class Run:
             self.add(self.entry(self.at.kept, self.at.step))
 
     def _read(self, checkpoint: str | os.PathLike, mark: str) -> dict[str, Any] | None:
-        """Return the facts of a checkpoint, if there is one, and set `at` to its progress.
-
-        Process 0 reads it. Raises CheckpointError, in every process, for a checkpoint of another run.
-        """
+        """Return the facts of a checkpoint, if there is one, which process 0 reads, and set `at`."""
         found, error = None, None
         try:
             found = checkpoints.read(checkpoint, self.at, mark) if is_writer() else None
@@ -196,9 +192,10 @@ class Run:
     ) -> tuple[Progress, Any, Numbers]:
         """Return the progress after at most `most` steps, its evaluation, and mean step numbers."""
         wanted = min(problem.plan.steps_per_evaluation, at.until - at.step)
-        args, is_over = (self.learner, at.state, problem, at.step, self.seed), lambda: self.is_over(share)
-        found = take_stretch(*args, pieces=self.pieces, most=min(wanted, most), is_over=is_over)
-        state, taken, numbers = found
+        state, taken, numbers = take_stretch(
+            self.learner, at.state, problem, at.step, self.seed,
+            pieces=self.pieces, most=min(wanted, most), is_over=lambda: self.is_over(share),
+        )  # fmt: skip
         evaluation = self.evaluated(self.learner.model(state), numbers)
         return at._replace(state=state, step=at.step + taken, cut=taken < wanted), evaluation, numbers
 
@@ -259,8 +256,8 @@ class Run:
     def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
         """Return the rate and the progress after its trial, if that is the first cycle, or None.
 
-        Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run in cycles; a run with a fixed number of
-        steps begins again. A trial that diverges is worse than any other. Without time for trials, the middle rate is used.
+        Every rate is tried for a few steps, with its own decay; without time for trials, the middle rate is used. The best trial is the first cycle of a
+        run in cycles; a run with a fixed number of steps begins again.
         """
         rates, plan = self.evaluator.rates(self.problem.source.size), self.problem.plan
         if self.learner.learning_rate is not None or self.learner.batch_size is None or not rates:
@@ -275,7 +272,7 @@ class Run:
                 return None
             value, ends[i] = found
             self.add({"trial_rate": rates[i], "trial_steps": n_steps, "criterion": value})
-            return value if np.isfinite(value) else np.inf
+            return value if np.isfinite(value) else np.inf  # worse than any other
 
         best = bracketed(len(rates), len(rates) // 2, criterion)
         end = ends.get(best)
@@ -302,32 +299,18 @@ class Run:
         # Streams need the state of the returned model.
         if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
             state = None
+        n_held_out = 0 if self.held_out is None else self.held_out.size
+        going = None if state is None else self.learner.to_go_on(state)
         return FitResult(
-            gp,
-            self.at.kept.criterion,
-            evidence,
-            self.at.step,
-            ended is RESULTS.successful,
-            ended,
-            self.history,
-            self.seconds(),
-            self.problem.plan,
-            0 if self.held_out is None else self.held_out.size,
-            None if state is None else self.learner.to_go_on(state),
-        )
+            gp, self.at.kept.criterion, evidence, self.at.step, ended is RESULTS.successful, ended,
+            self.history, self.seconds(), self.problem.plan, n_held_out, going,
+        )  # fmt: skip
 
 
 def take_stretch(
-    learner: AbstractLearner,
-    state: Any,
-    problem: Problem,
-    step: int,
-    seed: Seed,
-    *,
-    pieces: Pace,
-    most: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> tuple[Any, int, Numbers]:
+    learner: AbstractLearner, state: Any, problem: Problem, step: int, seed: Seed,
+    *, pieces: Pace, most: int | None = None, is_over: Callable[[], bool] = lambda: False,
+) -> tuple[Any, int, Numbers]:  # fmt: skip
     """Take the steps from `step` to the next evaluation, at most `most`, or until time is up.
 
     Returns the state, the steps taken and the means of their numbers. Raises TimeIsUpError if not even the first part ends in time.
@@ -356,7 +339,7 @@ def take_stretch(
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    Go up while it falls; go down if the first step up is no better. `criterion` returns None if there is no time for more.
+    Go up while it falls; go down if the first step up is no better. None from `criterion` ends the search.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:
