@@ -79,9 +79,9 @@ def _block(features: AbstractFeatureMap, X: Any) -> Array:
 
 
 class Network(AbstractFeatureMap):
-    """Features φ(x) = network(x), for any Equinox module or function of one row x [D].
+    """Features φ(x) = network(x) [M], for any Equinox module or function of one row x [D].
 
-    The network returns z [M], and the kernel is linear in z. Raises ValueError for an unknown D, or if the network does not map [D] to one axis [M].
+    Raises ValueError for an unknown D, or if the network does not map [D] to one axis [M].
 
     Parameters
     ----------
@@ -141,10 +141,8 @@ class Scaled(AbstractFeatureMap):
 
     Parameters
     ----------
-    features : feature map
-        φ, or a network with a known number of inputs (`Network`).
-    variance : number or parameter
-        The factor of the kernel, one positive number, squared units of f.
+    features, variance : feature map, number or parameter
+        φ, or a network with a known number of inputs (`Network`); the factor of the kernel, squared units of f.
     """
 
     features: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -163,10 +161,8 @@ class Composed(AbstractFeatureMap):
 
     Parameters
     ----------
-    network : feature map
-        g, or a network with a known number of inputs (`Network`).
-    features : feature map
-        φ, with as many inputs as g has outputs: ValueError for another number.
+    network, features : feature map
+        g, or a network with a known number of inputs (`Network`); φ, with as many inputs as g has outputs, else ValueError.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -212,10 +208,8 @@ class Nystrom(AbstractFeatureMap):
 
     Parameters
     ----------
-    kernel : kernel
-        k, of any kind; it may be frozen.
-    landmarks : array [M, D]
-        U, in the units of the inputs; ValueError for none.
+    kernel, landmarks : kernel, array [M, D]
+        k, of any kind; U, in the units of the inputs; ValueError for none.
     jitter : float or None
         ε over the mean of the diagonal of k(U, U), without unit; None = 4 M eps of the rows' dtype, above the rounding error of the factorisation.
     """

@@ -57,10 +57,8 @@ def resolve(
         The approximated kernel of the rows, or of the network's output z, and M. A network with a linear kernel has as many features as outputs.
     n_inputs, key, dtype : int, PRNG key, dtype
         D; the key for weights, frequencies, hashes and landmarks; the dtype of new parameters and draws.
-    X_sample : array [N, D] or None
-        Rows for the landmarks of "nystrom", which raises ValueError if it is None.
-    limits : array [2, D] or None
-        The smallest and the largest value of each input. With `X_sample` they bound the inputs of "mlp" and "attention" (`networks.within`).
+    X_sample, limits : array [N, D] or None, array [2, D] or None
+        Rows for the landmarks of "nystrom"; the range of each input, which with `X_sample` bounds the inputs of the networks (`networks.within`).
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:

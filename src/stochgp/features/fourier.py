@@ -38,14 +38,10 @@ class RandomFourier(AbstractFeatureMap):
 
     Parameters
     ----------
-    kernel : stationary kernel
-        k, of A of the inputs; it may be frozen.
-    frequencies : frozen array [A, F]
-        ω at ℓ = 1, without unit, F of them.
-    phases : frozen array [F] or None
-        b, in radians; None for paired features.
-    n_inputs : int
-        D, the number of inputs.
+    kernel, n_inputs : stationary kernel, int
+        k, of A of the D inputs; it may be frozen.
+    frequencies, phases : frozen array [A, F], frozen array [F] or None
+        ω at ℓ = 1, without unit, F of them; b, in radians, None for paired features.
     """
 
     kernel: Any
@@ -65,16 +61,14 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draw frequencies and phases; `orthogonal` frequencies have less variance for D > 1.
+        """Draw frequencies and phases; `orthogonal` ones have less variance (Yu et al. 2016).
 
-        They are from `orthogonal_rows` (Yu et al. 2016). Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd
-        when paired.
+        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
         """
         plain = value_of(kernel)
         if not isinstance(plain, AbstractStationary):
-            raise TypeError(
-                f"Fourier features need an RBF, Matérn or rational quadratic kernel, but got {kernel!r}"
-            )
+            kinds = "an RBF, Matérn or rational quadratic kernel"
+            raise TypeError(f"Fourier features need {kinds}, but got {kernel!r}")
         if n_features < 1 or (paired and n_features % 2):
             least = "an even number, at least 2" if paired else "at least 1"
             raise ValueError(f"n_features is {n_features}; it must be {least}")
@@ -115,10 +109,8 @@ class Extrapolation(AbstractFeatureMap):
 
     Parameters
     ----------
-    fourier : RandomFourier
-        ψ, paired features of k with a frozen kernel.
-    low, high : frozen array [D]
-        The corners of the box, in the units of the inputs.
+    fourier, low, high : RandomFourier, frozen array [D], frozen array [D]
+        ψ, paired features of k with a frozen kernel; the corners of the box, in the units of the inputs.
     """
 
     fourier: RandomFourier
@@ -137,10 +129,9 @@ class Extrapolation(AbstractFeatureMap):
         key: PRNGKeyArray,
         dtype: DTypeLike = jnp.float32,
     ) -> "Extrapolation":
-        """Build features with `variance` far from the box and root mean square `slopes` near it.
+        """Build features with `variance` far from the box `limits` and root mean square `slopes` near it.
 
-        The box is from `limits[0]` to `limits[1]`. k is the RBF kernel of k(0) = variance/2, with lengthscales from E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at
-        most `longest`.
+        k is the RBF kernel of k(0) = variance/2, with lengthscales from E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
         """
         lengthscale = np.sqrt(variance / 2) / np.maximum(slopes, np.finfo(np.float32).tiny)
         kernel = RBF(on_device(np.minimum(lengthscale, longest), dtype), on_device(variance / 2, dtype))
@@ -201,7 +192,7 @@ def stratified_frequencies(
     """Draw ω = a ‖ξ‖ q, with directions q in orthogonal blocks, and stratified lengths a ‖ξ‖.
 
     Each ω is distributed as an independent one. `CANDIDATES` · n independent lengths are sorted into n runs of `CANDIDATES`; the first drawn of each run is
-    kept, in the order of drawing. That order does not depend on the lengths, so the choice within a run and the permutation are uniform.
+    kept, in the order of drawing.
     """
     direction_key, length_key = seeds.split_key(key)
     lengths = _lengths(independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray, UInt8, UInt32
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import Tanimoto
@@ -31,13 +31,10 @@ from stochgp.parameters import Frozen, value_of
 N_SIGNS = 8  # values of t with their own signs
 
 
-CountDraws = tuple[
-    Float[Array, "D M"], Float[Array, "D M"], Float[Array, "D M"], UInt8[Array, "D M"], UInt8[Array, " M"]
-]
-"""r, ln c and u of every input; eight signs in a byte; the signs of the row of zeros."""
-
+# r, ln c and u of every input [D, M]; eight signs in a byte [D, M]; the signs of the row of zeros [M].
+CountDraws = tuple[Array, Array, Array, Array, Array]
+# Of sets two words of every hash, which turn an element into its random number (`_mixed`).
 Draws = UInt32[Array, "M 2"] | CountDraws
-"""Of sets two words of every hash, which turn an element into its random number (`_mixed`)."""
 
 
 class TanimotoHashes(AbstractFeatureMap):
@@ -48,12 +45,8 @@ class TanimotoHashes(AbstractFeatureMap):
 
     Parameters
     ----------
-    kernel : Tanimoto
-        k; it may be frozen.
-    draws : frozen array [M, 2] or CountDraws
-        The random numbers of the M hashes.
-    n_inputs : int
-        D, the number of inputs.
+    kernel, draws, n_inputs : Tanimoto, frozen array [M, 2] or CountDraws, int
+        k, which may be frozen; the random numbers of the M hashes; D.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -64,10 +57,7 @@ class TanimotoHashes(AbstractFeatureMap):
     def init(
         cls, kernel: Any, n_inputs: int, n_features: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> "TanimotoHashes":
-        """Draw `n_features` hashes for rows of `n_inputs` numbers.
-
-        Raises TypeError for another kernel, and ValueError for a number of features below 1.
-        """
+        """Draw hashes. Raises TypeError for another kernel, ValueError for no features."""
         plain = value_of(kernel)
         if not isinstance(plain, Tanimoto):
             raise TypeError(f"Tanimoto features need a Tanimoto kernel, but got {kernel!r}")

@@ -15,12 +15,9 @@ from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, va
 class AbstractKernel(eqx.Module):
     """A symmetric, positive semi-definite function k(x, z) of two rows of D inputs.
 
-    A kernel defines a block of pairs (by matrix products if possible) and its diagonal; a test holds the two equal.
-    Values have the dtype of the rows, to which parameters are cast. A number or an array given as a parameter becomes a trainable
-    `Positive` parameter. `kernel + kernel` and `kernel * kernel` are kernels.
-
-    A block is made in two steps, so that many blocks of the same rows prepare the rows once:
-        k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij   for any one point c.
+    A kernel defines a block of pairs, k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij for any one point c, and its diagonal. Values have the dtype
+    of the rows, to which parameters are cast. A number or an array given as a parameter becomes a trainable `Positive` parameter. `kernel + kernel`
+    and `kernel * kernel` are kernels.
     """
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
@@ -29,11 +26,9 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        """Return a pytree with the rows' data for `between`, at the kernel's parameters.
+        """Return a pytree with the rows' data for `between`, one entry per row in each leaf.
 
-        Each leaf has N as its first axis, one entry per row: gather, slice and stack with `jax.tree.map`.
-        `centre` is a point near the rows. Shift-invariant kernels subtract it, because float32 represents small numbers
-        more accurately; no value depends on it otherwise.
+        Shift-invariant kernels subtract `centre`, a point near the rows, because float32 represents small numbers more accurately.
         """
 
     @abc.abstractmethod
@@ -52,10 +47,7 @@ class AbstractKernel(eqx.Module):
         return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return sets of points whose nearest pairs have the highest correlation in a term.
-
-        Several sets for a kernel with several terms; none if it cannot distinguish rows. The default is the inputs themselves.
-        """
+        """Return for each term points whose nearest pairs have the highest correlation."""
         return (X,)
 
     @property
@@ -170,17 +162,13 @@ def as_amplitude(variance: Any) -> AbstractParameter:
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """Return the kernel's columns as a tuple; None = all.
-
-    Raises ValueError for negative, repeated or no columns.
-    """
+    """Return the kernel's columns as a tuple; None = all. ValueError if negative, repeated or none."""
     if dims is None:
         return None
     columns = tuple(int(dim) for dim in dims)
     if len(columns) == 0 or min(columns) < 0 or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"active_dims must be different column numbers from 0 up, at least one, but got {columns}"
-        )
+        wanted = "different column numbers from 0 up, at least one"
+        raise ValueError(f"active_dims must be {wanted}, but got {columns}")
     return columns
 
 
@@ -190,21 +178,15 @@ def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
         raise ValueError(f"a kernel takes rows of floating numbers, but got dtype {x.dtype}")
     if dims is None:
         return x
-    if max(dims) >= x.shape[-1]:
-        raise ValueError(
-            f"active_dims {dims} need at least {max(dims) + 1} inputs, but the rows have {x.shape[-1]}"
-        )
+    if max(dims) >= (D := x.shape[-1]):
+        raise ValueError(f"active_dims {dims} need at least {max(dims) + 1} inputs, but the rows have {D}")
     return x[..., jnp.asarray(dims, dtype=jnp.int32)]
 
 
 def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
-    """Return the value of a parameter, one number or one per active input, broadcast to x.
-
-    Raises ValueError for other shapes.
-    """
+    """Return a parameter's value, one number or one per active input, broadcast to x, or ValueError."""
     value = value_of(parameter, x.dtype)
     if value.shape not in ((), (1,), x.shape[-1:]):
-        raise ValueError(
-            f"the {name} has shape {value.shape}, but the kernel sees rows of {x.shape[-1]} inputs"
-        )
+        seen = f"the kernel sees rows of {x.shape[-1]} inputs"
+        raise ValueError(f"the {name} has shape {value.shape}, but {seen}")
     return jnp.broadcast_to(value, x.shape)

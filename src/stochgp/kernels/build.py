@@ -8,13 +8,7 @@ from jax.typing import DTypeLike
 from stochgp.kernels.base import AbstractKernel
 from stochgp.kernels.linear import Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.stationary import (
-    RBF,
-    Matern12,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-)
+from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.names import lookup
 from stochgp.parameters import positive
@@ -46,27 +40,17 @@ def resolve(
 
     Parameters
     ----------
-    kernel : str or kernel
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "periodic", "linear", "tanimoto", or a name of `stochgp.register`.
-    n_inputs : int
-        D, the number of inputs.
-    ard : bool
-        True: one lengthscale for each input; False: one for all.
-    variance : float
-        The starting value of the kernel's variance.
-    dtype : dtype
-        Dtype of the starting values.
+    kernel, n_inputs : str or kernel, int
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "periodic", "linear", "tanimoto", or a name of `stochgp.register`; D.
+    ard, variance, dtype : bool, float, dtype
+        True: one lengthscale for each input; the starting value of the variance; the dtype of starting values.
     """
     if isinstance(kernel, AbstractKernel):
         return kernel
     if not isinstance(kernel, str):
-        raise TypeError(
-            f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMED))}, but got {kernel!r}"
-        )
+        names = ", ".join(map(repr, NAMED))
+        raise TypeError(f"a kernel is wanted, or one of the names {names}, but got {kernel!r}")
     kind = lookup(kernel, NAMED, "kernel")
-    start = {
-        "lengthscale": lambda: np.full((n_inputs,) if ard else (), n_inputs**0.5),
-        "variance": lambda: variance,
-    }
+    start = {"lengthscale": np.full((n_inputs,) if ard else (), n_inputs**0.5), "variance": variance}
     taken = inspect.signature(kind).parameters
-    return kind(**{name: positive(made(), dtype=dtype) for name, made in start.items() if name in taken})
+    return kind(**{name: positive(value, dtype=dtype) for name, value in start.items() if name in taken})

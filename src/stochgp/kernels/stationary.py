@@ -55,11 +55,8 @@ class AbstractStationary(AbstractKernel):
     @abc.abstractmethod
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Any, " n"]:
-        """Draw n random scales a with f(s) = E exp(−a² s / 2).
-
-        So a·N(0, I) has the kernel's spectral density at ℓ = 1.
-        """
+    ) -> Float[Array, " n"]:
+        """Draw n scales a with f(s) = E exp(−a² s / 2): a·N(0, I) has the spectral density at ℓ = 1."""
 
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
         """Return the active inputs divided by the lengthscale."""
@@ -189,9 +186,8 @@ class RationalQuadratic(AbstractStationary):
     ) -> Float[Any, " n"]:
         """Draw a, a² ~ Gamma(α, mean 1), for one α: raises ValueError unless α is frozen."""
         if jax.tree.leaves(partition(self.alpha)[0]):
-            raise ValueError(
-                "frequencies of a rational quadratic kernel hold for one alpha only: freeze it, alpha=frozen(...)"
-            )
+            what = "frequencies of a rational quadratic kernel"
+            raise ValueError(f"{what} hold for one alpha only: freeze it, alpha=frozen(...)")
         alpha = value_of(self.alpha, dtype)
         return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
 

@@ -22,7 +22,7 @@ from stochgp.parameters import (
     positive,
     slope_of,
     value_of,
-)
+)  # fmt: skip
 
 NOISE_FLOOR = 1e-6
 SMALLEST_COUNT = 1e-9  # a lower bound of ρ
@@ -32,8 +32,7 @@ LARGEST_OF_TREES = 16.0  # |log s|
 class AbstractNoise(eqx.Module):
     """The noise model y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row of frequency weight ρ.
 
-    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`. A likelihood of ρ rows contains ρ log σ², while a row of multiplier 1/ρ
-    contains log(σ²/ρ).
+    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`.
     """
 
     level: eqx.AbstractVar[AbstractParameter]
@@ -70,10 +69,8 @@ class TreeNoise(AbstractNoise):
 
     Parameters
     ----------
-    level : parameter
-        σ², the variance at g = 0 and s_b = 1.
-    trees : `Frozen`
-        A frozen `Trees`; g is its value, clipped to [−16, 16].
+    level, trees : parameter, `Frozen`
+        σ², the variance at g = 0 and s_b = 1; a frozen `Trees`, whose value, clipped to [−16, 16], is g.
     base : noise model or None
         The noise model of s_b; its own level is not used. None: s_b = 1.
     """
@@ -95,12 +92,8 @@ def constant_noise(
 
     Parameters
     ----------
-    variance : number or parameter
-        σ², a variance, in squared units of the model's targets.
-    lower : float
-        The lower bound of a variance given as a number; the default assumes targets of unit variance.
-    dtype : dtype or None
-        Dtype of a parameter made from a number; None = float32, or the dtype of a floating array.
+    variance, lower, dtype : number or parameter, float, dtype or None
+        σ², in squared units of the model's targets; the lower bound and the dtype of a variance given as a number, by default for targets of unit variance.
     """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))
@@ -156,10 +149,7 @@ def multipliers_of_rows(noise: AbstractNoise, X: Float[np.ndarray, "N D"]) -> Fl
 
 
 def gradient_of_noise(
-    noise: AbstractNoise,
-    X: Float[np.ndarray, "N D"],
-    count: Float[np.ndarray, " N"],
-    weights: Float[np.ndarray, " N"],
+    noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: np.ndarray, weights: np.ndarray
 ) -> Any:
     """Return the gradient of Σ_i w_i · variance_i for the trainable parts of `noise`."""
     slope = slope_of(noise.level) if isinstance(noise, ConstantNoise) else None

@@ -24,9 +24,8 @@ def as_transform(value: Any) -> AbstractTransform | str:
     if isinstance(value, AbstractTransform) or (isinstance(value, str) and value == AUTO):
         return value
     if not isinstance(value, str):
-        raise TypeError(
-            f"a transform is wanted, or one of the names {', '.join(TRANSFORMS)}, but got {value!r}"
-        )
+        names = ", ".join(TRANSFORMS)
+        raise TypeError(f"a transform is wanted, or one of the names {names}, but got {value!r}")
     return lookup(value, TRANSFORMS | {AUTO: AUTO}, "transform")
 
 

@@ -44,15 +44,12 @@ def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _optimum(
-            sum_over_rows(_statistics, gp, in_time(source.blocks(_pass_rows(gp))), process_of(gp))
-        )
+        chunks = in_time(source.blocks(_pass_rows(gp)))
+        return _optimum(sum_over_rows(_statistics, gp, chunks, process_of(gp)))
 
 
 def lower_bound_and_gradient(
-    gp: SparseGP,
-    source: MemorySource,
-    split: Callable[[Any], tuple[Any, Any]] = partition,
+    gp: SparseGP, source: MemorySource, split: Callable[[Any], tuple[Any, Any]] = partition
 ) -> tuple[float, Any, Gaussian]:
     """Return `lower_bound` per datum, its exact gradient, and the optimal q(v), in two passes.
 

@@ -165,24 +165,18 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
 def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """Return the `Conditional` [C] of each neighbourhood's last row, in float64 if `wide`."""
 
-    def one(part: Int[np.ndarray, "B m"]) -> Conditional:
-        rows = neighbourhoods(source, part)
-        A, y = systems(gp, rows, dtype_of(wide))
-        return left_out(A, y, *_observed(gp, rows, 1, False))[0]
+    def of(rows: Data) -> Conditional:
+        return left_out(*systems(gp, rows, dtype_of(wide)), *_observed(gp, rows, 1, False))[0]
 
-    parts = in_threads(one, parts_of(near))
+    parts = in_threads(lambda part: of(neighbourhoods(source, part)), parts_of(near))
     found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
     return Conditional(*found)
 
 
 def curvature(
-    gp: AbstractGP,
-    source: MemorySource,
-    near: Int[np.ndarray, "C m"],
-    wide: bool,
-    joint: bool = False,
-    n_scored: int = 1,
-) -> Curvature:
+    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool,
+    joint: bool = False, n_scored: int = 1,
+) -> Curvature:  # fmt: skip
     """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
@@ -297,9 +291,9 @@ def is_small(gp: Any, rows: Data) -> bool:
     """Return True if neighbourhoods need float64, for float64 parameters or small noise."""
     if gp.noise_variance.dtype == np.float64:
         return True
-    X, count = np.asarray(rows.X, np.float64), np.asarray(rows.weight, np.float64)
-    noise = _noise(gp, X[None], np.maximum(count, SMALLEST_COUNT)[None])
-    return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, X))
+    rows = rows.wide()
+    noise = _noise(gp, rows.X[None], np.maximum(rows.weight, SMALLEST_COUNT)[None])
+    return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, rows.X))
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:

@@ -26,14 +26,8 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_o
 from stochgp.models import KernelGP
 from stochgp.numerics import linalg
 from stochgp.numerics.linalg import Factor
-from stochgp.objectives.conditionals import (
-    HALF_LOG_2PI,
-    Conditional,
-    dtype_of,
-    neighbourhoods,
-    parts_of,
-    systems,
-)
+from stochgp.objectives import conditionals
+from stochgp.objectives.conditionals import HALF_LOG_2PI, Conditional
 from stochgp.results import ExactNLML
 
 
@@ -74,12 +68,6 @@ def left_out(gp: KernelGP, rows: Data) -> Conditional:
     V = np.maximum(variance + one - noise, one)
     z = alpha * variance / np.sqrt(V)
     return Conditional(0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V)
-
-
-def weights_of_mean(gp: KernelGP, rows: Data) -> Float[np.ndarray, " N"]:
-    """Return α = A⁻¹y in float64, for few rows."""
-    with jax.enable_x64(True):
-        return _solved(gp, *_on_host(gp, rows))[1]
 
 
 def _solved(gp: KernelGP, at: Data, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
@@ -145,8 +133,8 @@ def outer_products(
     term = _term_of(gp)
 
     def sums(part: Int[np.ndarray, "B m"]) -> tuple[Float[np.ndarray, "A A"], float]:
-        rows = neighbourhoods(source, part)
-        A, y = systems(gp, rows, dtype_of(wide))
+        rows = conditionals.neighbourhoods(source, part)
+        A, y = conditionals.systems(gp, rows, conditionals.dtype_of(wide))
         alpha = np.linalg.solve(A, y[:, :, None])[:, :, 0]
         Z = term.scaled(rows.X - rows.X[:, -1:]).astype(A.dtype)
         weights = term.profile(dense.squares(Z), True)[1][:, -n_sloping:] * alpha[:, None, :]
@@ -154,7 +142,9 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    found: list[Any] = [sums(part) for part in parts_of(near)]  # matrices that BLAS divides among threads
+    found: list[Any] = [
+        sums(part) for part in conditionals.parts_of(near)
+    ]  # matrices that BLAS divides among threads
     return np.sum([M for M, _ in found], axis=0) / sum(weight for _, weight in found)
 
 
@@ -165,14 +155,15 @@ def outer_products_of_few(
     rows = rows.wide()
     X, weight = rows.X, rows.weight
     term = _term_of(gp)
-    g = dense.slopes_of_term(term, X[sloping], X, weights_of_mean(gp, rows))
+    with jax.enable_x64(True):
+        alpha = _solved(gp, *_on_host(gp, rows))[1]
+    g = dense.slopes_of_term(term, X[sloping], X, alpha)
     return (weight[sloping, None] * g).T @ g / weight[sloping].sum()
 
 
 def _term_of(gp: KernelGP) -> dense.Term:
     terms = dense.terms_of(gp.kernel)
     if terms is None or len(terms) != 1:
-        raise ValueError(
-            f"outer products are of an RBF or Matérn kernel, not of a {type(gp.kernel).__name__}"
-        )
+        name = type(gp.kernel).__name__
+        raise ValueError(f"outer products are of an RBF or Matérn kernel, not of a {name}")
     return terms[0]

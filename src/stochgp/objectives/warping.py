@@ -55,8 +55,9 @@ def fit_transforms(
     count = np.ones(len(y)) if weight is None else weight
 
     def scored(T: AbstractTransform | None) -> tuple[Any, Float[np.ndarray, " V"]]:
-        found = _fitted(T, X[fit], y[fit], count[fit], y)
-        return found[0], _held_out(found, X[fit], y[fit], count[fit], X[held], y[held])
+        rows = X[fit], y[fit], count[fit]
+        found = _fitted(T, *rows, y)
+        return found[0], _held_out(found, *rows, X[held], y[held])
 
     tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
     fitted = {name: T for name, (T, _) in tried.items()}
@@ -160,13 +161,9 @@ def _factored(theta: np.ndarray, X: np.ndarray, z: np.ndarray, count: np.ndarray
 
 
 def _held_out(
-    found: tuple[Any, np.ndarray],
-    X: np.ndarray,
-    y: np.ndarray,
-    count: np.ndarray,
-    X_new: np.ndarray,
-    y_new: np.ndarray,
-) -> np.ndarray:
+    found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, count: np.ndarray,
+    X_new: np.ndarray, y_new: np.ndarray,
+) -> np.ndarray:  # fmt: skip
     """Return log p(y_i) of each new row given the others, in the units of y."""
     T, theta = found
     of = T or (lambda y: y)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Data
 from stochgp.features import AbstractFeatureMap, Linear
+from stochgp.features import on_host as features_on_host
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
 from stochgp.numerics.arrays import filled_up
@@ -117,7 +118,7 @@ class FeaturePosterior(AbstractPosterior):
         """φ of any number of rows, in blocks, the last one filled up, so that few shapes are compiled."""
         X = np.asarray(X)
         if isinstance(self.features, Linear):
-            return self.features.on_host(X)
+            return features_on_host(self.features, np.asarray(X))
         blocks = filled_up(X, -(-len(X) // BLOCK) * BLOCK, 0.0).reshape(-1, BLOCK, X.shape[1])
         return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
 
