@@ -76,10 +76,8 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case Constant():
             pass
         case _:
-            raise TypeError(
-                f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
-                "of stochgp and for kinds of kernels.AbstractStationary"
-            )
+            drawn = "prior functions can be drawn for the kernels of stochgp and for kinds of kernels.AbstractStationary"
+            raise TypeError(f"a {type(kernel).__name__} has no random features: {drawn}")
     rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed)
     return [Term(value_of(kernel.variance, X.dtype), rows, scales, packed)]
 
@@ -109,7 +107,6 @@ def share(needs: Sequence[int | None], n_features: int) -> list[int]:
         columns[i] = part - part % 2 if need is None else min(part, need)
         left -= columns[i]
     if min(columns) < 1:
-        raise ValueError(
-            f"n_features is {n_features}; a kernel of {len(needs)} terms needs at least {2 * len(needs)}"
-        )
+        n = len(needs)
+        raise ValueError(f"n_features is {n_features}; a kernel of {n} terms needs at least {2 * n}")
     return columns

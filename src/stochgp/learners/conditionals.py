@@ -30,7 +30,6 @@ LEAST_RATIO = 1e-3  # of a step's gain to the gain that the quadratic promises
 FIRST_DAMPING = 0.03
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
-CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 SEARCHED_AT = 3e-3  # promised gain of a step in nats per datum, below which neighbours are searched again
 NEGLIGIBLE = 5e-4  # promised gain of a step in nats per datum, below which learning ends
 STALLED_SEARCH = 2  # steps in a row that gain less than that, after which neighbours are searched again
@@ -47,8 +46,7 @@ class Prepared(NamedTuple):
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]  # of the parameters
-    n_data: float  # weight against a prior: (Σρ)²/Σρ², C for equal weights; C n/N for a joint density
-    pull: float  # of the prior, 1/(s² n_data)
+    pull: float  # of the prior, 1/(s² n): n = (Σρ)²/Σρ², or C Σρ/N for a joint density
     n_scored: int  # scored rows of a neighbourhood, its last ones; 1 if groups have several rows
     size: int  # of a neighbourhood
 
@@ -69,9 +67,9 @@ class ConditionalState(eqx.Module):
 class AbstractConditionals(AbstractLearner):
     """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
 
-    A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by −(H + λ diag H)⁻¹∇L with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature` (Guinness 2021). λ grows if the
-    loss does not fall as H promises. Neighbours are searched in the metric of the start, and again when a step promises less
-    than 0.003 nats, or after half of the steps. Before the last search only a quarter of the neighbourhoods is scored.
+    A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by
+    −(H + λ diag H)⁻¹∇L, H of `Curvature` (Guinness 2021); λ grows if the loss does not fall as H promises. Neighbours are searched in the metric of the
+    start, and again when a step promises less than 0.003 nats, or after half of the steps.
     """
 
     gradients: ClassVar[Any] = "exact"
@@ -144,7 +142,7 @@ class AbstractConditionals(AbstractLearner):
             n_data = effective_number(np.asarray(source.on_host(drawn).weight))
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
         size = min(self.n_neighbours + n_scored, len(order))
-        return Prepared(order, group, centres, X, start, n_data, pull, n_scored, size)
+        return Prepared(order, group, centres, X, start, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> ConditionalState:
         """Return the initial state. No random numbers are drawn."""
@@ -159,7 +157,7 @@ class AbstractConditionals(AbstractLearner):
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """Take one step. "loss" is L with prior, "distance" T²/P, "gain" promised nats per datum."""
+        """Take one step. "loss" is L with its prior, "gain" the promised nats per datum."""
         is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
         is_due |= state.n_stalled >= STALLED_SEARCH
         if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
@@ -191,13 +189,7 @@ class AbstractConditionals(AbstractLearner):
         state = dataclasses.replace(
             state, gp=gp, at=at, damping=damping, harder=harder, kept=np.float64(ratio), n_stalled=n_stalled
         )
-        prepared, C, g = problem.prepared, len(problem.prepared.centres), at.gradient
-        scores = at.scores + prepared.pull * (C / prepared.n_data) * np.eye(
-            len(g)
-        )  # the prior counts as data
-        distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
-        numbers = {"distance": distance, "gain": _gain(at), "accepted": float(better)}
-        return state, {"loss": float(at.loss), **numbers}
+        return state, {"loss": float(at.loss), "gain": _gain(at), "accepted": float(better)}
 
     def model(self, state: ConditionalState) -> AbstractGP:
         """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ."""
@@ -213,7 +205,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:
-        settled = entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE or entry["stalled"] >= STALLED
+        settled = entry["gain"] < NEGLIGIBLE or entry["stalled"] >= STALLED
         return settled and entry["searches"] >= self.searches
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
@@ -250,8 +242,7 @@ class LeaveOneOut(AbstractConditionals):
     variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
     rows than these are from each other (repeated measurements, later days), unless groups are given.
 
-    The run has converged if T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the rows' gradients (θ is within a tenth of
-    a standard error of the optimum), if a step promises less than 0.0005 nats per row, or if each of the last three gained less.
+    The run has converged if, on the last neighbours, a step promises less than 0.0005 nats per row, or each of the last three gained less.
 
     Parameters
     ----------

@@ -43,8 +43,8 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
         n_pairs = len(known)
         steps[PAIRS - n_pairs :] = directions[:, known].T
         changes[PAIRS - n_pairs :] = (directions[:, known] * curvatures[known]).T
-    gradient = np.zeros(len(x))
-    return Quasi(x, np.float64(np.nan), gradient, steps, changes, np.int64(n_pairs), np.bool_(False))
+    nan, zero, false = np.float64(np.nan), np.zeros(len(x)), np.bool_(False)
+    return Quasi(x, nan, zero, steps, changes, np.int64(n_pairs), false)
 
 
 def promised(at: Quasi) -> float:
@@ -52,14 +52,9 @@ def promised(at: Quasi) -> float:
     return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 
-def evaluated(at: Quasi, loss: Loss) -> Quasi:
-    """Return the same point with its value and gradient."""
-    return at if not math.isnan(at.value) else _at(at, at.x, loss)
-
-
 def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
     """Return the state after one step; `rounding` is the relative error of the loss's values."""
-    at = evaluated(at, loss)
+    at = _at(at, at.x, loss) if math.isnan(at.value) else at
     found = None
     if at.n_pairs > 0:
         direction = _direction(at)
@@ -68,10 +63,8 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
         found = _search(at, direction, loss, rounding)
     if found is None:  # no memory, or a misleading one
         at = dataclasses.replace(at, n_pairs=np.int64(0))
-        found = _search(at, _steepest(at.gradient), loss, rounding)
-    if found is None:
-        return dataclasses.replace(at, stuck=np.bool_(True))
-    return _moved(at, found)
+        found = _search(at, -at.gradient / max(1.0, float(np.linalg.norm(at.gradient))), loss, rounding)
+    return dataclasses.replace(at, stuck=np.bool_(True)) if found is None else _moved(at, found)
 
 
 def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
@@ -82,15 +75,10 @@ def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
 def _moved(at: Quasi, to: Quasi) -> Quasi:
     """Return the state `to`, with this step in the memory."""
     s, c = to.x - at.x, to.gradient - at.gradient
-    steps, changes, n_pairs = at.steps, at.changes, at.n_pairs
-    if s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
-        steps, changes = np.vstack([steps[1:], s]), np.vstack([changes[1:], c])
-        n_pairs = np.int64(min(n_pairs + 1, PAIRS))
-    return dataclasses.replace(to, steps=steps, changes=changes, n_pairs=n_pairs)
-
-
-def _steepest(gradient: np.ndarray) -> np.ndarray:
-    return -gradient / max(1.0, float(np.linalg.norm(gradient)))
+    if not s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
+        return to
+    steps, changes = np.vstack([at.steps[1:], s]), np.vstack([at.changes[1:], c])
+    return dataclasses.replace(to, steps=steps, changes=changes, n_pairs=np.int64(min(at.n_pairs + 1, PAIRS)))
 
 
 def _direction(at: Quasi) -> np.ndarray:
@@ -127,13 +115,9 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Qu
             low = t
         else:
             high = t
-        t = 2 * t if high == math.inf else _between(low, high, t, float(trial.value) - value, slope)
+        rise = float(trial.value) - value
+        if low == 0 and t == high and math.isfinite(rise):  # a parabola through the start and t
+            t = min(max(-slope * high**2 / (2 * (rise - slope * high)), 0.1 * high), 0.5 * high)
+        else:
+            t = 2 * t if high == math.inf else (low + high) / 2
     return best
-
-
-def _between(low: float, high: float, t: float, rise: float, slope: float) -> float:
-    """The minimum of a parabola through start and t, well inside the bracket, or its middle."""
-    if low == 0 and t == high and math.isfinite(rise):
-        bend = rise - slope * high
-        return min(max(-slope * high**2 / (2 * bend), 0.1 * high), 0.5 * high)
-    return (low + high) / 2

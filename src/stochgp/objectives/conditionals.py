@@ -43,23 +43,20 @@ class Conditional(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Means over scored rows in unconstrained parameters, with relative weights w of rows:
+    """L = mean wl, ∇L and H = mean w(½J^V J^Vᵀ + J^e J^eᵀ) over scored rows.
 
-        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ.
-
-    w is ρ over its mean, and g the mean of w∇l over a neighbourhood's scored rows. For a joint density w is 1, L, ∇L, H and Γ are per datum, and H has a
-    term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
+    In unconstrained parameters; w is ρ over its mean. For a joint density w is 1, L, ∇L and H are per datum, and H has a term ½(ρ − 1) J^s J^sᵀ,
+    J^s = ∇ log(σ² s), for repeats.
     """
 
     loss: np.float64
     gradient: Float[np.ndarray, " P"]
     hessian: Float[np.ndarray, "P P"]
-    scores: Float[np.ndarray, "P P"]
 
 
 def unknown(P: int) -> Curvature:
     """Return the curvature of a loss that has not been evaluated."""
-    return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P))
+    return Curvature(np.float64(np.nan), np.zeros(P), np.eye(P))
 
 
 def systems(
@@ -180,9 +177,9 @@ def curvature(
     """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
-    loss, gradient, hessian, scores = means
+    loss, gradient, hessian = means
     d = weight_per_row(source, near[:, -n_scored:], joint)
-    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2)
+    return Curvature(loss / d, gradient / d, hessian / d)
 
 
 def _sums(
@@ -210,8 +207,7 @@ def _sums(
         gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
         # A row with ρ < 1 has less curvature than its conditional; H keeps the latter, to stay positive.
         H = H + 0.5 * products(by_noise, weight * np.maximum(rho - 1, 0))
-    gradients = np.sum(gradients * weight[..., None], axis=1)
-    return np.sum(weight * loss), np.sum(gradients, axis=0), H, gradients.T @ gradients
+    return np.sum(weight * loss), np.sum(gradients * weight[..., None], axis=(0, 1)), H
 
 
 def _slopes(

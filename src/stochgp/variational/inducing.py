@@ -136,14 +136,10 @@ class InducingPoints(AbstractApproximation):
 
     Parameters
     ----------
-    points : array [M, D] or frozen array
-        Z, in the units of the inputs.
-    mean : array [L, M]
-        m of each latent function, without unit, as v is.
-    root : array [L, M, M]
-        R, a square root of the covariance of v: lower triangular (entries above its diagonal are not read).
-    jitter : float
-        ε over the mean of the diagonal of k(Z, Z), without unit.
+    points, jitter : array [M, D] or frozen array, float
+        Z, in the units of the inputs; ε over the mean of the diagonal of k(Z, Z).
+    mean, root : array [L, M], array [L, M, M]
+        m of each latent function and R, a lower triangular square root of the covariance of v, without unit.
     """
 
     points: Any
@@ -155,13 +151,13 @@ class InducingPoints(AbstractApproximation):
     def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
         """Return the prior at points Z [M, D], an array or frozen; `jitter` None = 4 M eps."""
         Z = value_of(points)
-        if Z.ndim != 2 or Z.shape[0] == 0:
-            shape = tuple(Z.shape)
-            raise ValueError(f"inducing points are rows [M, D] with M at least 1, but got shape {shape}")
-        mean = np.zeros((n_latent, Z.shape[0]), Z.dtype)
-        root = np.tile(np.eye(Z.shape[0]), (n_latent, 1, 1))
-        relative = 4 * Z.shape[0] * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
-        return cls(points, on_device(mean), on_device(root.astype(Z.dtype)), relative)
+        if Z.ndim != 2 or (M := Z.shape[0]) == 0:
+            raise ValueError(
+                f"inducing points are rows [M, D] with M at least 1, but got shape {tuple(Z.shape)}"
+            )
+        mean, root = np.zeros((n_latent, M)), np.tile(np.eye(M), (n_latent, 1, 1))
+        relative = 4 * M * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
+        return cls(points, on_device(mean, Z.dtype), on_device(root, Z.dtype), relative)
 
     @property
     def n_inducing(self) -> int:
@@ -175,9 +171,8 @@ class InducingPoints(AbstractApproximation):
         """Return the same points with q(v) = N(m, RRᵀ)."""
         if isinstance(mean, np.ndarray):
             mean, root = on_device(mean, self.mean.dtype), on_device(root, self.mean.dtype)
-        return InducingPoints(
-            self.points, mean.astype(self.mean.dtype), root.astype(self.mean.dtype), self.jitter
-        )
+        mean, root = (part.astype(self.mean.dtype) for part in (mean, root))
+        return InducingPoints(self.points, mean, root, self.jitter)
 
     def process(
         self, kernel: Any, factor: Callable[[Array], tuple[Any, Any]] = safe_inverse_factor
@@ -189,9 +184,8 @@ class InducingPoints(AbstractApproximation):
         epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
         Kzz = Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype)
         inverse, more = factor(Kzz)
-        return InducingProcess(
-            kernel, Z, columns, Kzz, inverse, epsilon + more, self.mean, jnp.tril(self.root)
-        )
+        q = self.mean, jnp.tril(self.root)
+        return InducingProcess(kernel, Z, columns, Kzz, inverse, epsilon + more, *q)
 
 
 def unfactored(K: Array) -> tuple[Array, float]:
@@ -200,9 +194,7 @@ def unfactored(K: Array) -> tuple[Array, float]:
 
 
 class InducingProcess(AbstractProcess):
-    """The process q(f) of inducing points, with w(x) = L⁻¹k(Z, x):
-
-        mean(x) = w·m,    cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
+    """mean(x) = w·m, cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)), w(x) = L⁻¹k(Z, x).
 
     k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
     """
