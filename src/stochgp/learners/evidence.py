@@ -14,14 +14,7 @@ from stochgp.data.rows import Data
 from stochgp.devices import agreed
 from stochgp.features import on_host
 from stochgp.learners import evaluators
-from stochgp.learners.evaluators import (
-    FEW_ROWS,
-    SETTLED_BY,
-    Division,
-    Numbers,
-    Seed,
-    StepPlan,
-)
+from stochgp.learners.evaluators import FEW_ROWS, SETTLED_BY, Division, Numbers, Seed, StepPlan
 from stochgp.likelihoods.noise import NOISE_FLOOR, multipliers_of_rows
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature

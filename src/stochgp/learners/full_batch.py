@@ -122,12 +122,12 @@ class Loss:
 
 
 class Prepared(NamedTuple):
-    """The rows, the pace of evaluations, and the start of the run."""
+    """The rows, the pace of evaluations, the start (None: the model), and H of the loss there."""
 
     rows: Data
     pace: Pace
-    start: Float[np.ndarray, " P"] | None  # None: at the model
-    hessian: Float[np.ndarray, "P P"] | None  # approximate Hessian of the loss per datum at the start
+    start: Float[np.ndarray, " P"] | None
+    hessian: Float[np.ndarray, "P P"] | None
 
 
 class FullBatch(AbstractQuasiNewton):

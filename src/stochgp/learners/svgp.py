@@ -38,14 +38,12 @@ class SGPR(AbstractQuasiNewton):
     Kernel, noise and inducing points follow its exact gradient (`objectives.collapsed`); q(u) is optimal at every step. An evaluation takes two passes
     over the rows: O(N M² + M³), and memory for one chunk of rows for any N. All numbers are in float64.
 
-    `converged`: the run ended by `tolerance`, or at the limit of rounding. Raises TypeError for a model without inducing points.
+    Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
-    epochs : int or None
-        Steps at most; None = 200.
-    tolerance : float
-        The run ends if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+    epochs, tolerance : int or None, float
+        Steps at most, None = 200; the run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -130,16 +128,12 @@ class SVGP(AbstractBatchLearner):
     which is SVI. With a Gaussian likelihood, one step with γ = 1 and all rows gives the optimum. A step takes O(B M² + M³). M × M numbers of q(u)
     are in float64, the others in the dtype of the rows. Expectations without a closed form, for several classes, use fresh draws.
 
-    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
-
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`; epochs None = enough for `steps`, the rate None = by trials, or 0.03.
-    natural_rate : float, rule of the step, or None
-        γ, above 0 and at most 1; None = the optimiser moves m and R.
-    steps : int
-        Steps of a run whose `epochs` are None.
+    natural_rate, steps : float, rule of the step, or None; int
+        γ, above 0 and at most 1, None = the optimiser moves m and R; steps of a run whose `epochs` are None.
     spread : float or None
         s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start. It covers logarithms of
         variances and lengthscales, and no weights of networks; None = no prior.

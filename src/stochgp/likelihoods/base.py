@@ -25,8 +25,8 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    The L values of a row are [L], the values of N rows [N, L]. Targets are floats, also for classes 0, …, C − 1. Callers multiply the log density of a row by
-    its weight ρ. X [N, D] are the model's rows, for input-dependent noise. Every floating array that is not frozen trains.
+    The values of N rows are [N, L]. Targets are floats, also for classes 0, …, C − 1. Callers multiply the log density of a row by its weight ρ. X [N, D] are
+    the model's rows, for input-dependent noise. Every floating array that is not frozen trains.
     """
 
     is_of_counts: ClassVar[bool] = False  # targets are not standardised; f is the logarithm of their mean

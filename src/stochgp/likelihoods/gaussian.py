@@ -66,11 +66,8 @@ class StudentT(AbstractLikelihood):
 
     Parameters
     ----------
-    df : number or parameter
-        ν. A number is a starting value: above 2 it stays above 2, so that the variance exists, otherwise above 0.
-    noise : noise model, number or parameter
-        σ² s(x), or a constant σ²: the squared scale; the variance is ν/(ν − 2) times as large, and does not exist for ν ≤ 2.
-        A number is a starting value, which stays above 1e-6.
+    df, noise : number or parameter; noise model, number or parameter
+        ν, and the squared scale σ² s(x) or σ². Numbers are starting values: ν stays above 2 if it is, so that the variance exists; σ² stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)

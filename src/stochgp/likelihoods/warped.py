@@ -11,11 +11,7 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Per
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, Anchored
 
-TRANSFORMS = {
-    "log": transforms.Log(),
-    "sinh-arcsinh": transforms.SinhArcsinh(),
-    "count": transforms.Log(0.5),
-}
+TRANSFORMS = {"log": transforms.Log(), "sinh-arcsinh": transforms.SinhArcsinh(), "count": transforms.Log(0.5)}
 AUTO = "auto"  # chosen on held-out rows
 
 
@@ -32,8 +28,7 @@ def as_transform(value: Any) -> AbstractTransform | str:
 class Warped(eqx.Module):
     """A setting of regressors: T(y) | f has this likelihood, p(y | f) = p(T(y) | f) T'(y).
 
-    It is not itself a likelihood of f. A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and
-    predicts in the units of y.
+    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
 
     Parameters
     ----------
