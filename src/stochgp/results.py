@@ -87,8 +87,8 @@ class FitResult(NamedTuple):
         Planned batches, steps and evaluations.
     held_out_rows : int
         The number of rows held out for evaluations.
-    to_go_on : Any
-        The start of learning from further rows, see `AbstractLearner.to_go_on`; None if the learner takes no stream.
+    state : Any
+        The learner's last state if its model is the returned one, else None; streams continue from it.
     """
 
     gp: Any
@@ -101,7 +101,7 @@ class FitResult(NamedTuple):
     seconds: float
     plan: Any
     held_out_rows: int
-    to_go_on: Any = None
+    state: Any = None
 
     @property
     def nlml(self) -> float:

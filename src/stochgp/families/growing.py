@@ -162,7 +162,7 @@ def stream_of(
     """Return the state that a `fit` leaves for a stream; the model alone if no step was taken."""
     learner, _ = _learner(estimator, data.n_rows)
     key, dtype = context.learn_key, np.dtype(estimator.dtype)
-    begin: Any = gp if learned.n_iter == 0 or learned.to_go_on is None else learned.to_go_on
+    begin: Any = gp if learned.n_iter == 0 or learned.state is None else learned.state
     n_steps = 0 if begin is gp else learned.n_iter
     return begin_stream(learner, begin, data.n_inputs, n_steps=n_steps, key=key, dtype=dtype)
 

@@ -9,8 +9,7 @@ r, c ~ Gamma(2, 1) and u ~ U(0, 1) for every input d,
 
     t_d = ⌊ln x_d / r_d + u_d⌋,   ln y_d = r_d (t_d − u_d),   ln a_d = ln c_d − ln y_d − r_d,
 
-and h = (d*, t_d*) with d* = argmin a_d. Signs depend on t mod 8, since two values of t with the same sign rarely meet.
-A row without elements has its own value, since T(0, 0) = 1.
+and h = (d*, t_d*) with d* = argmin a_d. Signs depend on t mod 8. A row without elements has its own value, since T(0, 0) = 1.
 """
 
 from typing import Any
@@ -86,18 +85,18 @@ def draw_hashes(
     """Draw a hash for each key, for rows of `n_inputs` numbers, which are sets if `packed`."""
     if packed:
         return keys
-    draw = lambda key: _draw_of_counts(n_inputs, jax.random.wrap_key_data(key), dtype)
+
+    def draw(key: Array) -> CountDraws:
+        keys, tiny = jax.random.split(jax.random.wrap_key_data(key), 5), jnp.finfo(dtype).tiny
+        uniform = [jax.random.uniform(k, (2, n_inputs), dtype, minval=tiny) for k in keys[:2]]
+        r, c = (-jnp.sum(jnp.log(u), axis=0) for u in uniform)  # Gamma(2, 1): the sum of two exponentials
+        signs, of_zero = (
+            jax.random.bits(keys[2], (n_inputs,), jnp.uint8),
+            jax.random.bits(keys[3], (), jnp.uint8),
+        )
+        return r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero
+
     return jax.vmap(draw, out_axes=-1)(keys)
-
-
-def _draw_of_counts(n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
-    keys, tiny = jax.random.split(key, 5), jnp.finfo(dtype).tiny
-    uniform = [jax.random.uniform(k, (2, n_inputs), dtype, minval=tiny) for k in keys[:2]]
-    r, c = (-jnp.sum(jnp.log(u), axis=0) for u in uniform)  # Gamma(2, 1): the sum of two exponentials
-    signs, of_zero = (
-        jax.random.bits(k, n, jnp.uint8) for k, n in zip(keys[2:4], ((n_inputs,), ()), strict=True)
-    )
-    return r, jnp.log(c), jax.random.uniform(keys[4], (n_inputs,), dtype), signs, of_zero
 
 
 def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:

@@ -27,7 +27,7 @@ from stochgp.parameters import AbstractParameter, frozen, value_of
 
 
 class Rows(NamedTuple):
-    """The rows' inputs to a term: linear factors, waves and hashes, [N, A] each."""
+    """The rows' inputs to a term, [N, A] each."""
 
     ones: Array  # [N, 1]
     linear: tuple[Array, ...]
@@ -36,15 +36,12 @@ class Rows(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A term variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h).
-
-    Each of `scales` draws n lengths of an ω_w; `packed` is True for each x_h with sets of bits.
-    """
+    """A term at some rows."""
 
     variance: Float[Array, ""]
     rows: Rows
-    scales: tuple[Callable[..., Any], ...]
-    packed: tuple[bool, ...] = ()
+    scales: tuple[Callable[..., Array], ...]  # each draws n lengths of an ω_w
+    packed: tuple[bool, ...] = ()  # True for each x_h with sets of bits
 
     @property
     def n_exact(self) -> int | None:

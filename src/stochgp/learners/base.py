@@ -118,10 +118,6 @@ class AbstractLearner(eqx.Module):
         """Return True if the run has converged according to the last entry of the history."""
         return False
 
-    def to_go_on(self, state: Any) -> Any:
-        """The part of the last state from which a stream is learned; None if the learner has none."""
-        return None
-
     def seen_rows(self, n_rows: int) -> int:
         """The number of rows that it learns from, out of `n_rows`."""
         return n_rows

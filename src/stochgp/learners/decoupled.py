@@ -71,9 +71,6 @@ class AbstractGrowing(AbstractBatchLearner):
             raise TypeError(f"{type(self).__name__} learns Decoupled processes, not {kind}")
         return BatchState(*self.begin(gp, self.partition(gp)[0], problem, RATE))
 
-    def to_go_on(self, state: BatchState) -> BatchState:
-        return state
-
     def ascend(
         self,
         gp: SparseGP,

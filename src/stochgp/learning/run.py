@@ -300,10 +300,9 @@ class Run:
         if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
             state = None
         n_held_out = 0 if self.held_out is None else self.held_out.size
-        going = None if state is None else self.learner.to_go_on(state)
         return FitResult(
             gp, self.at.kept.criterion, evidence, self.at.step, ended is RESULTS.successful, ended,
-            self.history, self.seconds(), self.problem.plan, n_held_out, going,
+            self.history, self.seconds(), self.problem.plan, n_held_out, state,
         )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def begin_stream(
     Parameters
     ----------
     learner, start, n_steps : AbstractGrowing, SparseGP or BatchState, int
-        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row, or `FitResult.to_go_on` of a run; the run's steps.
+        `IVSGPR` or `SVDGP`, whose `batch_size` is B; the model before the first row, or `FitResult.state` of a run; the run's steps.
     n_inputs, dtype : int, dtype
         D, the inputs of a row; the dtype of the rows in steps.
     key : JAX key

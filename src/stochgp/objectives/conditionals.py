@@ -11,16 +11,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from stochgp.compiled import in_threads
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
-from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise
+from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise, noise_of_rows
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
-from stochgp.numerics.arrays import filled_up, packed
+from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.linalg import JITTERS, rounding_error
 from stochgp.parameters import partition, slope_of
 
@@ -217,9 +218,7 @@ def _slopes(
     X, count = rows.X, np.where(rows.weight > 0, rows.weight, 1.0)
     R = h.shape[2]
     if not terms:
-        theta, rest = partition(gp)
-        args = (theta, rest, len(packed(theta)))
-        parts = _padded(_form_slopes, args, X.astype(h.dtype), count.astype(h.dtype), h, p)
+        parts = _padded(_form_slopes, partition(gp), X.astype(h.dtype), count.astype(h.dtype), h, p)
         own, across, more, noise = (
             np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True)
         )
@@ -271,9 +270,7 @@ def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.
 
 def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
     """The noise variance σ² s/ρ of each row."""
-    if isinstance(gp.noise, ConstantNoise):
-        return float(gp.noise.level) / count
-    return np.concatenate(_padded(_noise_variances, (gp,), X, count))
+    return noise_of_rows(gp.noise, X.reshape(-1, X.shape[-1]), count.ravel()).reshape(count.shape)
 
 
 def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
@@ -328,30 +325,18 @@ def _covariances(gp: Any, X: Array, count: Array) -> Float[Array, "B m m"]:
 
 
 @eqx.filter_jit
-def _noise_variances(gp: Any, X: Array, count: Array) -> Float[Array, "B m"]:
-    return jax.vmap(gp.noise.variance)(jnp.asarray(X), jnp.asarray(count))
-
-
-@eqx.filter_jit
-def _form_slopes(
-    theta: Any, rest: Any, width: int, X: Array, count: Array, h: Array, p: Array
-) -> tuple[Array, ...]:
+def _form_slopes(theta: Any, rest: Any, X: Array, count: Array, h: Array, p: Array) -> tuple[Array, ...]:
+    vector, tree = ravel_pytree(theta)
 
     def one(X: Array, count: Array, h: Array, p: Array) -> tuple[Array, ...]:
-        R = h.shape[1]
+        own = X[-h.shape[1] :]
 
-        def forms(t: Any) -> tuple[Array, ...]:
-            gp = eqx.combine(t, rest)
-            Ah, own = gp.covariance(X, count) @ h, X[-R:]
-            each = gp.noise.variance(own, jnp.ones(R, X.dtype))
-            more = each - gp.noise.variance(own, count[-R:])
+        def forms(v: Array) -> tuple[Array, ...]:
+            gp = eqx.combine(tree(v), rest)
+            Ah, each = gp.covariance(X, count) @ h, gp.noise.variance(own, jnp.ones(len(own), X.dtype))
+            more = each - gp.noise.variance(own, count[-len(own) :])
             return jnp.sum(h * Ah, axis=0), jnp.sum(p * Ah, axis=0), more, jnp.log(each)
 
-        return tuple(_flat(by_theta, (R, width), X.dtype) for by_theta in jax.jacrev(forms)(theta))
+        return jax.jacrev(forms)(vector)
 
     return jax.vmap(one)(X, count, h, p)
-
-
-def _flat(tree: Any, shape: tuple[int, int], dtype: Any) -> Array:
-    leaves = [jnp.reshape(leaf, (shape[0], -1)).astype(dtype) for leaf in jax.tree.leaves(tree)]
-    return jnp.concatenate(leaves, axis=1) if leaves else jnp.zeros(shape, dtype)

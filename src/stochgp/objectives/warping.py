@@ -3,9 +3,8 @@
 On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
     −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
 
-with a weak prior of θ. log T' is held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. ρ is a frequency
-weight. A transform is preferred if the ρ-weighted mean of log p(y) over other rows gains more than 2 standard errors and 0.01 nats. The standard
-error uses sums over clusters of near rows, or over groups.
+with a weak prior of θ. log T' is held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. A transform
+is preferred according to the ρ-weighted mean of log p(y) over other rows (`choosing.prefer`).
 """
 
 import math

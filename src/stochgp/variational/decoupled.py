@@ -31,14 +31,10 @@ class Decoupled(AbstractApproximation):
 
     Parameters
     ----------
-    mean_functions : InducingFunctions
-        α, at most M functions.
-    weights : array [M]
-        a, the weight of each function in the mean.
-    covariance_functions : InducingFunctions or None
-        β, at most P functions. None: β = α, the coupled form, with P = M.
-    root : array [P, P]
-        L, any square root of B, which need not be triangular; B is in units of one over a variance.
+    mean_functions, weights : InducingFunctions, array [M]
+        α, at most M functions, and a, their weights in the mean.
+    covariance_functions, root : InducingFunctions or None, array [P, P]
+        β, at most P functions, None: β = α, the coupled form; L, any square root of B, in units of one over a standard deviation.
     """
 
     mean_functions: InducingFunctions

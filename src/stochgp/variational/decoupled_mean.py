@@ -69,8 +69,7 @@ class DecoupledMean(AbstractProcess):
 class NormalEquations:
     """The equations A a = Σ_i ρ_i y_i k(G, x_i) of the mean, for any noise variance σ².
 
-    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. a maximises −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. With G = all rows it gives the
-    mean of the exact posterior. Built by `NormalEquations.of`.
+    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. With G = all rows a gives the mean of the exact posterior. Built by `NormalEquations.of`.
     """
 
     kernel: Any

@@ -164,11 +164,10 @@ def mirror_covariance(
     gamma: Any,
     jitter: float,
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
-    """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i).
+    """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i), O(P³ + B P²).
 
-    Returns K, the columns p_i and the new root L. I + Ψ B Ψᵀ, the inverse covariance of q in the space of functions, moves towards the part of
-    I + Σ w_i φ_i φ_iᵀ in the span of the functions. The root, by QR of [√(1−γ) L, √(γ w_i) p_i], keeps B positive semi-definite. `jitter`, relative to k(x, x),
-    is added to the diagonal of K for its inverse. In float64 if x64 is enabled; rows of missing functions are 0. O(P³ + B P²).
+    Returns K, the columns p_i and the new root L, by QR of [√(1−γ) L, √(γ w_i) p_i], so B stays positive semi-definite. `jitter`, relative to k(x, x), is added
+    to the diagonal of K for its inverse. In float64 if x64 is enabled; rows of missing functions are 0.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
@@ -187,10 +186,7 @@ def carried(
     parts: Float[Array, "P C"],
     jitter: float,
 ) -> Float[Array, "P C"]:
-    """Return K⁻¹k(β, β') parts, sums of p_i of functions β' `before` projected on moved β.
-
-    A mirror step projects rows in the same way, so q changes little when the functions move. `jitter` and dtype as in `mirror_covariance`.
-    """
+    """Return K⁻¹k(β, β') parts, sums of p_i of functions β' `before` projected on moved β."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
