@@ -32,9 +32,6 @@ class Linear(AbstractKernel):
     def between(self, rows: Float[Array, "N A"], columns: Float[Array, "P A"]) -> Float[Array, "N P"]:
         return matmul(rows, columns.T)
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return value_of(self.variance, X.dtype) * jnp.sum(jnp.square(select(X, self.active_dims)), axis=1)
-
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Return x/‖x‖: ‖x/‖x‖ − z/‖z‖‖² = 2 − 2 corr(x, z)."""
         rows = select(X, self.active_dims)
@@ -58,9 +55,6 @@ class Constant(AbstractKernel):
 
     def between(self, rows: Float[Array, "N 0"], columns: Float[Array, "P 0"]) -> Float[Array, "N P"]:
         return jnp.broadcast_to(value_of(self.variance, rows.dtype), (rows.shape[0], columns.shape[0]))
-
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Return no points: all rows are alike."""

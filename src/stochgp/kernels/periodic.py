@@ -47,10 +47,6 @@ class Periodic(AbstractKernel):
         variance = value_of(self.variance, rows.norms.dtype)
         return variance * jnp.exp(-squared_distances(rows, columns) / 2)
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        self.circles(X[:1])  # raises for the same rows as `matrix`
-        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
-
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Return u(x): k falls with the distance on the circles."""
         return (self.circles(X),)

@@ -70,14 +70,14 @@ class AbstractStationary(AbstractKernel):
         variance = value_of(self.variance, rows.norms.dtype)
         return variance * self.profile(squared_distances(rows, columns))
 
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        self.scaled(X[:1])  # raises for the same rows as `matrix`
+        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
+
     @property
     def radial(self) -> "AbstractStationary":
         """Return the kernel itself."""
         return self
-
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        self.scaled(X[:1])  # raises for the same rows as `matrix`
-        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Return x/ℓ: f falls with the distance."""

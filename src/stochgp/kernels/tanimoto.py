@@ -57,10 +57,6 @@ class Tanimoto(AbstractKernel):
         share = jnp.where(joined > 0, shared / jnp.where(joined > 0, joined, 1), 1)  # T(0, 0) = 1
         return value_of(self.variance, left.dtype) * share
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        select(X[:1], self.active_dims)  # raises for the same rows as `matrix`
-        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
-
     @property
     def has_places(self) -> bool:
         """False: T is not a function of a distance in few dimensions."""
