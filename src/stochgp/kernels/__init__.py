@@ -1,17 +1,14 @@
 """Kernels: covariance functions k(x, z) of pairs of rows."""
 
-from stochgp.kernels.base import AbstractKernel as AbstractKernel
-from stochgp.kernels.base import Product as Product
-from stochgp.kernels.base import Sum as Sum
-from stochgp.kernels.build import resolve as resolve
-from stochgp.kernels.linear import Constant as Constant
-from stochgp.kernels.linear import Linear as Linear
-from stochgp.kernels.periodic import Periodic as Periodic
-from stochgp.kernels.stationary import RBF as RBF
-from stochgp.kernels.stationary import AbstractStationary as AbstractStationary
-from stochgp.kernels.stationary import Matern12 as Matern12
-from stochgp.kernels.stationary import Matern32 as Matern32
-from stochgp.kernels.stationary import Matern52 as Matern52
-from stochgp.kernels.stationary import RationalQuadratic as RationalQuadratic
-from stochgp.kernels.tanimoto import Tanimoto as Tanimoto
-from stochgp.kernels.warped import Warped as Warped
+from .base import AbstractKernel, Product, Sum
+from .build import resolve
+from .linear import Constant, Linear
+from .periodic import Periodic
+from .stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
+from .tanimoto import Tanimoto
+from .warped import Warped
+
+__all__ = [
+    "RBF", "AbstractKernel", "AbstractStationary", "Constant", "Linear", "Matern12", "Matern32", "Matern52", "Periodic", "Product", "RationalQuadratic", "Sum",
+    "Tanimoto", "Warped", "resolve",
+]  # fmt: skip
