@@ -22,7 +22,7 @@ from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import default_tile, on_one
 from stochgp.estimators.fitted import Fitted
-from stochgp.kernels.dense import mean_variance
+from stochgp.kernels.dense import diagonal
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -70,7 +70,7 @@ def choose(
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
     if len(X) > SMALL:  # fewer rows are solved in float64 for any noise
         noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.rows.weights))
-        noise_ratio = float(noise / mean_variance(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
+        noise_ratio = float(noise / diagonal(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]).mean())
     release()
     budget = context.budget.keeping(TERM_BYTES * (n_terms(kernel) - 1))
     return choose_solver(

@@ -46,9 +46,7 @@ class Term(NamedTuple):
     columns: list[int] | slice  # of xW
     lengthscale: Float[np.ndarray, "*A"]
     variance: float
-    slopes: tuple[
-        Slopes, Slopes
-    ]  # ∂ log ℓ and ∂ log variance by the unconstrained parameters; None for fixed ones
+    slopes: tuple[Slopes, Slopes]  # ∂ log ℓ, ∂ log variance by unconstrained parameters; None for fixed ones
 
     def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
         """Return the rows in units of the lengthscales."""
@@ -79,13 +77,11 @@ def terms_of(kernel: Any, trains: bool = True) -> list[Term] | None:
     if type(kernel) not in PROFILES or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
     lengthscale, variance = np.asarray(kernel.lengthscale, np.float64), float(kernel.variance)
-    by_length, by_variance = (
-        (slope_of(kernel.lengthscale), slope_of(kernel.variance)) if trains else (None, None)
-    )
-    by_length = None if by_length is None else by_length / lengthscale
-    by_variance = None if by_variance is None else by_variance / variance
+    pairs = (kernel.lengthscale, lengthscale), (kernel.variance, variance)
+    found = ((slope_of(parameter) if trains else None, value) for parameter, value in pairs)
+    slopes: Any = tuple(None if slope is None else slope / value for slope, value in found)
     columns = slice(None) if kernel.active_dims is None else list(kernel.active_dims)
-    return [Term(PROFILES[type(kernel)], None, columns, lengthscale, variance, (by_length, by_variance))]
+    return [Term(PROFILES[type(kernel)], None, columns, lengthscale, variance, slopes)]
 
 
 def _rbf(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -155,14 +151,9 @@ def block(
 
 
 def _fill(
-    K: np.ndarray,
-    terms: list[Term],
-    X: np.ndarray,
-    Z: np.ndarray,
-    centre: np.ndarray,
-    above: bool = False,
-    least: float = 0.0,
-) -> None:
+    K: np.ndarray, terms: list[Term], X: np.ndarray, Z: np.ndarray, centre: np.ndarray,
+    above: bool = False, least: float = 0.0,
+) -> None:  # fmt: skip
     """Write k(X, Z) into K, with 0 below `least`; `above`: only panels right of the diagonal."""
     for number, term in enumerate(terms):
 
@@ -189,18 +180,13 @@ def times(
         return np.concatenate([np.zeros((0, *v.shape[1:])), *parts])
     total, centre = np.zeros((len(X), *v.shape[1:])), np.mean(Z, axis=0, dtype=np.float64)
     for term in terms:
-        U, V = (
-            term.scaled(np.asarray(X, np.float64) - centre),
-            term.scaled(np.asarray(Z, np.float64) - centre),
-        )
+        U, V = (term.scaled(np.asarray(rows, np.float64) - centre) for rows in (X, Z))
         u, w = np.einsum("ij,ij->i", U, U)[:, None], np.einsum("ij,ij->i", V, V)[:, None]
         left = np.hstack([-2 * U, u, np.ones_like(u)])  # left · right is ‖u − w‖²
         right = np.hstack([V, np.ones_like(w), w])
         width = _width(min(ROWS, len(X)), right)
 
-        def add(
-            i: int, term: Term = term, left: np.ndarray = left, right: np.ndarray = right, width: int = width
-        ) -> None:
+        def add(i: int, term: Term = term, left: Any = left, right: Any = right, width: int = width) -> None:
             for j in range(0, len(right), width):
                 s = left[i : i + ROWS] @ right[j : j + width].T
                 f = term.profile(np.maximum(s, 0, out=s).astype(dtype, copy=False), False)[0]
@@ -219,7 +205,7 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
     N, centre, dtype = len(X), np.mean(X, axis=0), np.dtype(dtype)
     K, least = np.empty((N, N), dtype), 0.0
     if (terms := terms_of(kernel)) is not None:
-        least = NEGLIGIBLE * _variance(terms) if dtype == np.float32 else 0.0
+        least = NEGLIGIBLE * sum(term.variance for term in terms) if dtype == np.float32 else 0.0
         _fill(K, terms, X, X, centre, above=True, least=least)
         return K
     tiles = list(_tiles(X))
@@ -274,9 +260,8 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
         return total, by_length
 
     totals, by_length = zip(*in_threads(sums, _strips(term, X, X, centre, G.dtype, above=True)), strict=True)
-    return term.packed(
-        -2 * term.variance * np.sum(by_length, axis=0), np.array([term.variance * sum(totals)])
-    )
+    by_variance = np.array([term.variance * sum(totals)])
+    return term.packed(-2 * term.variance * np.sum(by_length, axis=0), by_variance)
 
 
 def slopes_of_term(
@@ -326,18 +311,9 @@ def _width(n_rows: int, V: np.ndarray) -> int:
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
     """Return k(x, x) of each row, in float64."""
     if (terms := terms_of(kernel)) is not None:
-        return np.full(len(X), _variance(terms))
+        return np.full(len(X), sum(term.variance for term in terms))
     parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
     return np.concatenate([np.zeros(0), *parts])[: len(X)]
-
-
-def _variance(terms: list[Term]) -> float:
-    return sum([term.variance for term in terms])
-
-
-def mean_variance(kernel: Kernel, X: Matrix) -> float:
-    """Return the mean of k(x, x)."""
-    return float(np.mean(diagonal(kernel, X)))
 
 
 def _tiles(X: Matrix) -> Any:

@@ -286,7 +286,7 @@ def is_small(gp: Any, rows: Data) -> bool:
         return True
     rows = rows.wide()
     noise = _noise(gp, rows.X[None], np.maximum(rows.weight, SMALLEST_COUNT)[None])
-    return bool(noise.min() < WIDE_BELOW * dense.mean_variance(gp.kernel, rows.X))
+    return bool(noise.min() < WIDE_BELOW * dense.diagonal(gp.kernel, rows.X).mean())
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
