@@ -18,20 +18,18 @@ from stochgp.parameters import cast
 
 CHUNK_ROWS = 2048  # in one chunk of a pass over all rows
 
+Latent = Float[Array, "N L"]
+
 
 class Sites(NamedTuple):
     """A Gaussian factor exp(−½ β f² + r f) per row and latent function, for natural gradients."""
 
-    precision: Float[Array, "N L"]  # β, at least 0
-    linear: Float[Array, "N L"]  # r
+    precision: Latent  # β, at least 0
+    linear: Latent  # r
 
 
 def expected_log_density(
-    gp: SparseGP,
-    rows: Data,
-    mean: Float[Array, "N L"],
-    variance: Float[Array, "N L"],
-    key: PRNGKeyArray | None = None,
+    gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
     """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key from fresh draws."""
     if key is not None:
@@ -39,13 +37,7 @@ def expected_log_density(
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
 
 
-def sites(
-    gp: SparseGP,
-    rows: Data,
-    mean: Float[Array, "N L"],
-    variance: Float[Array, "N L"],
-    key: PRNGKeyArray | None = None,
-) -> Sites:
+def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None) -> Sites:
     """Return β = max(−2 ∂_v E, 0) and r = ∂_m E + β m with E = ρ E_q log p(y | f).
 
     Khan and Lin (2017). A natural-gradient step of size 1 from any q leads to the prior times these factors, which for a Gaussian do not depend on q.
@@ -75,11 +67,6 @@ def bound_of_all(gp: SparseGP, source: Source) -> float:
     """Return the bound of all rows per datum, in float64: one pass, memory for one chunk.
 
     Raises TimeIsUpError before a chunk that would end after the deadline.
-
-    Parameters
-    ----------
-    gp, source : SparseGP, Source
-        The model at θ, with its q(f); all rows, read once in order.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
