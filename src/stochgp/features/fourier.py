@@ -168,21 +168,21 @@ def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DType
     return Q.swapaxes(1, 2).reshape(-1, n_inputs)[:n]
 
 
-def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    return on_device(seeds.normal(key, (n, n_inputs), dtype))
+def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
+    return seeds.normal(key, (n, n_inputs), dtype)
 
 
 def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw independent uniform unit rows."""
     rows = _normal_rows(n, n_inputs, key, dtype)
-    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / _lengths(rows)[:, None]
 
 
 def independent_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Any, "n D"]:
     """Draw independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
-    scale_key, normal_key = jax.random.split(key)
+    scale_key, normal_key = seeds.split_key(key)
     return _normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
 
 

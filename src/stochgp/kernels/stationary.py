@@ -7,7 +7,7 @@ variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006)
 
 import abc
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -48,7 +48,7 @@ class AbstractStationary(AbstractKernel):
     @abc.abstractmethod
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> Float[Array, " n"]:
+    ) -> Float[Any, " n"]:
         """Draw n scales a with f(s) = E exp(−a² s / 2): a·N(0, I) has the spectral density at ℓ = 1."""
 
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.kernels.base import Product, Sum, select
 from stochgp.kernels.dense import PROFILES
@@ -40,7 +41,7 @@ class Term(NamedTuple):
 
     variance: Float[Array, ""]
     rows: Rows
-    scales: tuple[Callable[..., Array], ...]  # each draws n lengths of an ω_w
+    scales: tuple[Callable[..., Any], ...]  # each draws n lengths of an ω_w
     packed: tuple[bool, ...] = ()  # True for each x_h with sets of bits
 
     @property
@@ -63,7 +64,8 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case Warped():
             return terms_of(kernel.kernel, kernel.rows(X))
         case AbstractStationary():
-            waves, scales = (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
+            scale = kernel.frequency_scales if type(kernel) in PROFILES else partial(_scales, kernel)
+            waves, scales = (kernel.scaled(X),), (scale,)
         case Periodic():  # the RBF kernel on its circles
             waves, scales = (kernel.circles(X),), (RBF().frequency_scales,)
         case Linear():
