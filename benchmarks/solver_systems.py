@@ -22,7 +22,7 @@ from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
 from stochgp.priors import prior_functions
 from stochgp.solvers.base import plannable
-from stochgp.solvers.choice import choose_solver, kept_rows
+from stochgp.solvers.choice import choose_solver, keeps_matrix
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 LONGER: dict[str, float] = dict.fromkeys(
@@ -119,8 +119,8 @@ def run(cell: store.Cell) -> dict[str, Any]:
         solver, _, need, _ = choose_solver(
             n_rows, SAMPLES, X.shape[1], budget, solver=_solver(side), **settings
         )
-        keep = 0 if side in RIVALS else kept_rows(plain, plannable(budget) - need)
-        operator = KernelOperator.of(kernel, rows, share, keep_rows=keep)
+        keep = side not in RIVALS and keeps_matrix(plain, plannable(budget) - need)
+        operator = KernelOperator.of(kernel, rows, share, keep=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
         draws = np.asarray(prior(rows)) + math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
         b = np.concatenate([noisy[:n_rows, None], draws], axis=1)

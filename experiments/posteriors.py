@@ -36,7 +36,6 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
     ]
     if slow:
         found.append({"set": "pol", "split": 0, "solver": "published", "seed": 0})
-        found.append({"set": "pol", "split": 0, "solver": "sgd", "seed": 0})
     return found
 
 
@@ -72,7 +71,7 @@ def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
     """A kernel GP at these hyperparameters, by the cell's solver."""
     from stochgp import KernelGPRegressor, kernels, solvers
 
-    by_step_size = cell["solver"] in ("published", "sgd")
+    by_step_size = cell["solver"] == "published"
     given = {
         "published": solvers.SDD(
             epochs=_epochs(n_rows), step_size=50 / n_rows, averaging=100 / STEPS, check_every=100
@@ -126,7 +125,7 @@ def page(records: list[Record]) -> list[str]:
     published = _published()
     rows = []
     for name in (*SMALL, *LARGE):
-        for solver in (*SOLVERS, "auto", "svgp", "published", "sgd"):
+        for solver in (*SOLVERS, "auto", "svgp", "published"):
             if runs := select(records, set=name, solver=solver):
                 get = lambda field, runs=runs: [r["results"].get(field, math.nan) for r in runs]
                 scores = [tables.spread(get(f), d) for f, d in (("rmse", 4), ("nlpd", 3), ("coverage95", 3), ("fit_seconds", 1), ("residual", 4))]  # fmt: skip

@@ -167,7 +167,6 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel local": lambda: fitted(kernel(prediction="local")),
     "kernel cg": lambda: stochastic("cg"),
     "kernel sdd": lambda: stochastic("sdd"),
-    "kernel sgd": lambda: stochastic("sgd"),
     "kernel update": lambda: updated(kernel()),
     "kernel many rows": lambda: fitted(kernel(time_limit=None), *rows(9, 3200)[::-1]),
     "kernel warped": lambda: fitted(kernel(likelihood=_likelihood_value("warped"))),

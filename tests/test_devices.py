@@ -180,10 +180,10 @@ def test_a_factorisation_is_refused():
 # Whole fits
 
 
-@pytest.mark.parametrize("solver", ["cg", "sdd", "sgd"])
+@pytest.mark.parametrize("solver", ["cg", "sdd"])
 @pytest.mark.long
 def test_shared_solves_predict_what_one_device_predicts(solver):
-    """In float64, to rounding: twelve steps of CG, some epochs of SDD and SGD, with four samples, on 1, 2 and 4 devices or on 1 and 4."""
+    """In float64, to rounding: twelve steps of CG, some epochs of SDD, with four samples, on 1, 2 and 4 devices or on 1 and 4."""
     found = alone("kernel")["kernel"][solver]
     n = len(found["far"])
     assert found["far"][0] == 0 and 0 < max(found["far"][1:]) < 1e-11

@@ -11,7 +11,6 @@ BLOCK = 7
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(linalg, "WHOLE", 0)
     monkeypatch.setattr(linalg, "BLOCK", BLOCK)
 
 

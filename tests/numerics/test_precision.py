@@ -42,7 +42,7 @@ FITS = {
     **{f"feature {name}": lambda name=name: FeatureGPRegressor(learner=name, n_features=8, epochs=3) for name in ("scgd", "minimax", "bsgd", "full-batch")},
     **{f"map {name}": lambda name=name: FeatureGPRegressor(name, n_features=8, epochs=3) for name in ("attention", "rff", "orf", "nystrom")},
     **{f"kernel {name}": lambda name=name: KernelGPRegressor(learner=name, epochs=3) for name in ("bsgd", "full-batch", "loo", "vecchia")},
-    **{f"solver {name}": lambda name=name: KernelGPRegressor(learner=None, solver=name) for name in ("cholesky", "cg", "sgd", "sdd")},
+    **{f"solver {name}": lambda name=name: KernelGPRegressor(learner=None, solver=name) for name in ("cholesky", "cg", "sdd")},
     "deep kernel": lambda: KernelGPRegressor(deep(), learner="bsgd", epochs=3),
     "local": lambda: KernelGPRegressor(learner=None, prediction="local"),
 }  # fmt: skip

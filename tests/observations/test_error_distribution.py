@@ -34,7 +34,6 @@ from stochgp.observations.error_distribution import (
 )
 from stochgp.parameters import AbstractParameter
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem
-from stochgp.solvers import Cholesky
 
 QUICK = Boosting(n_trees=40, depth=3, n_bins=16)
 SHAPES = [Dispersion(0.7, None), Dispersion(1.3, 2.5), Dispersion(0.4, 30.0)]
@@ -271,7 +270,7 @@ def make_fitted(slope, law):
         system = KernelSystem(RBF(np.ones(3), np.float64(1.1)), X, np.ones(30), noise, 64)
         A = np.asarray(system.operator.dense())
         weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
-        base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, solver=Cholesky())
+        base = ExactKernelPosterior(system=system, weights=weights, explained=1.0)
     observation = Observation(Standardiser.identity(()), Gaussian(noise), law)
     return Fitted(None, Standardiser.identity((3,)), base, "float64", observation)
 

@@ -13,7 +13,7 @@ from sweeps import some_of
 
 from stochgp import kernels, operators
 from stochgp.networks import Dense
-from stochgp.operators import KernelOperator, fused, wide
+from stochgp.operators import KernelOperator, fused
 from stochgp.parameters import frozen
 
 B, P = 70, 150
@@ -123,16 +123,16 @@ def test_what_an_nvidia_gpu_is_given(on_gpu):
     assert programs(_operator(kernels.RBF(), fused.MOST + 1), V) == 0
     with jax.enable_x64(True):
         assert programs(_operator(kernels.RBF(), 5, jnp.float64), V.astype(jnp.float64)) == 0
-        assert programs(_operator(kernels.RBF(), 5), V, read=wide) == 0
+        assert programs(_operator(kernels.RBF(), 5), V, wide=True) == 0
         assert programs(_operator(kernels.RBF(), 5), V) > 0
 
 
 def test_a_jax_without_the_backend_has_tiles(on_gpu, monkeypatch):
     operator, V = _operator(kernels.RBF(), 5), jnp.ones((P, 1), jnp.float32)
-    assert operator._is_fused(V, lambda v: v)
+    assert operator._is_fused(V)
     monkeypatch.delattr(operators, "fused")
     monkeypatch.setitem(sys.modules, "stochgp.operators.fused", None)
-    assert not operator._is_fused(V, lambda v: v)
+    assert not operator._is_fused(V)
 
 
 def test_other_devices_have_tiles_and_derivatives_are_those_of_tiles(monkeypatch):
@@ -147,7 +147,7 @@ def test_other_devices_have_tiles_and_derivatives_are_those_of_tiles(monkeypatch
 
     tiles = operator.matvec(V), eqx.filter_value_and_grad(value)((operator, Z, V))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert operator._is_fused(V, lambda v: v)
+    assert operator._is_fused(V)
     passed = operator.matvec(V), eqx.filter_value_and_grad(value)((operator, Z, V))
     for one, other in zip(jax.tree.leaves(tiles), jax.tree.leaves(passed), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

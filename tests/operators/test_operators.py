@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from systems import KERNEL, NOISE, A, K, N, X, cancelling, matern32, operator
 
-from stochgp.operators import KernelOperator, wide
+from stochgp.operators import KernelOperator
 
 V = np.random.default_rng(1).normal(size=(N, 3))
 TILES = {"padded": 14, "even": 20, "one": 100}
-KEPT = {"none": 0, "some": 17, "all": 100}
+KEPT = {"none": False, "all": True}
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +50,6 @@ def test_products_with_some_rows(op):
     both = lambda op, rows, V: (op.times(op.take(rows), V), op.rows_times(rows, V))
     for found in eqx.filter_jit(both)(op, rows, padded):
         np.testing.assert_allclose(found, K[rows] @ V, rtol=1e-10, atol=1e-10)
-    block = jax.jit(lambda start: op.block_times(start, 9, padded))
-    for start in (0, 8, 12, N - 9):  # inside, at the end of and beyond 17 kept rows
-        np.testing.assert_allclose(block(start), K[start : start + 9] @ V, rtol=1e-10, atol=1e-10)
-
-
-def test_a_product_may_read_its_right_hand_side_from_several_arrays(op):
-    u, d = op.pad(jnp.asarray(V)), op.pad(jnp.asarray(V[::-1].copy()))
-    read = lambda part: part[0] - 0.3 * part[1]
-    wanted = K[5:14] @ (V - 0.3 * V[::-1])
-    both = lambda op, rows, parts: (op.block_times(5, 9, parts, read), op.rows_times(rows, parts, read))
-    for found in eqx.filter_jit(both)(op, jnp.arange(5, 14), (u, d)):
-        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
@@ -69,18 +57,18 @@ def test_wide_products_are_those_of_float32_entries_summed_in_float64(kept):
     """Where terms are a million times as large as their sum, and sums in float32 are not the sum at all."""
     rows, W = cancelling()
     op = operator(jnp.float32, rows=rows, noise=0.0).keeping(kept)
-    product = eqx.filter_jit(lambda op, V, *read: op.unpad(op.matvec(op.pad(V), 15, *read)))
-    entries = np.asarray(product(op, jnp.eye(N, dtype=jnp.float32), wide), np.float64)
-    found, wanted = product(op, jnp.asarray(W), wide), entries @ W.astype(np.float64)
+    product = eqx.filter_jit(lambda op, V, wide=False: op.unpad(op.matvec(op.pad(V), 15, wide=wide)))
+    entries = np.asarray(product(op, jnp.eye(N, dtype=jnp.float32), True), np.float64)
+    found, wanted = product(op, jnp.asarray(W), True), entries @ W.astype(np.float64)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
     assert np.abs(product(op, jnp.asarray(W)) - wanted).max() > 1e-3
 
 
-def test_kept_rows_are_those_of_the_matrix(op):
+def test_the_kept_matrix_is_that_of_the_matrix(op):
     if op.kept is not None:
-        np.testing.assert_allclose(op.kept[:N, :N], K[: op.kept.shape[0]], rtol=1e-10, atol=1e-12)
-    assert op.keeping(0).kept is None
+        np.testing.assert_allclose(op.kept[:N, :N], K, rtol=1e-10, atol=1e-12)
+    assert op.keeping(False).kept is None
 
 
 def test_parts_of_the_matrix(op):
@@ -98,20 +86,9 @@ def test_other_rows_against_these(op):
     np.testing.assert_allclose(found, matern32(Z, X) @ V, rtol=1e-10, atol=1e-10)
 
 
-def test_reordering_moves_rows_and_noise_together(op):
-    order = np.random.default_rng(2).permutation(N)
-    moved = op.reordered(jnp.asarray(order))
-    of = eqx.filter_jit(lambda op, V: (op.dense(), op.matvec(V, n_rows=15)))
-    dense, found = of(moved, moved.pad(jnp.asarray(V[order])))
-    np.testing.assert_allclose(dense, A[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(moved.unpad(found), (A @ V)[order], rtol=1e-10, atol=1e-10)
-    assert moved.kept is None and moved.inputs is None
-
-
-def test_rows_a_solver_may_keep_are_kept_in_its_own_order():
-    op = operator(jnp.float64, keep_rows=17)
-    assert op.kept is None and op.keeping().kept.shape == (17, op.padded)
-    assert op.reordered(jnp.arange(N)).keeping().kept.shape == (17, op.padded)
+def test_the_matrix_is_kept_if_a_solver_may_keep_it():
+    op = operator(jnp.float64, keep=True)
+    assert op.kept is None and op.keeping().kept.shape == (op.padded, op.padded)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def feature():
 def exact(noise=None, count=COUNT):
     held = system(noise, count)
     weights = Cholesky().solve(held.operator, y[:, None], 1e-6).value
-    return ExactKernelPosterior(held, weights, float(y @ np.asarray(weights)[:, 0]), Cholesky())
+    return ExactKernelPosterior(held, weights, float(y @ np.asarray(weights)[:, 0]))
 
 
 def mixed():

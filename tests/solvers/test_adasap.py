@@ -15,14 +15,14 @@ KEY = jax.random.key(3)
 
 
 def run(solver, double_operator, n_steps):
-    """(Arranged, the state after so many steps, their batches)."""
-    arranged = solver.arrange(double_operator, key=KEY)
-    b = double_operator.pad(jnp.asarray(B))
-    state = solver.init(arranged, b, None)
-    batches = solver.batches(N, 0, n_steps, (1, 2))
+    """(Constants, the state after so many steps of the first epoch, their batches)."""
+    op, made = double_operator, solver.constants(double_operator, key=KEY)
+    b = op.pad(jnp.asarray(B))
+    _, state = solver.adapted(op, made, solver.init(op, made, b, jnp.zeros_like(b)), 0, 0)
+    batches = solver.batches(N, 0, (1, 2))[:n_steps]
     for batch in batches:
-        state, _ = solver.step(arranged, b, state, jnp.asarray(batch))
-    return arranged, state, batches
+        state, _ = solver.step(op, made, b, state, jnp.asarray(batch))
+    return made, state, batches
 
 
 def published(K_block, noise, omega, error):
@@ -38,7 +38,7 @@ def published(K_block, noise, omega, error):
 def test_a_step_is_the_published_one(double):
     solver, constant = ADASAP(batch_size=16, rank=6), np.full(N, 0.3)
     rows = np.arange(4, 20)
-    made = solver.arrange(operator(jnp.float64, noise=constant), key=KEY).extra
+    made = solver.constants(operator(jnp.float64, noise=constant), key=KEY)
     error = np.random.default_rng(0).normal(size=(16, S))
     block = K[np.ix_(rows, rows)]
     found = _projected(jnp.asarray(block), jnp.asarray(constant[rows]), made, jnp.asarray(error))[1]
@@ -52,11 +52,11 @@ def test_the_momentum_is_the_published_one(double):
     """W, V, Y as dense arrays."""
     solver, constant = ADASAP(batch_size=4, rank=4), np.full(N, 0.3)
     op = operator(jnp.float64, noise=constant)
-    arranged, state, batches = run(solver, op, 7)
+    made, state, batches = run(solver, op, 7)
     nu = N // 4
     mu = min(0.3 / K.diagonal().mean(), 1 / nu)
     horizon = 1 / np.sqrt(mu * nu)
-    assert float(arranged.extra.longest) == pytest.approx(horizon)
+    assert float(made.longest) == pytest.approx(horizon)
     mu = 1 / nu  # a run begins with a horizon of one epoch
     beta, gamma = 1 - np.sqrt(mu / nu), 1 / np.sqrt(mu * nu)
     alpha = 1 / (1 + gamma * nu)
@@ -69,8 +69,7 @@ def test_the_momentum_is_the_published_one(double):
         V = beta * V + (1 - beta) * Y
         V[rows] -= gamma * d
         Y = alpha * V + (1 - alpha) * W
-    z = state.u - state.coefficients.kappa * state.d_scale * state.D
-    np.testing.assert_allclose(op.unpad(z), Y, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(op.unpad(state.z), Y, rtol=1e-9, atol=1e-10)
 
 
 def test_the_expected_step_is_the_expected_projection(double):
@@ -80,17 +79,17 @@ def test_the_expected_step_is_the_expected_projection(double):
     a, b = A[:few, :few], B[:few]
     exact = np.linalg.solve(a, b)
     solver = ADASAP(batch_size=2, rank=2)
-    arranged = solver.arrange(op, key=KEY)
+    made = solver.constants(op, key=KEY)
     start = np.random.default_rng(1).normal(size=(few, S))
     subsets = list(itertools.combinations(range(few), 2))
     total, projection = 0.0, np.zeros((few, few))
     for subset in subsets:
         rows = np.array(subset)
-        state = solver.init(arranged, op.pad(jnp.asarray(b)), op.pad(jnp.asarray(start)))
-        state = solver.at_epoch(arranged, state, 0, 9)  # so many failures that momentum is off
-        state, _ = solver.step(arranged, op.pad(jnp.asarray(b)), state, jnp.asarray(rows))
-        z = state.u - state.coefficients.kappa * state.d_scale * state.D
-        total = total + np.asarray(op.unpad(z)) - exact
+        target = op.pad(jnp.asarray(b))
+        state = solver.init(op, made, target, op.pad(jnp.asarray(start)))
+        _, state = solver.adapted(op, made, state, 0, 9)  # so many failures that momentum is off
+        state, _ = solver.step(op, made, target, state, jnp.asarray(rows))
+        total = total + np.asarray(op.unpad(state.z)) - exact
         projection[rows] += np.linalg.solve(a[np.ix_(rows, rows)], a[rows])
     wanted = start - exact - projection @ (start - exact) / len(subsets)
     np.testing.assert_allclose(total / len(subsets), wanted, rtol=1e-9, atol=1e-12)
@@ -98,13 +97,11 @@ def test_the_expected_step_is_the_expected_projection(double):
 
 def test_blocks_are_drawn_without_replacement_and_cover_the_rows():
     solver = ADASAP(batch_size=12)
-    per_epoch = solver.steps_per_epoch(N)
-    batches = solver.batches(N, 0, 3 * per_epoch, (5,))
-    assert all(len(set(batch)) == 12 for batch in batches)
-    for epoch in range(3):
-        assert set(batches[epoch * per_epoch : (epoch + 1) * per_epoch].ravel()) == set(range(N))
-    assert np.array_equal(batches[4:9], solver.batches(N, 4, 5, (5,)))
-    assert not np.array_equal(batches[0], batches[per_epoch])
+    epochs = [solver.batches(N, epoch, (5,)) for epoch in range(3)]
+    for batches in epochs:
+        assert all(len(set(batch)) == 12 for batch in batches)
+        assert set(batches.ravel()) == set(range(N))
+    assert not np.array_equal(epochs[0], epochs[1])
 
 
 def test_one_block_is_the_direct_solution():

@@ -11,7 +11,7 @@ from stochgp import kernels
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
 from stochgp.solvers import CG, cg, solve
-from stochgp.solvers.base import product_in_float64
+from stochgp.solvers.cg import product_in_float64
 
 N, S = 60, 2
 RNG = np.random.default_rng(0)
@@ -32,18 +32,20 @@ def dense(noise=0.05):
 
 @pytest.fixture(scope="module")
 def run():
-    """`n` steps of a solver on the float64 operator: (arranged, states)."""
+    """`n` steps of a solver on the float64 operator: (preconditioner, b, states)."""
     step = eqx.filter_jit(lambda solver, *rest: solver.step(*rest))
 
     def steps(solver, n, start=None):
         op = operator()
         with jax.enable_x64(True):
-            arranged, b = solver.arrange(op, key=jax.random.key(0)), op.pad(jnp.asarray(B))
-            state = solver.init(arranged, b, None if start is None else op.pad(jnp.asarray(start)))
+            made, b = solver.constants(op, key=jax.random.key(0)), op.pad(jnp.asarray(B))
+            state = solver.init(
+                op, made, b, jnp.zeros_like(b) if start is None else op.pad(jnp.asarray(start))
+            )
             states = [state]
-            for t in range(n):
-                states.append(step(solver, arranged, b, states[-1], jnp.asarray(t, jnp.int32))[0])
-        return arranged, b, states
+            for _ in range(n):
+                states.append(step(solver, op, made, b, states[-1], None)[0])
+        return made, b, states
 
     return steps
 
@@ -68,9 +70,9 @@ def textbook(A, b, P, n):
 
 @pytest.mark.parametrize("rank", [0, 10])
 def test_steps_are_those_of_the_textbook(run, rank):
-    arranged, _, states = run(CG(rank=rank), 6)
+    made, _, states = run(CG(rank=rank), 6)
     with jax.enable_x64(True):
-        inverse = np.asarray(arranged.extra.solve(jnp.eye(arranged.operator.padded)))[:N, :N]
+        inverse = np.asarray(made.solve(jnp.eye(operator().padded)))[:N, :N]
     for column in range(S):
         wanted = textbook(dense(), B[:, column], np.linalg.inv(inverse), 6)
         for state, (x, y) in zip(states[1:], wanted, strict=True):
@@ -90,10 +92,10 @@ def test_the_error_falls_in_the_norm_of_A_and_the_smoothed_residual_in_its_own(r
 
 def test_carried_residuals_are_true_and_a_correction_keeps_them(run):
     solver = CG(rank=10)
-    arranged, b, states = run(solver, 5)
+    made, b, states = run(solver, 5)
     state = states[-1]
     with jax.enable_x64(True):
-        corrected, _ = solver.step(arranged, b, solver.after_check(state), jnp.asarray(0, jnp.int32))
+        corrected, _ = solver.step(operator(), made, b, solver.after_check(state), None)
     assert not bool(corrected.stale)
     for point, residual in (("x", "r"), ("y", "s")):
         true = B - dense() @ np.asarray(getattr(state, point))[:N]
@@ -169,10 +171,10 @@ def test_products_are_summed_in_float64_where_rounding_would_show(monkeypatch):
             kernel, narrow = kernels.Matern32(lengthscale=0.7, variance=variance), jnp.float32
             op = KernelOperator.of(kernel, jnp.asarray(rows, narrow), jnp.asarray(0.1, narrow), tile=250)
             solver, target = CG(rank=30), op.pad(jnp.asarray(b, narrow))
-            arranged = solver.arrange(op, key=jax.random.key(0))
-            state = solver.init(arranged, target, None)
-            for t in range(20):
-                state = step(solver, arranged, target, state, jnp.asarray(t, jnp.int32))[0]
+            made = solver.constants(op, key=jax.random.key(0))
+            state = solver.init(op, made, target, jnp.zeros_like(target))
+            for _ in range(20):
+                state = step(solver, op, made, target, state, None)[0]
             off = target - product_in_float64(op, state.y) - state.s
             assert solver.value(state).dtype == narrow
             return state.dtype, float(jnp.linalg.norm(off) / jnp.linalg.norm(target))

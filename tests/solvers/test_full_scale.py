@@ -11,8 +11,7 @@ from stochgp.neighbours import earlier_rows
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.solvers import CG, solve
-from stochgp.solvers.full_scale import low_rank_plus_neighbours
-from stochgp.solvers.preconditioners import partial_cholesky
+from stochgp.solvers.preconditioners import low_rank_plus_neighbours, partial_cholesky
 
 N, RANK, SEED = 61, 10, (3, 4)
 RNG = np.random.default_rng(0)
@@ -36,7 +35,7 @@ def gram(kernel=KERNEL):
 
 
 def low_rank(rank, kernel=KERNEL):
-    return partial_cholesky(operator(kernel), rank, key=jax.random.key(0)).F if rank else np.zeros((0, N))
+    return partial_cholesky(operator(kernel), rank, key=jax.random.key(0))[0] if rank else np.zeros((0, N))
 
 
 def inverse(found):
@@ -69,10 +68,10 @@ def test_conjugate_gradients_damp_it_by_a_share_of_what_is_left(rank, share):
     """Of rank 0 all is left to the neighbours: nothing is added. The usual share is 0.2."""
     rank_key, order_key = jax.random.split(jax.random.key(1))
     solver = CG(rank=rank, neighbours=5, damping=share)
-    made = solver.arrange(operator(), key=jax.random.key(1)).extra
+    made = solver.constants(operator(), key=jax.random.key(1))
     found = partial_cholesky(operator(), rank, key=rank_key) if rank else None
-    F = np.zeros((0, N)) if found is None else found.F
-    added = 0.0 if found is None else (0.2 if share is None else share) * found.left.mean()
+    F = np.zeros((0, N)) if found is None else found[0]
+    added = 0.0 if found is None else (0.2 if share is None else share) * found[2].mean()
     same = low_rank_plus_neighbours(operator(), F.copy(), 5, words_of(order_key), added)
     np.testing.assert_array_equal(inverse(made), inverse(same))
     damped = inverse(low_rank_plus_neighbours(operator(), F.copy(), 5, SEED, added))
@@ -97,7 +96,7 @@ def test_of_full_rank_it_is_the_matrix_itself_whatever_the_neighbours():
 )
 def test_it_is_symmetric_and_positive_definite_also_where_what_is_left_is_rounding(kernel, dtype):
     op = operator(kernel, dtype)
-    F = partial_cholesky(op, RANK, key=jax.random.key(0)).F
+    F = partial_cholesky(op, RANK, key=jax.random.key(0))[0]
     P = inverse(low_rank_plus_neighbours(op, F, 8, SEED))
     np.testing.assert_allclose(P, P.T, rtol=1e-9, atol=1e-9 * np.abs(P).max())
     assert np.linalg.eigvalsh(P)[0] > 0

@@ -7,60 +7,40 @@ import pytest
 from systems import EXACT, VARIANCE, A, B, N, X, operator, residuals
 
 from stochgp import kernels
+from stochgp.numerics.linalg import factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
 from stochgp.solvers import SDD, AbstractIterativeSolver, Cholesky, solve
-from stochgp.solvers.base import Arranged, StepInfo
+from stochgp.solvers.base import StepInfo
+from stochgp.solvers.cholesky import refined
 from stochgp.solvers.sdd import DAMPING
 
 
 class Growing(AbstractIterativeSolver):
-    """Moves away from the solution, three times as far at every step, until the arrangement has been mended `remedy` times."""
+    """Moves away from the solution, three times as far at every step, until the constants have been mended `remedy` times."""
 
     remedy: int
     epochs: int = 20
     check_every: int = 100
 
-    def arrange(self, operator, *, key):
+    patience = None
+
+    def constants(self, operator, *, key):
         exact = jnp.linalg.solve(operator.dense(), jnp.asarray(B, operator.dtype))
-        return Arranged(operator, None, (exact, jnp.asarray(False)), 0.0)
+        return exact, jnp.asarray(False)
 
-    def more_careful(self, arranged, epoch, n_failures):
-        exact, _ = arranged.extra
-        return arranged._replace(extra=(exact, jnp.asarray(n_failures >= self.remedy)))
+    def adapted(self, operator, constants, state, epoch, n_failures):
+        return (constants[0], jnp.asarray(n_failures >= self.remedy)), state
 
-    def init(self, arranged, b, start, left=None):
-        return jnp.zeros_like(b) if start is None else start
+    def init(self, operator, constants, b, start, residual=None):
+        return start
 
-    def steps_per_epoch(self, size):
-        return 1
-
-    @property
-    def steps_per_group(self):
-        return 1
-
-    def batches(self, size, first, n_steps, seed):
-        return np.arange(first, first + n_steps)
-
-    def step(self, arranged, b, state, batch):
-        exact, mended = arranged.extra
+    def step(self, operator, constants, b, state, batch):
+        exact, mended = constants
         moved = exact + jnp.where(mended, 0.01, 3.0) * (state - exact)
-        return moved, StepInfo(jnp.sum((b - arranged.operator.matvec(moved)) ** 2, axis=0))
-
-    def regroup(self, state):
-        return state
+        return moved, StepInfo(jnp.sum((b - operator.matvec(moved)) ** 2, axis=0))
 
     def value(self, state):
-        return state
-
-    def at_epoch(self, arranged, state, epoch, n_failures):
-        return state
-
-    @property
-    def patience(self):
-        return None
-
-    def after_check(self, state):
         return state
 
 
@@ -94,18 +74,22 @@ def test_blocks_that_rounding_makes_grow_come_nearer_all_the_same(batch_size):
     assert residuals(alpha, b, matrix)[0] < 0.05
 
 
+def begun(solver):
+    """(The constants of the solver, its state at 0)."""
+    constants, b = solver.constants(operator(), key=jax.random.key(0)), operator().pad(jnp.asarray(B))
+    return constants, solver.init(operator(), constants, b, jnp.zeros_like(b))
+
+
 @pytest.mark.parametrize(("n_failures", "times"), [(0, 1), (1, 1), (2, 10), (3, 100), (5, 10_000)])
 def test_blocks_are_damped_ten_times_more_for_every_divergence_without_momentum(n_failures, times):
     """In the first epoch the horizon is one epoch: after the first divergence there is no momentum, the second one is rounding's."""
     solver = SDD(batch_size=10)
     with jax.enable_x64(True):
-        arranged = solver.arrange(operator(), key=jax.random.key(0))
-        arranged = solver.more_careful(arranged, 0, n_failures)
+        blocks, state = begun(solver)
+        blocks, _ = solver.adapted(operator(), blocks, state, 0, n_failures)
     damped = times * DAMPING * float(jnp.finfo(jnp.float32).eps) * N**0.5 * VARIANCE
-    ordered = A[np.ix_(arranged.order, arranged.order)]
-    for place, inverse in enumerate(np.asarray(arranged.extra, np.float64)):
-        block = slice(10 * place, 10 * place + 10)
-        added = np.linalg.inv(inverse.T @ inverse) - ordered[block, block]
+    for rows, inverse in zip(np.asarray(blocks.rows), np.asarray(blocks.inverse, np.float64), strict=True):
+        added = np.linalg.inv(inverse.T @ inverse) - A[np.ix_(rows, rows)]
         np.testing.assert_allclose(added, damped * np.eye(10), rtol=1e-3, atol=3e-6)
 
 
@@ -113,9 +97,9 @@ def test_a_later_divergence_with_momentum_left_changes_nothing():
     """At epoch 12 the horizon is four epochs: it takes three halvings until there is no momentum."""
     solver = SDD(batch_size=10)
     with jax.enable_x64(True):
-        arranged = solver.arrange(operator(), key=jax.random.key(0))
-        assert all(solver.more_careful(arranged, 12, n) is arranged for n in (1, 2, 3))
-        assert solver.more_careful(arranged, 12, 4) is not arranged
+        blocks, state = begun(solver)
+        after = lambda n: solver.adapted(operator(), blocks, state, 12, n)[0]
+        assert all(after(n) is blocks for n in (1, 2, 3)) and after(4) is not blocks
 
 
 class Indefinite(kernels.AbstractKernel):
@@ -147,6 +131,7 @@ def test_the_jitter_that_was_needed_is_told(solver):
 
 def test_a_factor_in_float32_is_refined_to_float64():
     """Each refinement multiplies the residual by about eps times the condition number, 1e-5 here: three of them reach rounding."""
-    found = solve(operator(jnp.float64), B, Cholesky(dtype="float32"), key=jax.random.key(0), tolerance=1e-12)
+    factor = factorised(lambda: A.astype(np.float32))
+    found = refined(factor, B, lambda x: A @ x, 1e-12, np.float64)
     assert found.converged
     assert np.all(residuals(found.value) <= 1e-12)

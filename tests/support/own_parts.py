@@ -17,7 +17,7 @@ from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
 from stochgp.solvers import AbstractIterativeSolver
-from stochgp.solvers.base import Arranged, StepInfo
+from stochgp.solvers.base import StepInfo
 from tests.test_toy_family import ConstantPosterior, ConstantRegressor
 
 
@@ -83,40 +83,24 @@ class Richardson(AbstractIterativeSolver):
 
     epochs: int = 4000
     check_every: int = 50
-    steps_per_group = 1
     patience = None
 
-    def arrange(self, operator, *, key):
+    def constants(self, operator, *, key):
         v = jnp.ones((operator.padded, 1), operator.dtype)
         for _ in range(20):
             w = operator.matvec(v)
             norm = jnp.linalg.norm(w) / jnp.linalg.norm(v)
             v = w / jnp.linalg.norm(w)
-        return Arranged(operator, None, 0.9 / norm, 0.0)
+        return 0.9 / norm
 
-    def init(self, arranged, b, start, left=None):
-        return jnp.zeros_like(b) if start is None else start
+    def init(self, operator, constants, b, start, residual=None):
+        return start
 
-    def steps_per_epoch(self, size):
-        return 1
-
-    def batches(self, size, first, n_steps, seed):
-        return np.zeros((n_steps, 1))
-
-    def step(self, arranged, b, state, batch):
-        left = b - arranged.operator.matvec(state)
-        return state + (arranged.extra * left).astype(state.dtype), StepInfo(jnp.sum(left**2, axis=0))
-
-    def regroup(self, state):
-        return state
+    def step(self, operator, constants, b, state, batch):
+        left = b - operator.matvec(state)
+        return state + (constants * left).astype(state.dtype), StepInfo(jnp.sum(left**2, axis=0))
 
     def value(self, state):
-        return state
-
-    def at_epoch(self, arranged, state, epoch, n_failures):
-        return state
-
-    def after_check(self, state):
         return state
 
 

@@ -1,7 +1,7 @@
 """A solver that is chosen and runs in a process of its own: prints, as JSON, its need and the largest memory that the process had.
 
 The argument is JSON: n_rows, n_inputs, n_samples, kernel, solver, and `room`, the memory limit in bytes on top of what the imports and the
-data take. With `forced`, what would be refused is carried out without rows of K in memory. `n_features` of each prior function: fewer take less
+data take. With `forced`, what would be refused is carried out without K in memory. `n_features` of each prior function: fewer take less
 time, and less memory of a block only.
 """
 
@@ -22,7 +22,7 @@ from stochgp.posteriors import sample_targets
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, solve
 from stochgp.solvers.base import TERM_BYTES, n_terms, plannable
-from stochgp.solvers.choice import choose_solver, kept_rows
+from stochgp.solvers.choice import choose_solver, keeps_matrix
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),
@@ -54,7 +54,7 @@ def main(given: dict) -> dict:
         limited = Budget(need)
     begun = time.perf_counter()
     n_samples = 0 if isinstance(solver, Cholesky) else given["n_samples"]
-    keep = kept_rows(_operator(kernel, X), plannable(limited) - need)
+    keep = keeps_matrix(_operator(kernel, X), plannable(limited) - need)
     carry_out(solver, dtype, keep, kernel, X, y, n_samples, given.get("n_features", 2000))
     return {
         "limit": limit,
@@ -68,7 +68,7 @@ def main(given: dict) -> dict:
 
 def carry_out(solver, dtype, keep, kernel, X, y, n_samples, n_features) -> None:
     """The solve, two epochs of it."""
-    operator = _operator(kernel, X, keep_rows=keep)
+    operator = _operator(kernel, X, keep=keep)
     keys = jax.random.split(jax.random.key(0), 3)
     prior, b = None, y
     if n_samples:
@@ -79,8 +79,8 @@ def carry_out(solver, dtype, keep, kernel, X, y, n_samples, n_features) -> None:
         solver = dataclasses.replace(solver, epochs=2, check_every=1)
         found = solve(operator, b, solver, key=keys[2])
     else:
-        factor = dataclasses.replace(solver, dtype=dtype).factorise(operator)
-        found = solver.solve(operator, b, 0.01, factor)
+        with jax.enable_x64(True):
+            found = solver.solve(operator.astype(dtype), b, 0.01)
     jax.block_until_ready(found.value)
 
 

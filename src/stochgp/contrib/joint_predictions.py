@@ -160,7 +160,7 @@ def _of_mixture(parts: tuple, shares: Array, Z: Float[Array, "B Q D"]) -> Moment
 
 def _by_factor(operator: Any, weights: Array, L: Array, Z: Float[Array, "B Q D"]) -> Moments:
     (B, Q, D), N = Z.shape, operator.size
-    across = operator.kernel.between(operator.block(0, N), operator.prepare(Z.reshape(-1, D)))
+    across = operator.kernel.between(operator.take(jnp.arange(N)), operator.prepare(Z.reshape(-1, D)))
     half = jax.scipy.linalg.solve_triangular(L, across, lower=True).reshape(N, B, Q)
     own = jax.vmap(lambda rows: operator.kernel.between(rows, rows))(jax.vmap(operator.prepare)(Z))
     return matmul(weights[:, 0], across).reshape(B, Q), own - einsum("nbq,nbr->bqr", half, half)

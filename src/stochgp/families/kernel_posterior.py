@@ -23,7 +23,7 @@ from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import AbstractDirectSolver, Cholesky
+from stochgp.solvers import Cholesky
 from stochgp.solvers.base import SMALL
 from stochgp.solvers.choice import choose_solver
 
@@ -92,7 +92,7 @@ def _global_posterior(
     choice = choose(gp, data, estimator.solver, n_samples, context)
     near = some_left_out(gp, data, context.budget)
     if near is not None:
-        typical = None if isinstance(choice[0], AbstractDirectSolver) else typical_error(near)
+        typical = None if isinstance(choice[0], Cholesky) else typical_error(near)
         if is_learned and estimator.noise_variance is None:
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.prediction == "auto":

@@ -45,10 +45,10 @@ from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import extended, joined, sides, warm_start
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, solve
+from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
 from stochgp.solvers.base import SMALL, TERM_BYTES, n_terms, plannable
-from stochgp.solvers.choice import Choice, choose_solver, kept_rows, name_of
-from stochgp.solvers.cholesky import Cholesky, factorisation_seconds, refined
+from stochgp.solvers.choice import Choice, choose_solver, keeps_matrix, name_of
+from stochgp.solvers.cholesky import refined
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -96,16 +96,14 @@ def solved(
     Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
     solver, dtype, need, why = choice
-    is_direct, mesh, N = isinstance(solver, AbstractDirectSolver), context.mesh, len(data.y)
-    if is_direct and N > SMALL and deadline.left() < math.inf:
-        deadline.require(factorisation_seconds(N))
+    is_direct, mesh, N = isinstance(solver, Cholesky), context.mesh, len(data.y)
     logger.info("solving by %s: %s", type(solver).__name__, why)
     kernel, X = cast((value_of(gp.kernel), on_device(data.X)), dtype)
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(kernel, X, data.rows.weights, noise, min(default_tile(), N))
     posterior: Any
-    if isinstance(solver, AbstractDirectSolver):
-        posterior, found = solved_directly(system, solver, data.y)
+    if is_direct:
+        posterior, found = solved_directly(system, data.y)
     else:
         posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
     context.record("solver", name_of(solver), why)
@@ -150,8 +148,8 @@ def _solved(
     if mesh is not None and mesh.size > 1:
         operator = system.operator_on(mesh)
     else:
-        keep = kept_rows(system.operator, plannable(context.budget) - need)
-        operator = dataclasses.replace(system.operator, keep_rows=keep)
+        keep = keeps_matrix(system.operator, plannable(context.budget) - need)
+        operator = dataclasses.replace(system.operator, keep=keep)
     known = float(system.noise.level), y, b.shape[1]
     tolerance = tolerances(*known, typical_error, solver.tolerance_share)
     enough = tolerances(*known, share=solver.tolerance_share)
@@ -183,21 +181,16 @@ def sampled_posterior(
 
 def solved_directly(
     system: KernelSystem,
-    solver: AbstractDirectSolver,
     y: Float[np.ndarray, " N"],
     factor: Factor | None = None,
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Return the posterior by a factor; `factor` and `information` (τ) save computing them."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
-    if factor is None and isinstance(solver, Cholesky):  # nothing is compiled for the size of A
-        factor = factorised(system.upper)
-        found = refined(factor, b, system.product(), tolerance, system.X.dtype)
-    else:
-        factor = solver.factorise(system.operator) if factor is None else factor
-        found = solver.solve(system.operator, b, tolerance, factor)
+    factor = factorised(system.upper) if factor is None else factor
+    found = refined(factor, b, system.product(), tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
-    posterior = ExactKernelPosterior(system, found.value, explained, solver, y)
+    posterior = ExactKernelPosterior(system, found.value, explained, y)
     vars(posterior)["factor"] = factor  # its property would compute it again
     if information is None:
         return with_information(posterior), found
@@ -322,12 +315,12 @@ def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Extend the previous factor by new rows if there is one and room for two; else factorise."""
-    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    y, system = _targets(posterior, new), joined(posterior.system, new)
     factor: Factor | None = vars(posterior).get("factor")
-    budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
+    budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
     grown = None if factor is None or system.is_small else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
-    return solved_directly(system, solver, y, grown, information)
+    return solved_directly(system, y, grown, information)
 
 
 def _grown_by_solving(

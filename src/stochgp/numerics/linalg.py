@@ -19,14 +19,12 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from stochgp import deadline
 from stochgp.numerics.precision import einsum, matmul
 
 # Entries of K below this share of its largest are 0 in float32: their products would be subnormal, which is a hundred times slower on CPUs.
 NEGLIGIBLE = 1e-12
-WHOLE = (
-    8 * 12_288
-)  # bytes of a column that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
-BLOCK = 2_048  # rows of a block for larger matrices
+BLOCK = 2_048  # columns that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
 LEAF = 256  # triangular and symmetric products up to this size are plain; above, halves save 1/4 to 3/8 of the operations
@@ -76,50 +74,42 @@ class Factor(NamedTuple):
 def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
     """Return the factor of A = fill(), in its memory, with the first sufficient jitter.
 
-    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter suffices.
+    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter suffices, and
+    TimeIsUpError if the time of the first blocks shows that the others would end after a deadline.
     """
     A: Any = fill()
     for share in JITTERS[A.itemsize]:
         A = fill() if A is None else A
-        factor, A = _attempt(A, share), None  # frees the memory of a failed attempt before the next
-        if factor is not None:
-            return factor
+        jitter = share * float(A.diagonal().mean(dtype=np.float64))
+        if jitter:
+            A[np.diag_indices(len(A))] += A.dtype.type(jitter)
+        L, A = A.T, None  # frees the memory of a failed attempt before the next
+        if _made_in(L) and math.isfinite(L[-1, -1]):
+            return Factor(L, jitter)
+        del L
     raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
 
 
-def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
-    """Return L with this share of the mean diagonal as jitter, in the memory of A, or None."""
-    jitter = share * float(A.diagonal().mean(dtype=np.float64))
-    if jitter:
-        A[np.diag_indices(len(A))] += A.dtype.type(jitter)
-    L = A.T
-    return Factor(L, jitter) if _made_in(L) and math.isfinite(L[-1, -1]) else None
-
-
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise in place, by blocks if LAPACK might crash."""
-    return _in_place(L) if L.itemsize * len(L) <= WHOLE else _by_blocks(L)
+    """Factorise the lower triangle of a column-major matrix in place; False without factor.
 
-
-def _in_place(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise the lower triangle of a column-major matrix in place; False without factor."""
-    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (L,))
-    return potrf(L, lower=True, clean=False, overwrite_a=True)[1] == 0
-
-
-def _by_blocks(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise by blocks of columns, each after subtracting products with earlier blocks."""
-    for first in range(0, len(L), BLOCK):
-        block = slice(first, first + BLOCK)
-        for i in range(first, len(L), BLOCK):
+    Blocks of columns are factorised in turn, each after subtracting products with earlier blocks.
+    """
+    (potrf,), begun, N = scipy.linalg.get_lapack_funcs(("potrf",), (L,)), deadline.left(), len(L)
+    for first in range(0, N, BLOCK):
+        block, last = slice(first, first + BLOCK), min(first + BLOCK, N)
+        for i in range(first, N, BLOCK):
             L[i : i + BLOCK, block] -= L[i : i + BLOCK, :first] @ L[block, :first].T
         D = np.asfortranarray(L[block, block])
-        if not _in_place(D):
+        if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
             return False
         L[block, block] = D
-        for i in range(first + BLOCK, len(L), BLOCK):
+        for i in range(last, N, BLOCK):
             rows = L[i : i + BLOCK, block]
             rows[:] = scipy.linalg.solve_triangular(D, rows.T, lower=True, check_finite=False).T
+        done = (3 - 2 * last / N) * (last / N) ** 2  # of all multiplications
+        if last < N and begun < math.inf:
+            deadline.require((begun - deadline.left()) * (1 / done - 1))
     return True
 
 

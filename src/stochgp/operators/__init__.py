@@ -1,6 +1,5 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
-from .blocks import BLOCK, wide
-from .kernel import KernelOperator
+from .kernel import BLOCK, KernelOperator
 
-__all__ = ["BLOCK", "KernelOperator", "wide"]
+__all__ = ["BLOCK", "KernelOperator"]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -24,10 +25,12 @@ from stochgp.posteriors.kernel import (
     AbstractKernelPosterior,
     KernelFunctions,
     KernelSystem,
+    whole_product,
 )
 from stochgp.results import Solution
-from stochgp.solvers import AbstractDirectSolver, Cholesky, Factor
+from stochgp.solvers import Cholesky, Factor
 from stochgp.solvers.base import covariance_bytes
+from stochgp.solvers.cholesky import refined
 
 COLUMNS = 500  # of L⁻¹ at a time
 
@@ -47,28 +50,23 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         A⁻¹y, in float64 on the host.
     explained : float
         yᵀA⁻¹y.
-    solver : AbstractDirectSolver
-        Which factorises A.
     y : array [N], optional
         The targets, for new rows; None = it takes none in.
     information : float
         τ of variances beyond 2,000 rows.
     """
 
+    solver: ClassVar[Cholesky] = Cholesky()
     system: KernelSystem
     weights: Float[np.ndarray, "N 1"]
     explained: float
-    solver: AbstractDirectSolver
     y: Float[np.ndarray, " N"] | None = None
     information: float = 1.0
 
     @functools.cached_property
     def factor(self) -> Factor:
         """L, in the memory of the host."""
-        if isinstance(self.solver, Cholesky):
-            return factorised(self.system.upper)
-        with jax.enable_x64(True):
-            return self.solver.factorise(self.system.operator)
+        return factorised(self.system.upper)
 
     @property
     def is_exact(self) -> bool:
@@ -184,7 +182,10 @@ class ExactKernelPosterior(AbstractKernelPosterior):
             )
 
     def _solve(self, b: Any) -> Solution:
-        return self.solver.solve(self.system.operator, b, 0.0, self.factor)
+        product = lambda x: np.asarray(
+            whole_product(self.system.operator, jnp.asarray(x, self.dtype)), np.float64
+        )
+        return refined(self.factor, b, product, 0.0, self.dtype)
 
 
 class MixturePosterior(AbstractPosterior):

@@ -22,7 +22,7 @@ from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks, on_device
 from stochgp.numerics.seeds import normal, split_key
-from stochgp.operators import KernelOperator, wide
+from stochgp.operators import KernelOperator
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.posteriors.local import LocalPosterior, Moments
 from stochgp.priors import PriorFunctions, prior_functions
@@ -316,8 +316,8 @@ def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"],
 
 
 def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
-    """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
-    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
+    """k(X, ·) V in V's dtype, summed in float64 (`operators.kernel.in_float64`); its derivative in X evaluates the kernel again instead of keeping it."""
+    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide=True))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
 
 
@@ -329,4 +329,4 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 @eqx.filter_jit
 def whole_product(operator: KernelOperator, V: Array) -> Array:
     """A V for V [N, S], summed in float64."""
-    return operator.unpad(operator.matvec(operator.pad(V), read=wide))
+    return operator.unpad(operator.matvec(operator.pad(V), wide=True))

@@ -3,19 +3,16 @@
 from stochgp.numerics.linalg import Factor
 
 from .adasap import ADASAP
-from .base import AbstractDirectSolver, AbstractIterativeSolver, AbstractSolver
+from .base import AbstractIterativeSolver, AbstractSolver
 from .cg import CG
 from .cholesky import Cholesky
 from .sdd import SDD
-from .sgd import SGD
 from .solve import solve
 
 __all__ = [
     "ADASAP",
     "CG",
     "SDD",
-    "SGD",
-    "AbstractDirectSolver",
     "AbstractIterativeSolver",
     "AbstractSolver",
     "Cholesky",

@@ -1,6 +1,7 @@
 """Accelerated sketch-and-project with low-rank blocks."""
 
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -11,23 +12,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
-from stochgp.solvers.base import Arranged, StepInfo, solve_bytes
-from stochgp.solvers.momentum import (
-    AbstractMovingSolver,
-    Coefficients,
-    Moving,
-    accelerated,
-    error_ahead,
-    horizon,
-    pushed,
-)
+from stochgp.solvers.base import AbstractIterativeSolver, StepInfo, solve_bytes
+from stochgp.solvers.sdd import ARRAYS, Descent, accelerated, error_at, horizon
 
 FEWEST_BLOCKS = 100  # blocks have n/100 rows
 SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096
 POWER_STEPS = 10
 SHIFT = 8.0  # shift of a sketch, in rounding errors of the block's trace
 SAFE = 1.1  # on the largest eigenvalue, which ten power steps estimate from below
-ARRAYS = 14  # [P, C], as for `SDD`
 
 
 class Sketched(eqx.Module):
@@ -38,7 +30,7 @@ class Sketched(eqx.Module):
     longest: Float[Array, ""]  # horizon of the momentum, in epochs
 
 
-class ADASAP(AbstractMovingSolver):
+class ADASAP(AbstractIterativeSolver):
     """Accelerated sketch-and-project for A α = b, A = K + Σ, with low-rank blocks of K.
 
     A step draws B rows I without replacement and moves their coordinates of the look-ahead point z by
@@ -46,8 +38,8 @@ class ADASAP(AbstractMovingSolver):
 
     U diag(s) Uᵀ is the Nyström approximation of K_II of rank r from r orthonormal random columns, s_r is its smallest eigenvalue, and η comes from ten
     steps of the power method. A block thus costs B² r instead of B³, and there is no step size to set. With r = B, δ is the exact minimiser over the block.
-    Momentum follows accelerated block descent (`momentum.accelerated`) with μ = min(λ, 1/ν) of the published rule, ν = N/B and λ the mean noise over the
-    mean diagonal of K, or the horizon of `SDD` if that is shorter. Two sequences represent it so that a step changes only B rows.
+    Momentum follows accelerated block descent (`sdd.accelerated`) with μ = min(λ, 1/ν) of the published rule, ν = N/B and λ the mean noise over the
+    mean diagonal of K, or the horizon of `SDD` if that is shorter.
 
     Rathore, Derezinski, Frangella and Udell (2025, arXiv 2505.13723), Algorithm 1 (ADASAP); for means alone arXiv 2407.10070 (ASkotch).
 
@@ -63,6 +55,7 @@ class ADASAP(AbstractMovingSolver):
         Epochs between measurements of the residual on all rows.
     """
 
+    measured_share: ClassVar[float] = 0.8
     epochs: int = 300
     batch_size: int | None = None
     rank: int = 100
@@ -78,7 +71,7 @@ class ADASAP(AbstractMovingSolver):
         wanted = int(np.clip(size // FEWEST_BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK))
         return min(wanted if self.batch_size is None else self.batch_size, size)
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+    def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Sketched:
         """Draw the random columns, the same for all steps since blocks are random."""
         B = self.block_for(operator.size)
         generator = np.random.default_rng(words_of(key))
@@ -87,53 +80,59 @@ class ADASAP(AbstractMovingSolver):
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         diagonal = np.asarray(operator.diagonal(), np.float64)
         noise = float(np.mean(np.asarray(operator.noise)[: operator.size]))
-        share = noise / max(float(diagonal.mean()) - noise, noise)
-        nu = self.steps_per_epoch(operator.size)
+        share, nu = noise / max(float(diagonal.mean()) - noise, noise), -(-operator.size // B)
         parts += (np.asarray(1 / math.sqrt(min(share, 1 / nu) * nu)),)
-        made = Sketched(*(operator.placed(jnp.asarray(part, wide), None) for part in parts))
-        return Arranged(operator.keeping(), None, made, 0.0)
+        return Sketched(*(operator.placed(jnp.asarray(part, wide), None) for part in parts))
 
-    def steps_per_epoch(self, size: int) -> int:
-        return -(-size // self.block_for(size))
+    def init(
+        self,
+        operator: KernelOperator,
+        constants: Sketched,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"],
+        residual: Float[Array, "P S"] | None = None,
+    ) -> Descent:
+        return Descent.at(start, start, 4)
 
-    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K B"]:
+    def adapted(
+        self, operator: KernelOperator, constants: Sketched, state: Descent, epoch: int, n_failures: int
+    ) -> tuple[Sketched, Descent]:
+        epochs = min(horizon(epoch), float(constants.longest)) / 2**n_failures
+        return constants, state.with_rates(
+            *accelerated(epochs, -(-operator.size // self.block_for(operator.size)))
+        )
+
+    def batches(self, size: int, epoch: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K B"]:
         """Draw B rows without replacement per step, using one permutation of the rows per epoch."""
-        B, per_epoch = self.block_for(size), self.steps_per_epoch(size)
-        found = np.empty((n_steps, B), np.int32)
-        for k, step in enumerate(range(first, first + n_steps)):
-            epoch, place = divmod(step, per_epoch)
-            if k == 0 or place == 0:
-                order = np.random.default_rng((*seed, epoch)).permutation(size)
-            begin = min(place * B, size - B)
-            found[k] = order[begin : begin + B]
-        return found
+        B = self.block_for(size)
+        order = np.random.default_rng((*seed, epoch)).permutation(size).astype(np.int32)
+        return order[np.minimum(np.arange(-(-size // B)) * B, size - B)[:, None] + np.arange(B)]
 
     def step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, batch: Int[Array, " B"]
-    ) -> tuple[Moving, StepInfo]:
-        operator, B = arranged.operator, batch.shape[0]
-        error, noise = error_ahead(operator, b, state, batch), operator.pick(operator.noise, batch)
-        rows = operator.take(batch)
-        half, delta = _projected(operator.kernel.between(rows, rows), noise, arranged.extra, error)
-        moved = pushed(state, lambda array, factor: operator.add(array, factor * delta, batch))
-        share = operator.size / B
-        return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * half)
+        self,
+        operator: KernelOperator,
+        constants: Sketched,
+        b: Float[Array, "P S"],
+        state: Descent,
+        batch: Int[Array, " B"],
+    ) -> tuple[Descent, StepInfo]:
+        error, rows, share = (
+            error_at(operator, b, state.z, batch),
+            operator.take(batch),
+            operator.size / len(batch),
+        )
+        K = operator.kernel.between(rows, rows)
+        half, delta = _projected(K, operator.noise[batch], constants, error)
+        return state.accelerated(batch, delta), StepInfo(share * jnp.sum(error**2, axis=0), share * half)
 
-    @property
-    def measured_share(self) -> float:
-        return 0.8
+    def value(self, state: Descent) -> Float[Array, "P S"]:
+        return state.mean
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """Bytes of the states, and of a block with its factors."""
         B = self.block_for(n_rows)
         more = (3 * itemsize * B + 8 * 6 * min(self.rank, B)) * B
         return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS, step_rows=B, more=more)
-
-    def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
-        operator = arranged.operator
-        n_blocks = self.steps_per_epoch(operator.size)
-        epochs = min(horizon(epoch), float(arranged.extra.longest))
-        return accelerated(epochs / 2**n_failures, n_blocks, operator.dtype)
 
 
 def _projected(

@@ -1,11 +1,6 @@
-"""The interface of solvers of A α = b: frozen objects that `solve` runs.
-
-An iterative solver has pure `init` and `step`, and `solve` runs the loop. A direct solver makes a factor of A. Both
-define `peak_bytes`; iterative solvers inherit a cautious estimate.
-"""
+"""The interface of solvers of A α = b: frozen objects that `solve` runs."""
 
 import abc
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -15,10 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.budget import Budget
 from stochgp.devices import default_tile
 from stochgp.kernels import Product, Sum, Warped
-from stochgp.numerics.linalg import Factor
-from stochgp.operators import BLOCK, KernelOperator, wide
+from stochgp.operators import BLOCK, KernelOperator
 from stochgp.parameters import value_of
-from stochgp.results import Solution
 
 # Peak bytes count arrays at the worst moment, beyond those in use when the training rows are on the device. A test compares them with measurements.
 SMALL = 3_000  # rows up to which a direct solve in float64 takes little time
@@ -50,32 +43,9 @@ class AbstractSolver(eqx.Module):
         """Bytes per number for rows of `itemsize`; `noise_ratio` is mean Σ / mean diag(K)."""
         return itemsize
 
-    @abc.abstractmethod
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """Peak bytes of a solve [N, C] and its predictions, without the rows on the device."""
-
-
-class AbstractDirectSolver(AbstractSolver):
-    """A solver that factorises A once and then solves for any right-hand side."""
-
-    @abc.abstractmethod
-    def factorise(self, operator: KernelOperator) -> Factor:
-        """Return the factor of A. Raises ValueError if A has none."""
-
-    @abc.abstractmethod
-    def solve(
-        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
-    ) -> Solution:
-        """Return the solution with measured residuals; `factor` saves the factorisation."""
-
-
-class Arranged(NamedTuple):
-    """An operator arranged for a solver, and quantities prepared before the first step."""
-
-    operator: KernelOperator
-    order: np.ndarray | None  # row i of `operator` is row order[i] of the original operator; None = no change
-    extra: Any  # factors, preconditioners
-    jitter: float  # the largest jitter added after a failed factorisation; 0 = none
+        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS)
 
 
 class StepInfo(NamedTuple):
@@ -88,102 +58,65 @@ class StepInfo(NamedTuple):
 
 
 class AbstractIterativeSolver(AbstractSolver):
-    """A solver that approaches α step by step.
+    """A solver that approaches α step by step: `init`, `step`, `value` and `peak_bytes`.
 
     The steps of an epoch use as many rows of A as A has. A run takes at most `epochs` of them. The residual is measured on all rows after
     every `check_every` epochs, and when the steps' own estimate is within the tolerance. A measurement costs as much as an epoch.
 
-    `knows_residual`: the steps' estimate is the residual itself, up to rounding. `patience`: the number of consecutive measured residuals that may fail
-    to fall before the run ends; None = no limit.
+    `knows_residual`: the steps' estimate is the residual itself, up to rounding; else `measured_share` is the expected ratio of the measured residual
+    to its estimate, below 1 for averages. `patience`: the number of consecutive measured residuals that may fail to fall before the run ends;
+    None = no limit.
     """
 
     knows_residual: ClassVar[bool] = False
+    measured_share: ClassVar[float] = 1.0
     patience: ClassVar[int | None] = 2
     epochs: eqx.AbstractVar[int]
     check_every: eqx.AbstractVar[int]
 
-    @abc.abstractmethod
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """Prepare constants once before the first step, on the host."""
+    def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> PyTree:
+        """Prepare a preconditioner or factors once, on the host; their `jitter` is reported."""
+        return None
 
     @abc.abstractmethod
     def init(
         self,
-        arranged: Arranged,
+        operator: KernelOperator,
+        constants: PyTree,
         b: Float[Array, "P S"],
-        start: Float[Array, "P S"] | None,
-        left: Float[Array, "P S"] | None = None,
+        start: Float[Array, "P S"],
+        residual: Float[Array, "P S"] | None = None,
     ) -> PyTree:
-        """Return the state before the first step, at `start`, or at 0 if that is None.
+        """Return the state before the first step, at `start`; `residual` is b − A start, if known."""
 
-        `left` is b − A start, if known. All rows are in the arranged order.
-        """
-
-    def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
-        """Return the arrangement after the `n_failures`-th divergence; by default unchanged."""
-        return arranged
-
-    @abc.abstractmethod
-    def steps_per_epoch(self, size: int) -> int:
-        """The number of steps that use `size` rows."""
-
-    @property
-    def steps_per_group(self) -> int:
-        """The number of steps in a group, after which `regroup` follows."""
-        return 1
-
-    @abc.abstractmethod
-    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> PyTree:
-        """The batches of the steps first … first + n_steps − 1: arrays [n_steps, …].
-
-        The batch of a step depends only on its number and the seed.
-        """
+    def batches(self, size: int, epoch: int, seed: tuple[int, ...]) -> PyTree:
+        """Return the batches of an epoch's steps, arrays [n_steps, ...]; by default one step."""
+        return np.zeros(1, np.int32)
 
     @abc.abstractmethod
     def step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: PyTree, batch: PyTree
+        self,
+        operator: KernelOperator,
+        constants: PyTree,
+        b: Float[Array, "P S"],
+        state: PyTree,
+        batch: PyTree,
     ) -> tuple[PyTree, StepInfo]:
         """Return the state after one step and its info. Pure; fit for jit and scan."""
-
-    def regroup(self, state: PyTree) -> PyTree:
-        """Return the same point, with grown or decayed scales multiplied into their arrays."""
-        return state
 
     @abc.abstractmethod
     def value(self, state: PyTree) -> Float[Array, "P S"]:
         """Return α of the state."""
 
-    def at_epoch(self, arranged: Arranged, state: PyTree, epoch: int, n_failures: int) -> PyTree:
-        """Return the state with this epoch's settings, such as a step size, after `n_failures`."""
-        return state
-
-    @property
-    def measured_share(self) -> float:
-        """The expected ratio of the measured residual to its estimate; below 1 for averages."""
-        return 1.0
+    def adapted(
+        self, operator: KernelOperator, constants: PyTree, state: PyTree, epoch: int, n_failures: int
+    ) -> tuple[PyTree, PyTree]:
+        """Return constants and state with the settings of an epoch after `n_failures` divergences."""
+        return constants, state
 
     def after_check(self, state: PyTree) -> PyTree:
         """Return the state after a residual was measured on all rows; by default unchanged."""
         return state
-
-    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS)
-
-
-def check_descent(solver: Any) -> None:
-    """Raise ValueError for counts below 1, a step size ≤ 0 or a momentum outside of [0, 1)."""
-    if solver.batch_size < 1 or solver.epochs < 1 or solver.check_every < 1:
-        raise ValueError("batch_size, epochs and check_every must be at least 1")
-    if solver.step_size is not None and not 0 < solver.step_size < math.inf:
-        raise ValueError(f"step_size is {solver.step_size}; it must be positive and finite, or None")
-    if not 0 <= solver.momentum < 1:
-        raise ValueError(f"momentum is {solver.momentum}; it must lie in [0, 1)")
-
-
-@eqx.filter_jit
-def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-    """A V for residuals, with K evaluated again and summed in float64, in V's dtype."""
-    return operator.keeping(0).matvec(V, read=wide)
 
 
 def solve_bytes(

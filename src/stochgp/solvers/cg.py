@@ -1,26 +1,25 @@
 """Preconditioned conjugate gradients with smoothed residuals."""
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import BLOCK, KernelOperator, wide
-from stochgp.solvers.base import (
-    SMALL,
-    AbstractIterativeSolver,
-    Arranged,
-    StepInfo,
-    product_in_float64,
-    solve_bytes,
+from stochgp.operators import BLOCK, KernelOperator
+from stochgp.operators.kernel import in_float64
+from stochgp.solvers.base import SMALL, AbstractIterativeSolver, StepInfo, solve_bytes
+from stochgp.solvers.preconditioners import (
+    LowRankPlusDiagonal,
+    LowRankPlusNeighbours,
+    low_rank_plus_neighbours,
+    partial_cholesky,
 )
-from stochgp.solvers.full_scale import low_rank_plus_neighbours
-from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
@@ -96,54 +95,56 @@ class CG(AbstractIterativeSolver):
         usual = NEIGHBOURS if n_rows > SMALL else 0
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """Build the preconditioner; rows of K are kept as the operator allows."""
+    def constants(
+        self, operator: KernelOperator, *, key: PRNGKeyArray
+    ) -> LowRankPlusDiagonal | LowRankPlusNeighbours:
+        """Build the preconditioner."""
         rank, m = self.preconditioner_size(operator.size)
-        # The neighbour search uses rows in their original order, on one device.
-        if operator.mesh is not None or operator.inputs is None or not operator.kernel.has_places:
+        # The neighbour search runs on one device.
+        if operator.mesh is not None or not operator.kernel.has_places:
             m = 0
         rank_key, order_key = jax.random.split(key) if m else (key, key)
         damping = self.damping if self.damping is not None else DAMPING_BESIDE if m else DAMPING
-        F, added = _low_rank(operator, rank, damping, key=rank_key)
+        F, added = np.zeros((0, operator.size)), 0.0
+        if rank:
+            F, _, left = partial_cholesky(operator, rank, key=rank_key)
+            added = damping * float(left.mean())
         if m:
-            made = low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
-        else:
-            found = _beside_diagonal(operator, F, added)
-            made = LowRankPlusDiagonal(operator.placed(found.W, 1), operator.placed(found.root))
-        return Arranged(operator.keeping(), None, made, 0.0)
+            return low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
+        diagonal = np.array(operator.noise, np.float64)
+        if rank == 0:
+            diagonal[: operator.size] = np.asarray(operator.diagonal())
+        F = np.pad(F, ((0, 0), (0, operator.padded - operator.size)))
+        made = LowRankPlusDiagonal.of(F, diagonal + added, jax.dtypes.canonicalize_dtype(jnp.float64))
+        return LowRankPlusDiagonal(operator.placed(made.W, 1), operator.placed(made.root))
 
     def init(
         self,
-        arranged: Arranged,
+        operator: KernelOperator,
+        constants: LowRankPlusDiagonal | LowRankPlusNeighbours,
         b: Float[Array, "P S"],
-        start: Float[Array, "P S"] | None,
-        left: Float[Array, "P S"] | None = None,
+        start: Float[Array, "P S"],
+        residual: Float[Array, "P S"] | None = None,
     ) -> "CGState":
-        target = wide(b)
-        x, r = jnp.zeros_like(target), target
-        if start is not None:
-            x = wide(start)
-            r = target - product_in_float64(arranged.operator, start) if left is None else wide(left)
-        p = arranged.extra.solve(r)
+        target, x = in_float64(b), in_float64(start)
+        r = target - product_in_float64(operator, start) if residual is None else in_float64(residual)
+        p = constants.solve(r)
         squares = _sums(target**2)
-        rounds = b.dtype != target.dtype and _rounding(arranged.operator, p, squares) > ROUNDING
+        rounds = b.dtype != target.dtype and _rounding(operator, p, squares) > ROUNDING
         dtype = target.dtype if rounds else b.dtype
         return CGState(x, r, p, x, r, squares, jnp.asarray(False), dtype, b.dtype)
 
-    def steps_per_epoch(self, size: int) -> int:
-        return 1
-
-    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, " K"]:
-        """The numbers of the steps: nothing is random."""
-        return np.arange(first, first + n_steps, dtype=np.int32)
-
     def step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: "CGState", batch: Int[Array, ""]
+        self,
+        operator: KernelOperator,
+        constants: LowRankPlusDiagonal | LowRankPlusNeighbours,
+        b: Float[Array, "P S"],
+        state: "CGState",
+        batch: Any,
     ) -> tuple["CGState", StepInfo]:
         """Take one step, with one product. The info has the residual of the new point."""
-        state = jax.lax.cond(
-            state.stale, lambda s: _corrected(arranged, b, s), lambda s: _advanced(arranged, s), state
-        )
+        advance, correct = partial(_advanced, operator, constants), partial(_corrected, operator, b)
+        state = jax.lax.cond(state.stale, correct, advance, state)
         return state, StepInfo(_sums(state.s**2))
 
     def value(self, state: "CGState") -> Float[Array, "P S"]:
@@ -176,16 +177,22 @@ class CGState(eqx.Module):
     given: Any = eqx.field(static=True)  # dtype of the operator and the right-hand sides
 
 
-def _advanced(arranged: Arranged, state: CGState) -> CGState:
+@eqx.filter_jit
+def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+    """A V for residuals, with K evaluated again and summed in float64, in V's dtype."""
+    return operator.keeping(False).matvec(V, wide=True)
+
+
+def _advanced(operator: KernelOperator, preconditioner: Any, state: CGState) -> CGState:
     p = state.p.astype(state.dtype)
     in_float64 = state.dtype != state.given
-    Ap = product_in_float64(arranged.operator, p) if in_float64 else arranged.operator.matvec(p)
+    Ap = product_in_float64(operator, p) if in_float64 else operator.matvec(p)
     p, Ap = p.astype(state.x.dtype), Ap.astype(state.x.dtype)
     curvature = _sums(p * Ap)
     moving = (curvature > 0) & (_sums(state.s**2) > jnp.finfo(state.given).eps ** 2 * state.b_squares)
     a = _ratio(_sums(state.r * p), curvature, moving)
     x, r = state.x + a * p, state.r - a * Ap
-    z = arranged.extra.solve(r)
+    z = preconditioner.solve(r)
     p = jnp.where(moving, z - _ratio(_sums(z * Ap), curvature, moving) * p, p)
     change = r - state.s
     squares = _sums(change**2)
@@ -194,10 +201,10 @@ def _advanced(arranged: Arranged, state: CGState) -> CGState:
     return CGState(x, r, p, y, s, state.b_squares, state.stale, state.dtype, state.given)
 
 
-def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CGState:
+def _corrected(operator: KernelOperator, b: Float[Array, "P S"], state: CGState) -> CGState:
     S = b.shape[1]
     points = jnp.concatenate([state.x, state.y], axis=1).astype(state.dtype)
-    products = product_in_float64(arranged.operator, points).astype(state.x.dtype)
+    products = product_in_float64(operator, points).astype(state.x.dtype)
     r, s = (b.astype(state.x.dtype) - part for part in (products[:, :S], products[:, S:]))
     settled = jnp.asarray(False)
     return CGState(state.x, r, state.p, state.y, s, state.b_squares, settled, state.dtype, state.given)
@@ -207,7 +214,8 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
 def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
     """Return the first rows of K V in the steps' precision, and in float64."""
     n, narrow = min(BLOCK, operator.size), V.astype(operator.dtype)
-    return operator.block_times(0, n, narrow), operator.block_times(0, n, narrow, wide)
+    rows = jnp.arange(n)
+    return operator.rows_times(rows, narrow), operator.rows_times(rows, narrow, wide=True)
 
 
 def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
@@ -216,28 +224,6 @@ def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
     errors = np.mean(np.square(summed - exact), axis=0) / of_b
     return float(np.sqrt(errors.max())) if np.all(np.isfinite(errors)) else 0.0
-
-
-def _low_rank(
-    operator: KernelOperator, rank: int, damping: float, *, key: PRNGKeyArray
-) -> tuple[np.ndarray, float]:
-    """Return F [R, N] and the number that damping adds to the diagonal."""
-    if rank == 0:
-        return np.zeros((0, operator.size)), 0.0
-    found = partial_cholesky(operator, rank, key=key)
-    return found.F, damping * float(found.left.mean())
-
-
-def _beside_diagonal(
-    operator: KernelOperator, F: Float[np.ndarray, "R N"], added: float
-) -> LowRankPlusDiagonal:
-    """Return FᵀF + Σ plus the damping; without F the diagonal of A."""
-    diagonal = np.array(operator.noise, np.float64)
-    if len(F) == 0:
-        diagonal[: operator.size] = np.asarray(operator.diagonal())
-    missing = operator.padded - operator.size
-    F = np.pad(F, ((0, 0), (0, missing))) if missing else F
-    return LowRankPlusDiagonal.of(F, diagonal + added, jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
 def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:

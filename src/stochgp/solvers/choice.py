@@ -13,17 +13,16 @@ from stochgp.choosing import AS_ASKED
 from stochgp.names import lookup
 from stochgp.operators import BLOCK, KernelOperator
 from stochgp.solvers.adasap import ADASAP
-from stochgp.solvers.base import HEADROOM, AbstractDirectSolver, AbstractSolver, plannable
+from stochgp.solvers.base import HEADROOM, AbstractSolver, plannable
 from stochgp.solvers.cg import CG
 from stochgp.solvers.cholesky import Cholesky
 from stochgp.solvers.sdd import SDD
-from stochgp.solvers.sgd import SGD
 
-NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
+NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP())}
 MAX_CHOLESKY_ROWS = 20_000
 MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # blocks of 2,048 took 0.45 to 0.72 of the epochs
 SMALL_BLOCKS = SDD(batch_size=64)
-SHARE_FOR_KEPT = 0.9  # of the memory that a solve leaves, for rows of K
+SHARE_FOR_KEPT = 0.9  # of the memory that a solve leaves, for K
 
 Choice = tuple[AbstractSolver, str, int, str]
 """A solver, the dtype of its systems, its peak bytes, and the reason."""
@@ -58,7 +57,7 @@ def choose_solver(
     """
     free, refused = plannable(budget), []
     for candidate, why in _candidates(solver, n_rows):
-        n_columns = 1 if isinstance(candidate, AbstractDirectSolver) else 1 + n_samples
+        n_columns = 1 if isinstance(candidate, Cholesky) else 1 + n_samples
         itemsize = candidate.itemsize_for(n_rows, np.dtype(dtype).itemsize, noise_ratio)
         need = candidate.peak_bytes(n_rows, n_columns, n_inputs, itemsize)
         if need <= free:
@@ -95,10 +94,9 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[Abs
     yield SMALL_BLOCKS, "nothing faster fits"
 
 
-def kept_rows(operator: KernelOperator, free: int) -> int:
-    """The number of rows of K that fit into most of `free` bytes: all, or whole blocks."""
-    rows = int(SHARE_FOR_KEPT * max(free, 0)) // (operator.dtype.itemsize * operator.padded) - 2 * BLOCK
-    return operator.padded if rows >= operator.padded else max(rows // BLOCK * BLOCK, 0)
+def keeps_matrix(operator: KernelOperator, free: int) -> bool:
+    """Return True if K, and the rows that fill it, fit into most of `free` bytes."""
+    return operator.dtype.itemsize * operator.padded * (operator.padded + 2 * BLOCK) <= SHARE_FOR_KEPT * free
 
 
 def name_of(solver: AbstractSolver) -> str:

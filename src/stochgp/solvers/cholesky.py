@@ -14,7 +14,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import Factor, factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import SMALL, AbstractDirectSolver, solve_bytes
+from stochgp.solvers.base import SMALL, AbstractSolver, solve_bytes
 
 FILL_ROWS, FEW_COLUMNS = 1024, 16
 MOST_REFINEMENTS = 3
@@ -22,27 +22,15 @@ REFINED = 0.5  # the last refinement leaves more than this share of the residual
 MOST_ROUNDING = 0.02  # of the noise variance; larger errors need float64
 COMPILED_BYTES = 100_000_000  # left behind by compiling products and predictions
 ARRAYS, WIDE_ARRAYS = 4, 7  # [N, C] while a solution is refined, and float64 ones
-TIMED_ROWS = 1_500  # rows of the factorisation that `factorisation_seconds` times
 
 
-class Cholesky(AbstractDirectSolver):
+class Cholesky(AbstractSolver):
     """Solve A α = b using A = LLᵀ, factorised in place: N² numbers, N³/3 products.
 
-    The factorisation has the precision of the operator or of `dtype`. The solution is refined with residuals of the operator
+    The factorisation has the precision of the operator. The solution is refined with residuals of the operator
     until they stop falling. A matrix without a factor in this precision is tried again with the jitters of
     `numerics.linalg.JITTERS`, shares of its mean diagonal. `Solution.jitter` has the added jitter; refinement uses A itself.
-
-    Parameters
-    ----------
-    dtype : "float32", "float64" or None
-        Dtype of the factor; None = the operator's.
     """
-
-    dtype: str | None = None
-
-    def __check_init__(self) -> None:
-        if self.dtype not in (None, "float32", "float64"):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32', 'float64' or None")
 
     def factorise(self, operator: KernelOperator) -> Factor:
         """Return L. Raises ValueError for rows on a mesh, and for values that are not finite."""
@@ -50,27 +38,21 @@ class Cholesky(AbstractDirectSolver):
             raise ValueError(
                 f"Cholesky factorises on one device, but the rows lie on {operator.mesh.size}; use CG or SDD"
             )
-        dtype = np.dtype(operator.dtype if self.dtype is None else self.dtype)
-        return factorised(lambda: _upper(operator, dtype))
+        X, noise = np.asarray(operator.inputs), np.asarray(operator.noise)[: operator.size]
+        return factorised(lambda: upper(operator.kernel, X, noise))
 
-    def solve(
-        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
-    ) -> Solution:
+    def solve(self, operator: KernelOperator, b: Any, tolerance: Any) -> Solution:
         """Return the solution, with residuals measured with the operator's own products."""
-        factor = self.factorise(operator) if factor is None else factor
-        return refined(
-            factor, b, lambda x: _product_of(operator, x, factor.L.dtype), tolerance, operator.dtype
-        )
+        product = lambda x: np.asarray(_product(operator, x.astype(operator.dtype)), np.float64)
+        return refined(self.factorise(operator), b, product, tolerance, operator.dtype)
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
-        """Return the size of `dtype`, else 8 for up to 3,000 rows or a small noise variance.
+        """Return 8 for up to 3,000 rows or a small noise variance.
 
         The rounding error of K has a norm of about eps √N times the mean variance, which must be small beside the noise.
         """
-        if self.dtype is not None or itemsize == 8:
-            return np.dtype(self.dtype or "float64").itemsize
         rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
-        return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else 4
+        return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else itemsize
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
         """Bytes of the matrix itself, without margin, and of columns, blocks and rows."""
@@ -78,15 +60,6 @@ class Cholesky(AbstractDirectSolver):
             n_rows, n_columns, n_inputs, itemsize,
             n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,
         )  # fmt: skip
-
-
-def factorisation_seconds(n_rows: int) -> float:
-    """Return the seconds of a factorisation, extrapolated by N³ from 1,500 timed rows."""
-    n = min(n_rows, TIMED_ROWS)
-    A = np.eye(n)
-    begun = time.perf_counter()
-    factorised(lambda: A)
-    return (time.perf_counter() - begun) * (n_rows / n) ** 3
 
 
 def refined(
@@ -115,23 +88,15 @@ def refined(
     return Solution(value, result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter, residuals)
 
 
-def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:
-    """Return A on and right of its diagonal."""
-    A = dense.upper(operator.kernel, np.asarray(operator.inputs), dtype)
-    A[np.diag_indices(operator.size)] += np.asarray(operator.noise, dtype)[: operator.size]
+def upper(
+    kernel: Any, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "N N"]:
+    """Return A = K + diag(noise) on and right of its diagonal, in the dtype of X."""
+    A = dense.upper(kernel, X, X.dtype)
+    A[np.diag_indices(len(X))] += noise.astype(X.dtype)
     return A
-
-
-def _product_of(operator: KernelOperator, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return Aα with α rounded to the operator's dtype; few columns on the host in `dtype`."""
-    if value.shape[1] <= FEW_COLUMNS and operator.mesh is None and operator.inputs is not None:
-        X, v = np.asarray(operator.inputs), value.astype(operator.dtype).astype(np.float64)
-        noise = np.asarray(operator.noise, np.float64)[: operator.size, None]
-        return dense.times(operator.kernel, X, X, v, dtype) + noise * v
-    rounded = operator.pad(jnp.asarray(value, operator.dtype))
-    return np.asarray(_product(operator, rounded), np.float64)[: operator.size]
 
 
 @eqx.filter_jit
 def _product(operator: KernelOperator, V: Array) -> Array:
-    return operator.matvec(V)
+    return operator.unpad(operator.matvec(operator.pad(jnp.asarray(V))))

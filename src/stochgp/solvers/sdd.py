@@ -1,5 +1,6 @@
-"""Stochastic dual descent."""
+"""Stochastic dual descent, and the momentum of descent on blocks of coordinates."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -14,31 +15,83 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
-from stochgp.solvers.base import Arranged, StepInfo, check_descent, solve_bytes
-from stochgp.solvers.momentum import (
-    SHORTEST_HORIZON,
-    SLOWEST_DECAY,
-    AbstractMovingSolver,
-    Coefficients,
-    Moving,
-    accelerated,
-    ahead,
-    error_ahead,
-    horizon,
-    nesterov,
-    pushed,
-)
+from stochgp.solvers.base import AbstractIterativeSolver, StepInfo, solve_bytes
 
+SHORTEST_HORIZON = 0.75  # epochs
+FIRST_STAGE = 3  # epochs; each stage ends at twice the epochs of the one before
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, in rounding errors of products
 SMALLER = 0.3  # factor for a given step size that diverged
-# [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
+# [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, product.
 ARRAYS = 14
 COMPILED_BYTES = 130_000_000  # left behind by compiling a solve and its predictions
 WIDE_BLOCKS = 8  # float64 blocks [B, B] while a block is factorised
 
 
-class SDD(AbstractMovingSolver):
+class Descent(eqx.Module):
+    """A point that moves with momentum: look-ahead z, velocity sequence v, average of iterates.
+
+    `rates` are (β, γ, a, r) of `accelerated`, or (β, ρ, r) of the published rule of SDD.
+    """
+
+    z: Float[Array, "P S"]
+    v: Float[Array, "P S"]
+    mean: Float[Array, "P S"]
+    rates: tuple[Float[Any, ""], ...]
+
+    @classmethod
+    def at(cls, start: Float[Array, "P S"], v: Float[Array, "P S"], n_rates: int) -> "Descent":
+        """Return the state at rest; `adapted` sets its rates."""
+        return cls(start, v, start, (jnp.zeros((), start.dtype),) * n_rates)
+
+    def with_rates(self, *rates: float) -> "Descent":
+        return dataclasses.replace(self, rates=tuple(jnp.asarray(rate, self.z.dtype) for rate in rates))
+
+    def accelerated(self, rows: Int[Array, " B"], delta: Float[Array, "B S"]) -> "Descent":
+        """Return w = z − E δ, v ← β v + (1 − β) z − γ E δ, z ← a v + (1 − a) w, ᾱ ← r z + (1 − r) ᾱ."""
+        beta, gamma, a, r = self.rates
+        w = self.z.at[rows].add(-delta)
+        v = (beta * self.v + (1 - beta) * self.z).at[rows].add(-gamma * delta)
+        z = a * v + (1 - a) * w
+        return Descent(z, v, r * z + (1 - r) * self.mean, self.rates)
+
+
+def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, float]:
+    """Return (β, γ, a, r) of accelerated random block descent (Nesterov 2012; Tu et al. 2017).
+
+        β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²).
+
+    The momentum forgets, and z is averaged, over `horizon` epochs. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
+    """
+    if n_blocks == 1 or horizon < SHORTEST_HORIZON:
+        return 0.0, 1.0, 0.0, 1 / n_blocks
+    horizon = max(horizon, 8 / n_blocks)
+    beta, a = 1 - 1 / (horizon * n_blocks), 1 / (1 + horizon * n_blocks)
+    return beta, horizon, a, (1 - beta * (1 - a)) / 2
+
+
+def horizon(epoch: int) -> float:
+    """The horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
+    return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
+
+
+def error_at(
+    operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], rows: Int[Array, " B"]
+) -> Float[Array, "B S"]:
+    """Return A z − b in these rows."""
+    return operator.rows_times(rows, z) + operator.noise[rows, None] * z[rows] - b[rows]
+
+
+class Blocks(eqx.Module):
+    """Rows of the blocks, and L⁻¹ of each with LLᵀ = A_II + damping; the largest jitter."""
+
+    rows: Int[Array, "blocks B"]
+    inverse: Float[Array, "blocks B B"]
+    damping: Float[Any, ""]
+    jitter: Float[Any, ""]
+
+
+class SDD(AbstractIterativeSolver):
     """Stochastic dual descent for A α = b, A = K + Σ: each step needs B rows of A.
 
     The default, `step_size` = None, has no parameter to tune. The rows are divided once into random blocks I of `batch_size`, and a
@@ -47,7 +100,7 @@ class SDD(AbstractMovingSolver):
         δ = (A_II)⁻¹ (A_I z − b_I),
 
     the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the block. Without momentum the objective thus falls at every step, for
-    any kernel, noise or data. Momentum follows accelerated block descent (`momentum.accelerated`). Its horizon grows to about a third of the
+    any kernel, noise or data. Momentum follows accelerated block descent (`accelerated`). Its horizon grows to about a third of the
     epochs, over which the iterates are averaged. If the blocks' estimate of rᵀA⁻¹r grows, the run returns to the smallest value and halves
     the horizon; a horizon below an epoch means descent without momentum.
 
@@ -81,7 +134,12 @@ class SDD(AbstractMovingSolver):
     check_every: int = 25
 
     def __check_init__(self) -> None:
-        check_descent(self)
+        if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
+            raise ValueError("batch_size, epochs and check_every must be at least 1")
+        if self.step_size is not None and not 0 < self.step_size < math.inf:
+            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
         if not 0 < self.averaging <= 1:
             raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
 
@@ -89,133 +147,109 @@ class SDD(AbstractMovingSolver):
     def by_blocks(self) -> bool:
         return self.step_size is None
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """For blocks: shuffle the rows and compute the blocks' inverse factors [blocks, B, B]."""
-        if not self.by_blocks:
-            return Arranged(operator.keeping(), None, None, 0.0)
-        order = np.random.default_rng(words_of(key)).permutation(operator.size)
-        operator = _reordered(operator, jnp.asarray(order)).keeping()
-        factors, jitter = _factorise(operator, self.batch_size, DAMPING)
-        return Arranged(operator, order, factors, jitter)
-
-    def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
-        """Return blocks with ten times the damping for every divergence without momentum."""
-        without = n_failures - max(0, math.floor(math.log2(horizon(epoch) / SHORTEST_HORIZON)) + 1)
-        if not self.by_blocks or without < 1:
-            return arranged
-        factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
-        return Arranged(arranged.operator, arranged.order, factors, jitter)
-
-    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Bytes of the states, rows in two orders, and the inverse factor of every block."""
-        B, more = min(self.batch_size, n_rows), itemsize * n_rows * (n_inputs + 2)
-        if self.by_blocks:
-            more += (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
-        return solve_bytes(
-            n_rows, n_columns, n_inputs, itemsize,
-            n_arrays=ARRAYS, step_rows=B, more=more, compiled=COMPILED_BYTES,
-        )  # fmt: skip
-
     @property
     def measured_share(self) -> float:
         """The measured ratio for blocks, from the third epoch on."""
         return 0.8 if self.by_blocks else 1.0  # 0.74 to 0.83 on pol and keggdirected
 
-    def steps_per_epoch(self, size: int) -> int:
-        return -(-size // self.batch_size)
-
-    def _decays(self) -> tuple[float, ...]:
-        return (SLOWEST_DECAY,) if self.by_blocks else (self.momentum, 1 - self.averaging)
-
-    def _averages(self, n_steps: int) -> bool:
-        return n_steps > 1 if self.by_blocks else self.averaging < 1
-
-    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
-        """The starts of the blocks, each once an epoch; with a step size, B independent rows."""
+    def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Blocks | None:
+        """For blocks: divide the rows at random, and compute the blocks' inverse factors."""
         if not self.by_blocks:
-            steps = range(first, first + n_steps)
-            draws = [np.random.default_rng((*seed, i)).integers(0, size, self.batch_size) for i in steps]
-            return np.array(draws, np.int32)
-        starts = block_starts(size, self.batch_size)
-        epochs, places = np.divmod(np.arange(first, first + n_steps), len(starts))
-        orders = {
-            e: np.random.default_rng((*seed, int(e))).permutation(len(starts)) for e in np.unique(epochs)
-        }
-        return np.array([starts[orders[e][place]] for e, place in zip(epochs, places, strict=True)], np.int32)
+            return None
+        N, B = operator.size, min(self.batch_size, operator.size)
+        order = np.random.default_rng(words_of(key)).permutation(N).astype(np.int32)
+        starts = np.minimum(
+            np.arange(-(-N // B)) * B, N - B
+        )  # the last overlaps the one before if B does not divide N
+        return _factorised(operator, order[starts[:, None] + np.arange(B)], DAMPING)
+
+    def init(
+        self,
+        operator: KernelOperator,
+        constants: Blocks | None,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"],
+        residual: Float[Array, "P S"] | None = None,
+    ) -> Descent:
+        return Descent.at(start, start, 4) if self.by_blocks else Descent.at(start, jnp.zeros_like(b), 3)
+
+    def adapted(
+        self, operator: KernelOperator, constants: Blocks | None, state: Descent, epoch: int, n_failures: int
+    ) -> tuple[Blocks | None, Descent]:
+        """Set the horizon; damp blocks ten times more for every divergence without momentum."""
+        if constants is None:
+            assert self.step_size is not None
+            step_size = self.step_size * SMALLER**n_failures
+            return None, state.with_rates(step_size, self.momentum, self.averaging)
+        without = n_failures - max(0, math.floor(math.log2(horizon(epoch) / SHORTEST_HORIZON)) + 1)
+        damping = DAMPING * 10.0 ** max(0, without)
+        if damping > constants.damping:
+            constants = _factorised(operator, np.asarray(constants.rows), damping)
+        rates = accelerated(horizon(epoch) / 2**n_failures, len(constants.rows))
+        return constants, state.with_rates(*rates)
+
+    def batches(self, size: int, epoch: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
+        """Return every block once, in random order; with a step size, B independent rows."""
+        n_steps, generator = -(-size // self.batch_size), np.random.default_rng((*seed, epoch))
+        if self.by_blocks:
+            return generator.permutation(n_steps).astype(np.int32)
+        return generator.integers(0, size, (n_steps, self.batch_size), dtype=np.int32)
 
     def step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, batch: Int[Array, "..."]
-    ) -> tuple[Moving, StepInfo]:
-        take = self._block_step if self.by_blocks else self._random_step
-        return take(arranged, b, state, batch)
+        self,
+        operator: KernelOperator,
+        constants: Blocks | None,
+        b: Float[Array, "P S"],
+        state: Descent,
+        batch: Int[Array, "..."],
+    ) -> tuple[Descent, StepInfo]:
+        rows = batch if constants is None else constants.rows[batch]
+        error, share = error_at(operator, b, state.z, rows), operator.size / len(rows)
+        squares = share * jnp.sum(error**2, axis=0)
+        if constants is None:
+            beta, rho, r = state.rates
+            v = (rho * state.v).at[rows].add(-beta * share * error)
+            alpha = state.z - rho * state.v + v
+            mean = r * alpha + (1 - r) * state.mean
+            return Descent(alpha + rho * v, v, mean, state.rates), StepInfo(squares)
+        half = matmul(constants.inverse[batch], error)
+        delta = matmul(constants.inverse[batch].T, half)
+        return state.accelerated(rows, delta), StepInfo(squares, share * jnp.sum(half**2, axis=0))
 
-    def _block_step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, start: Int[Array, ""]
-    ) -> tuple[Moving, StepInfo]:
-        """Take the step δ_I = A_II⁻¹ ((Az)_I − b_I) on the block I from `start`, A_II⁻¹ = HᵀH."""
-        operator = arranged.operator
-        B = min(self.batch_size, operator.size)
-        z = ahead(state, *operator.slice((state.u, state.D), start, B))
-        noise, wanted = operator.slice((operator.noise, b), start, B)
-        Kz = operator.block_times(start, B, (state.u, state.D), lambda part: ahead(state, *part))
-        error = Kz + noise[:, None] * z - wanted
-        inverse = arranged.extra[jnp.minimum(-(-start // B), arranged.extra.shape[0] - 1)]
-        half = matmul(inverse, error)
-        delta = matmul(inverse.T, half)
-        moved = pushed(state, lambda array, factor: operator.add_slice(array, factor * delta, start))
-        share = operator.size / B
-        return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * jnp.sum(half**2, axis=0))
+    def value(self, state: Descent) -> Float[Array, "P S"]:
+        return state.mean
 
-    def _random_step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, rows: Int[Array, " B"]
-    ) -> tuple[Moving, StepInfo]:
-        operator, share = arranged.operator, arranged.operator.size / self.batch_size
-        error = error_ahead(operator, b, state, rows)
-        moved = pushed(state, lambda array, factor: operator.add(array, factor * share * error, rows))
-        return moved, StepInfo(share * jnp.sum(error**2, axis=0))
-
-    def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
-        operator = arranged.operator
-        if self.step_size is not None:
-            return nesterov(
-                self.momentum, self.step_size * SMALLER**n_failures, self.averaging, operator.dtype
-            )
-        n_blocks = self.steps_per_epoch(operator.size)
-        return accelerated(horizon(epoch) / 2**n_failures, n_blocks, operator.dtype)
+    def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
+        """Bytes of the states, and the inverse factor of every block."""
+        B, more = min(self.batch_size, n_rows), 0
+        if self.by_blocks:
+            more = (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
+        return solve_bytes(
+            n_rows, n_columns, n_inputs, itemsize,
+            n_arrays=ARRAYS, step_rows=B, more=more, compiled=COMPILED_BYTES,
+        )  # fmt: skip
 
 
-def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
-    """The starts of blocks of B rows; the last overlaps the one before if B does not divide N."""
-    B = min(batch_size, size)
-    return np.minimum(np.arange(-(-size // B)) * B, size - B).astype(np.int32)
+def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], damping: float) -> Blocks:
+    """Return the inverse factor L⁻¹ of every block: A_II + damped·I + jitter·I = LLᵀ.
 
-
-@eqx.filter_jit
-def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOperator:
-    return operator.reordered(order)
-
-
-def _factorise(
-    operator: KernelOperator, batch_size: int, damping: float
-) -> tuple[Float[Array, "blocks B B"], float]:
-    """Return the inverse factor L⁻¹ of every block, and the largest jitter.
-
-    A_II + damped·I + jitter·I = LLᵀ. LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products
-    with K have rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them if the noise
+    LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products with K have rounding errors
+    of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them if the noise
     is smaller. The step remains a descent step, with the same solution.
     """
-    starts, n_rows = block_starts(operator.size, batch_size), min(batch_size, operator.size)
+    (n_blocks, B), largest = rows.shape, 0.0
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
     noise = np.asarray(operator.noise, np.float64)
-    factors, largest = jnp.zeros((len(starts), n_rows, n_rows), operator.dtype), 0.0
-    for place, start in enumerate(starts):
-        A = np.array(_diagonal_block(operator, np.asarray(start), n_rows), np.float64)
+    factors = jnp.zeros((n_blocks, B, B), operator.dtype)
+    for place, block in enumerate(rows):
+        A = np.array(_diagonal_block(operator, block), np.float64)
         A = (A + A.T) / 2
-        A[np.diag_indices(n_rows)] += noise[start : start + n_rows] + damping * rounding * A.diagonal().mean()
+        A[np.diag_indices(B)] += noise[block] + damping * rounding * A.diagonal().mean()
         inverse, jitter = _inverse_factor(A)
         factors = _put(factors, np.asarray(place), inverse.astype(operator.dtype))
         largest = max(largest, jitter)
-    return operator.placed(factors, None), largest
+    order, factors = operator.placed(jnp.asarray(rows), None), operator.placed(factors, None)
+    return Blocks(order, factors, np.float64(damping), np.float64(largest))
 
 
 def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B"], float]:
@@ -230,9 +264,9 @@ def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B
 
 
 @eqx.filter_jit
-def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
-    rows = operator.block(start, n_rows)
-    return operator.kernel.between(rows, rows)
+def _diagonal_block(operator: KernelOperator, rows: Any) -> Float[Array, "B B"]:
+    some = operator.take(rows)
+    return operator.kernel.between(some, some)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -1,4 +1,4 @@
-"""The loop of all solvers: compiled stretches of steps, an evaluation after each epoch."""
+"""The loop of all solvers: compiled epochs of steps, an evaluation after each."""
 
 import itertools
 import time
@@ -17,14 +17,9 @@ from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import (
-    AbstractDirectSolver,
-    AbstractIterativeSolver,
-    AbstractSolver,
-    Arranged,
-    StepInfo,
-    product_in_float64,
-)
+from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver, StepInfo
+from stochgp.solvers.cg import product_in_float64
+from stochgp.solvers.cholesky import Cholesky
 
 Report = Callable[[dict[str, float]], object]
 
@@ -77,23 +72,7 @@ def solve(
     throw : bool
         If True, raise RuntimeError if the run does not reach the tolerance.
     """
-    _check(operator, np.shape(b), start, tolerance)
-    with jax.enable_x64(True), within(time_limit):
-        if isinstance(solver, AbstractIterativeSolver):
-            solution = _Run(solver, operator, b, key, start, tolerance, progress).go()
-        elif isinstance(solver, AbstractDirectSolver):
-            solution = solver.solve(operator, b, tolerance)
-        else:
-            raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
-    if throw and not solution.converged:
-        raise RuntimeError(
-            f"{solution.result.value} (largest relative residual {solution.residual_norms.max():.3g})"
-        )
-    return solution
-
-
-def _check(operator: KernelOperator, shape: tuple[int, ...], start: Any, tolerance: Any) -> None:
-    """Raise ValueError for invalid arguments of `solve`; `shape` is the shape of b."""
+    shape = np.shape(b)
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
         raise ValueError(
             f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
@@ -102,6 +81,18 @@ def _check(operator: KernelOperator, shape: tuple[int, ...], start: Any, toleran
         raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
     if not np.all(np.asarray(tolerance) > 0):
         raise ValueError(f"tolerance is {tolerance}; it must be positive")
+    with jax.enable_x64(True), within(time_limit):
+        if isinstance(solver, AbstractIterativeSolver):
+            solution = _Run(solver, operator, b, key, start, tolerance, progress).solution()
+        elif isinstance(solver, Cholesky):
+            solution = solver.solve(operator, b, tolerance)
+        else:
+            raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
+    if throw and not solution.converged:
+        raise RuntimeError(
+            f"{solution.result.value} (largest relative residual {solution.residual_norms.max():.3g})"
+        )
+    return solution
 
 
 class _Run:
@@ -118,44 +109,36 @@ class _Run:
         progress: Report | None,
     ):
         self.begun = time.perf_counter()
-        self.solver, self.progress = solver, progress
+        self.solver, self.operator, self.progress = solver, operator, progress
         self.tolerance = np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(b)[1:])
-        self.arrange_key, batch_key = jax.random.split(key)
+        self.key, batch_key = jax.random.split(key)
         self.seed = words_of(batch_key)
         self.history: list[dict[str, float]] = []
-        self.n_steps, self.since, self.n_failures, self.n_epochs = 0, 0, 0, 0.0
+        self.n_steps, self.epoch, self.n_failures, self.n_epochs = 0, 0, 0, 0
         self.share, self.not_before = solver.measured_share, 0.0
         self.lowest, self.scale = np.inf, None
         self.epoch_pace, self.check_pace = Pace(), Pace()
-        self.arranged = Arranged(operator, None, None, 0.0)  # not yet
-        self.b = self._inward(b)
+        self.constants: Any = None
+        self.b = _padded(operator, b)
         self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
-        self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)
+        self.best = jnp.zeros_like(self.b) if start is None else _padded(operator, start)
         self.left: Any = self.b if start is None else _residual(operator, self.b, self.best)
         self.residuals = np.asarray(_norms(self.left)) / self.norms
         self.objectives = _objectives(self.best, self.b, self.left)
         self.checks = []
         if start is not None:
-            self.checks, self.n_epochs = [self.residuals], 1.0
+            self.checks, self.n_epochs = [self.residuals], 1
             self._note(self.residuals, measured=True)
 
-    def _prepare(self) -> None:
-        operator = self.arranged.operator
-        self.arranged = self.solver.arrange(operator, key=self.arrange_key)
-        if self.arranged.order is not None:
-            self.b, self.best, self.left = (
-                self._inward(operator.unpad(V)) for V in (self.b, self.best, self.left)
-            )
-        self.state = self.solver.init(self.arranged, self.b, self.best, self.left)
-        self.good, self.left = self.state, None
-
-    def go(self) -> Solution:
+    def solution(self) -> Solution:
         """Run epochs until the run ends."""
-        if self._within(self.residuals):
-            return self._end(RESULTS.tolerance_reached)
-        self._prepare()
-        result = None
+        result = RESULTS.tolerance_reached if self._within(self.residuals) else None
         try:
+            if result is None:
+                self.operator = self.operator.keeping()
+                self.constants = self.solver.constants(self.operator, key=self.key)
+                self.state = self.solver.init(self.operator, self.constants, self.b, self.best, self.left)
+                self.good, self.left = self.state, None
             while result is None:
                 with self.epoch_pace.piece():
                     estimate, distance = self._epoch()
@@ -164,29 +147,36 @@ class _Run:
                     continue
                 if distance <= self.lowest:
                     self.good, self.lowest = self.state, distance
-                over, is_due = self._over(), self.since % self.solver.check_every == 0
+                over, is_due = self._over(), self.epoch % self.solver.check_every == 0
                 if over or is_due or self._promising(estimate):
                     with self.check_pace.piece():
                         result = self._check(estimate, is_due)
                     result = result or over
         except KeyboardInterrupt:
             result = RESULTS.interrupted
-        return self._end(result)
+        if self._within(self.residuals):
+            result = RESULTS.tolerance_reached
+        self.state = self.good = None
+        value = _unpadded(self.operator, self.best)
+        left = None if self.left is None else _unpadded(self.operator, self.left)
+        jitter = float(getattr(self.constants, "jitter", 0.0))
+        return Solution(
+            value, result, result is RESULTS.tolerance_reached, self.residuals, self.n_steps, float(self.n_epochs),
+            time.perf_counter() - self.begun, self.history, jitter, left,
+        )  # fmt: skip
 
     def _epoch(self) -> tuple[Float[np.ndarray, " S"], float]:
         """Run one epoch; return the averaged relative residuals and the distance to the solution."""
-        solver, size = self.solver, self.arranged.operator.size
-        self.state = solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
-        per_epoch, group = solver.steps_per_epoch(size), solver.steps_per_group
-        n_groups = max(1, round(per_epoch / group)) if per_epoch >= group else 1
-        group = min(group, per_epoch)
-        n_steps = n_groups * group
-        batches = solver.batches(size, self.n_steps, n_steps, self.seed)
-        batches = jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
-        self.state, info = _take_steps(solver, self.arranged, self.b, self.state, batches)
+        solver, arguments = (
+            self.solver,
+            (self.operator, self.constants, self.state, self.epoch, self.n_failures),
+        )
+        self.constants, self.state = solver.adapted(*arguments)
+        batches = solver.batches(self.operator.size, self.epoch, self.seed)
+        self.state, info = _take_steps(solver, self.operator, self.constants, self.b, self.state, batches)
         when_ready(info)
-        self.n_steps, self.since = self.n_steps + n_steps, self.since + 1
-        self.n_epochs += n_steps / per_epoch
+        self.n_steps += len(jax.tree.leaves(batches)[0])
+        self.epoch, self.n_epochs = self.epoch + 1, self.n_epochs + 1
         estimate = np.sqrt(np.asarray(info.residual_squares, np.float64)) / self.norms
         self._note(estimate, measured=False)
         return estimate, self._distance(info)
@@ -206,12 +196,12 @@ class _Run:
         """Return True if the residual may be within the tolerance."""
         if self.solver.knows_residual:
             return self._within(estimate)
-        return self.since >= self.not_before and self._within(self.share * estimate)
+        return self.epoch >= self.not_before and self._within(self.share * estimate)
 
     def _check(self, estimate: Float[np.ndarray, " S"], is_due: bool) -> RESULTS | None:
         """Measure the residual on all rows and keep the better point; return a result if over."""
         value = _value(self.solver, self.state)
-        left = when_ready(_residual(self.arranged.operator, self.b, value))
+        left = when_ready(_residual(self.operator, self.b, value))
         residuals = np.asarray(_norms(left), np.float64) / self.norms
         self.n_epochs += 1
         self._note(residuals, measured=True)
@@ -228,7 +218,7 @@ class _Run:
         guesses = not self.solver.knows_residual
         if guesses:
             self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
-            self.not_before = APART * self.since + 1
+            self.not_before = APART * self.epoch + 1
         if is_due or not guesses:  # a few more epochs change little
             self.checks.append(residuals)
         if self._stalled():
@@ -250,10 +240,8 @@ class _Run:
         """Return to the smallest distance, without velocity, and continue with a smaller step."""
         self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
         point = _value(self.solver, self.good)
-        self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)
         point = point if jnp.all(jnp.isfinite(point)) else self.best
-        self.state = self.solver.init(self.arranged, self.b, point)
-        self.state = self.solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
+        self.state = self.solver.init(self.operator, self.constants, self.b, point)
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
 
     def _over(self) -> RESULTS | None:
@@ -261,24 +249,6 @@ class _Run:
         if deadline.left() < epoch + max(epoch, self.check_pace.expected):
             return RESULTS.time_limit
         return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
-
-    def _end(self, result: RESULTS) -> Solution:
-        if self._within(self.residuals):
-            result = RESULTS.tolerance_reached
-        self.state = self.good = None
-        operator, order = self.arranged.operator, self.arranged.order
-        value = _outward(operator, self.best, order)
-        left = None if self.left is None else _outward(operator, self.left, order)
-        seconds = time.perf_counter() - self.begun
-        converged = result is RESULTS.tolerance_reached
-        return Solution(
-            value, result, converged, self.residuals, self.n_steps, self.n_epochs, seconds, self.history, self.arranged.jitter, left
-        )  # fmt: skip
-
-    def _inward(self, V: Any) -> Array:
-        """Return V in the arranged order, padded, in the operator's dtype."""
-        operator = self.arranged.operator
-        return _inward(operator, jnp.asarray(V, operator.dtype), self.arranged.order)
 
     def _worst(self, residuals: np.ndarray) -> float:
         """The largest residual as a multiple of its tolerance; inf if one is not a number."""
@@ -304,27 +274,27 @@ class _Run:
 
 @eqx.filter_jit
 def _take_steps(
-    solver: AbstractIterativeSolver, arranged: Arranged, b: Array, state: Any, batches: Any
+    solver: AbstractIterativeSolver,
+    operator: KernelOperator,
+    constants: Any,
+    b: Array,
+    state: Any,
+    batches: Any,
 ) -> tuple[Any, StepInfo]:
-    """Return the state after all groups of steps, and the mean of their infos."""
-
-    def steps(state: Any, group: Any) -> tuple[Any, StepInfo]:
-        state, infos = jax.lax.scan(lambda s, batch: solver.step(arranged, b, s, batch), state, group)
-        return solver.regroup(state), infos
-
-    state, infos = jax.lax.scan(steps, state, batches)
-    return state, jax.tree.map(lambda values: jnp.mean(values, axis=(0, 1)), infos)
+    """Return the state after all steps, and the mean of their infos."""
+    step = lambda state, batch: solver.step(operator, constants, b, state, batch)
+    state, infos = jax.lax.scan(step, state, batches)
+    return state, jax.tree.map(lambda values: jnp.mean(values, axis=0), infos)
 
 
 @eqx.filter_jit
-def _inward(operator: KernelOperator, V: Array, order: Any) -> Array:
-    return operator.pad(V if order is None else V[order])
+def _padded(operator: KernelOperator, V: Any) -> Array:
+    return operator.pad(jnp.asarray(V, operator.dtype))
 
 
 @eqx.filter_jit
-def _outward(operator: KernelOperator, V: Array, order: Any) -> Array:
-    value = operator.unpad(V)
-    return value if order is None else jnp.zeros_like(value).at[order].set(value)
+def _unpadded(operator: KernelOperator, V: Array) -> Array:
+    return operator.unpad(V)
 
 
 @eqx.filter_jit
