@@ -8,12 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from sweeps import some_of
 
-from stochgp.devices import (
+from stochgp.sharding import (
     agreed,
     from_first,
     is_writer,
@@ -72,7 +71,7 @@ def test_without_several_processes_everything_stays_as_it_is():
     assert mesh_of(None) is None and n_processes(None) == 1 and is_writer()
     assert agreed(rows) is rows and from_first(rows) is rows
     one = mesh_of(1)
-    assert (one.size, n_processes(one)) == (1, 1) and mesh_of(jax.devices()[:1]) == mesh_of([0]) == one
+    assert (one.size, n_processes(one)) == (1, 1)
     placed = spread(rows, one)
     assert mesh_around(placed["X"]) == one and mesh_around(on_one(placed)["X"]) is None
     with together(one):
@@ -83,18 +82,15 @@ def test_without_several_processes_everything_stays_as_it_is():
     ("given", "error", "said"),
     [
         (0, ValueError, "positive multiple of the 1 processes"),
-        (1000, ValueError, "devices is 1000, but there are"),
-        ([], ValueError, "one device at least"),
-        ("two", TypeError, "a list of JAX's devices, not 'two'"),
+        (1000, ValueError, "devices is 1000; .* and there are"),
+        ("two", TypeError, "a number, not 'two'"),
+        ([0], TypeError, "a number"),
         (True, TypeError, "not True"),
-        ([0, 99], ValueError, r"devices is \[0, 99\]; there are "),
     ],
 )
 def test_what_names_no_devices_is_refused(given, error, said):
     with pytest.raises(error, match=said):
         mesh_of(given)
-    with pytest.raises(ValueError, match="none twice"):
-        mesh_of(jax.devices()[:1] * 2)
 
 
 def test_rows_are_spread_in_equal_parts_and_come_back():
@@ -188,8 +184,7 @@ def test_shared_solves_predict_what_one_device_predicts(solver):
     n = len(found["far"])
     assert found["far"][0] == 0 and 0 < max(found["far"][1:]) < 1e-11
     assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["shared"] * (n - 1)]
-    shared = "the devices share products with K"
-    assert [told["why"] for told in found["told"]] == ["one device", *[shared] * (n - 1)]
+    assert {told["why"] for told in found["told"]} == {"they share products with K"}
     assert found["converged"][0] == found["converged"][1] and found["on_one"]
 
 

@@ -14,7 +14,7 @@ ROOMS = [
     "compiled",
     "numerics",
     "choosing",
-    "devices",
+    "sharding",
     "parameters",
     "networks",
     "kernels",

@@ -15,9 +15,9 @@ from stochgp import deadline
 from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
-from stochgp.devices import is_writer, together
 from stochgp.numerics.seeds import as_key, fold_in, key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
+from stochgp.sharding import is_writer, together
 from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.files import check_can_write
 from stochgp.warning import progress_printer
@@ -51,7 +51,7 @@ class FitContext:
     budget : Budget
         The memory limit of the process during the call.
     mesh : Mesh or None
-        Devices that share the work (`devices.mesh_of`).
+        Devices that share the work (`sharding.mesh_of`).
     plan_ : Decisions
         Decisions that a user could have made differently, each with its reason.
     report : dict

@@ -6,10 +6,10 @@ import pytest
 
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
-from stochgp.devices import mesh_of
 from stochgp.estimators.report import record_mesh
 from stochgp.learners import BSGD, SCGD
 from stochgp.learners.base import MIN_SHARED_BATCH, spreads_batches
+from stochgp.sharding import mesh_of
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,17 @@ from stochgp import (
     kernels,
 )
 from stochgp.data.memory import MemorySource
-from stochgp.devices import (
+from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
+from stochgp.learners.base import _scan
+from stochgp.likelihoods import constant_noise
+from stochgp.models import FeatureGP, SparseGP
+from stochgp.numerics.arrays import packed
+from stochgp.objectives import bound_of_all
+from stochgp.objectives.collapsed import lower_bound, lower_bound_and_gradient
+from stochgp.objectives.moments import add_up
+from stochgp.operators import KernelOperator
+from stochgp.parameters import cast
+from stochgp.sharding import (
     agreed,
     from_first,
     is_writer,
@@ -39,16 +49,6 @@ from stochgp.devices import (
     spread,
     together,
 )
-from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
-from stochgp.learners.base import _scan
-from stochgp.likelihoods import constant_noise
-from stochgp.models import FeatureGP, SparseGP
-from stochgp.numerics.arrays import packed
-from stochgp.objectives import bound_of_all
-from stochgp.objectives.collapsed import lower_bound, lower_bound_and_gradient
-from stochgp.objectives.moments import add_up
-from stochgp.operators import KernelOperator
-from stochgp.parameters import cast
 from stochgp.solvers import CG, SDD, Cholesky, solve
 from stochgp.solvers.solve import _take_steps
 from stochgp.variational import InducingPoints

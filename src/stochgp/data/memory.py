@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from stochgp.devices import spread
 from stochgp.numerics.arrays import extended, filled_up, on_device
+from stochgp.sharding import spread
 
 from .rows import Data
 from .standardise import Standardiser

@@ -294,7 +294,7 @@ class GPEstimator(PosteriorEstimator):
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    devices : None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md)
+    devices : None = one; "all", or a number of them: what they share, `plan_` says (docs/methods/devices.md)
     verbose : 0, or 1 for progress on stderr
     """
 

@@ -12,7 +12,6 @@ from stochgp.choosing import WIDTH
 from stochgp.context import FitContext
 from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
-from stochgp.devices import n_processes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import along_inputs, kernel_and_directions
 from stochgp.learners import AbstractLearner
@@ -22,6 +21,7 @@ from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
 from stochgp.results import FitResult
+from stochgp.sharding import n_processes
 
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 

@@ -20,7 +20,6 @@ from stochgp.data.rows import Data
 from stochgp.data.standardise import ModelRows
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
-from stochgp.devices import from_first, mesh_of, n_processes
 from stochgp.estimators.calibrating import calibrated, set_aside
 from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
 from stochgp.estimators.fitted import Fitted
@@ -51,6 +50,7 @@ from stochgp.observations import Dispersion, Observation
 from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
+from stochgp.sharding import from_first, mesh_of, n_processes
 from stochgp.tables.molecules import FingerprintEncoder, Inputs
 from stochgp.tables.targets import FileTargets, name_of_targets
 from stochgp.warning import say, warn

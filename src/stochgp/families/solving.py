@@ -20,7 +20,6 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.devices import default_tile, on_one
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels.dense import diagonal
 from stochgp.likelihoods import Gaussian
@@ -45,6 +44,7 @@ from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import extended, joined, sides, warm_start
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
+from stochgp.sharding import default_tile, on_one
 from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
 from stochgp.solvers.base import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.solvers.choice import Choice, choose_solver, keeps_matrix, name_of
@@ -109,9 +109,7 @@ def solved(
     context.record("solver", name_of(solver), why)
     if mesh is not None:
         shared = "one device" if is_direct or mesh.size == 1 else "shared"
-        reason = "the devices share products with K" if shared == "shared" else "one device"
-        if is_direct and mesh.size > 1:
-            reason = f"{solver.name} factorises on one device"
+        reason = "cholesky factorises on one device" if is_direct else "they share products with K"
         context.record("devices", {"count": mesh.size, "solve": shared}, reason)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
         context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")

@@ -18,7 +18,6 @@ from stochgp.data.memory import Source, padded_size
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
-from stochgp.devices import agreed
 from stochgp.families.kernel_choice import USUAL, inputs_of
 from stochgp.families.left_out import SEED, some_rows
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
@@ -29,6 +28,7 @@ from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import RESULTS
+from stochgp.sharding import agreed
 from stochgp.tables.molecules import Inputs
 from stochgp.variational import (
     DecoupledMean,

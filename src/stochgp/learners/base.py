@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.devices import on_all, on_one, spread
 from stochgp.learners.descent import (
     Descent,
     Optimizer,
@@ -33,6 +32,7 @@ from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
+from stochgp.sharding import on_all, on_one, spread
 
 FEW_ROWS = 2_000  # for fewer rows, steps take less time than compiling them
 MIN_SHARED_BATCH = 4096  # rows; for smaller batches several devices save no time (docs/methods/scale.md)

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Int
 from stochgp.choosing import too_few
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.devices import agreed
 from stochgp.features import on_host
 from stochgp.learners import evaluators
 from stochgp.learners.evaluators import FEW_ROWS, SETTLED_BY, Division, Numbers, Seed, StepPlan
@@ -20,6 +19,7 @@ from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import feature
 from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
+from stochgp.sharding import agreed
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4

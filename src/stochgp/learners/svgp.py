@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
-from stochgp.devices import agreed
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
@@ -23,6 +22,7 @@ from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
 from stochgp.objectives.elbo import expected_log_density, sites
 from stochgp.parameters import in_parameters, partition, trainable_mask
+from stochgp.sharding import agreed
 from stochgp.variational import InducingPoints, Naturals, optimum
 
 RATE = 0.03

@@ -12,12 +12,12 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, within
-from stochgp.devices import together
 from stochgp.learners.base import AbstractLearner
 from stochgp.learning.run import Report, Run
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.results import RESULTS, FitResult
+from stochgp.sharding import together
 
 SHARE_FOR_ROWS = 0.25  # of free memory: standardised rows that fit are kept on the device
 COMPILER_BYTES = 150_000_000  # left behind by compiling and running a learner

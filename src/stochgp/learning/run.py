@@ -13,13 +13,13 @@ from jaxtyping import PRNGKeyArray
 from stochgp import deadline
 from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError
-from stochgp.devices import agreed, from_first, is_writer
 from stochgp.learners.base import SQUARES, AbstractLearner, Problem
 from stochgp.learners.evaluators import LONGER, Numbers, Seed, trial_steps
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.seeds import key_of, seed_of, split
 from stochgp.results import RESULTS, FitResult
+from stochgp.sharding import agreed, from_first, is_writer
 from stochgp.storage import checkpoint as checkpoints
 
 Report = Callable[[dict[str, float]], object]

@@ -14,12 +14,12 @@ from jaxtyping import Float
 from stochgp.compiled import quick_jit
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.devices import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 from stochgp.features import on_host
 from stochgp.likelihoods.noise import multipliers_of_rows
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
+from stochgp.sharding import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 
 CHUNK_BYTES = 16_000_000
 FEW_ROWS = 1_024  # rows of a chunk, whose sums take less time than compiling them

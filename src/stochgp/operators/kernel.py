@@ -1,7 +1,6 @@
 """K + Σ as products with blocks of its rows, tile by tile; a full matrix only on request.
 
-With a mesh, arrays [P, ...] are divided among its devices by `NamedSharding`. A product with B rows adds up the devices' parts of B S numbers; XLA divides
-everything else.
+With a mesh, `NamedSharding` divides arrays [P, ...] by rows. A product with B rows adds up parts of B S numbers; XLA divides everything else.
 """
 
 import dataclasses
@@ -16,11 +15,11 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from stochgp.devices import AXIS, SPREAD, TILE, WHOLE, on_all, spread
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import Frozen, cast, value_of
+from stochgp.sharding import AXIS, SPREAD, TILE, WHOLE, on_all, spread
 
 BLOCK = 512  # rows of K at a time in products with A, and when K is filled
 
@@ -42,7 +41,7 @@ class KernelOperator(eqx.Module):
     inputs : array [N, D], optional
         X.
     mesh : Mesh, optional
-        The devices among which the rows are divided in equal parts; None = one device.
+        That among which the rows are divided in equal parts; None = one device.
     """
 
     kernel: AbstractKernel

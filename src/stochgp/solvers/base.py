@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.budget import Budget
-from stochgp.devices import default_tile
 from stochgp.kernels import Product, Sum, Warped
 from stochgp.operators import BLOCK, KernelOperator
 from stochgp.parameters import value_of
+from stochgp.sharding import default_tile
 
 # Peak bytes count arrays at the worst moment, beyond those in use when the training rows are on the device. A test compares them with measurements.
 SMALL = 3_000  # rows up to which a direct solve in float64 takes little time

@@ -66,7 +66,7 @@ class CG(AbstractIterativeSolver):
     check_every : int
         Steps between measurements of the residual.
     neighbours : int or None
-        Neighbours of each row; None = 24 beyond 3,000 rows, else 0. Always 0 if the kernel has no metric to find them, or on several devices.
+        Neighbours of each row; None = 24 beyond 3,000 rows, else 0. Always 0 if the kernel has no metric to find them, or on a mesh.
     """
 
     tolerance_share: ClassVar[float] = (

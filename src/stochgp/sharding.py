@@ -1,11 +1,11 @@
-"""Several devices: rows are spread over a one-axis mesh, other arrays are whole on each.
+"""Placement on a one-axis mesh: rows are spread in equal parts, other arrays are whole on each.
 
 All processes call the same functions in the same order. Inside `together` decisions on the host use the values of process 0.
 """
 
 import contextlib
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -27,14 +27,22 @@ T = TypeVar("T")
 
 
 def mesh_of(setting: Any) -> Mesh | None:
-    """Return the mesh of None, "all", a number of devices, or a list of devices or numbers.
+    """Return the mesh of the first G devices, with H processes the first G/H of each.
 
-    None = no mesh. A number G = the first G devices, with H processes G/H of each. Raises ValueError for too many devices, for none, and for a list that
-    repeats a device or omits a process; TypeError for anything else.
+    None = no mesh, "all" = all. Raises ValueError for a number that is not there, TypeError for anything else.
     """
     if setting is None:
         return None
-    chosen = _chosen(setting, jax.devices(), jax.process_count())
+    n_processes, chosen = jax.process_count(), jax.devices()
+    if setting != "all":
+        if isinstance(setting, bool) or not isinstance(setting, int | np.integer):
+            raise TypeError(f'devices must be None, "all" or a number, not {setting!r}')
+        own = [[one for one in chosen if one.process_index == process] for process in range(n_processes)]
+        if setting < 1 or setting % n_processes or setting // n_processes > min(map(len, own)):
+            raise ValueError(
+                f"devices is {setting}; it must be a positive multiple of the {n_processes} processes, and there are {len(chosen)}"
+            )
+        chosen = [device for each in own for device in each[: setting // n_processes]]
     return jax.make_mesh((len(chosen),), (AXIS,), axis_types=(AxisType.Auto,), devices=chosen)
 
 
@@ -97,9 +105,10 @@ def from_first(value: T) -> T:
     """Return the value of process 0 inside `together` (it must pickle), else the value itself."""
     if not _TOGETHER.get():
         return value
-    content = pickle.dumps(value) if is_writer() else b""
-    length = int.from_bytes(_broadcast(len(content).to_bytes(8, "big")), "big")
-    return pickle.loads(_broadcast(content.ljust(length, b"\0")))
+    content = np.frombuffer(pickle.dumps(value) if is_writer() else b"", np.uint8)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    content = np.resize(content, length) if len(content) else np.zeros(length, np.uint8)
+    return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(content), np.uint8).tobytes())
 
 
 def agreed(tree: T) -> T:
@@ -110,40 +119,6 @@ def agreed(tree: T) -> T:
     leaves, structure = jax.tree.flatten(numbers)
     found = map(_alike, from_first([np.asarray(leaf) for leaf in leaves]), leaves)
     return eqx.combine(jax.tree.unflatten(structure, found), rest)
-
-
-def _chosen(setting: Any, there: Sequence[Any], n_processes: int) -> list[Any]:
-    if isinstance(setting, str) and setting == "all":
-        return list(there)
-    if isinstance(setting, int | np.integer) and not isinstance(setting, bool):
-        return _first(there, int(setting), n_processes)
-    if isinstance(setting, str | bytes) or not isinstance(setting, Sequence):
-        raise TypeError(f'devices must be None, "all", a number or a list of JAX\'s devices, not {setting!r}')
-    by_number = {device.id: device for device in there}
-    chosen = [by_number.get(one, one) if isinstance(one, int) else one for one in setting]
-    if not all(isinstance(device, jax.Device) for device in chosen):
-        raise ValueError(f"devices is {setting!r}; there are {_named(there)}")
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError("devices: a list must name one device at least, and none twice")
-    missing = set(range(n_processes)) - {device.process_index for device in chosen}
-    if missing and n_processes > 1:
-        raise ValueError(f"devices: none of process {min(missing)} is in the list; every process takes part")
-    return chosen
-
-
-def _first(there: Sequence[Any], count: int, n_processes: int) -> list[Any]:
-    """Return the first `count` devices, equally many of every process."""
-    if count < 1 or count % n_processes:
-        raise ValueError(f"devices is {count}; it must be a positive multiple of the {n_processes} processes")
-    own = [[one for one in there if one.process_index == process] for process in range(n_processes)]
-    found = [device for each in own for device in each[: count // n_processes]]
-    if len(found) < count:
-        raise ValueError(f"devices is {count}, but there are {len(there)}: {_named(there)}")
-    return found
-
-
-def _named(there: Sequence[Any]) -> str:
-    return ", ".join(map(str, there[:8])) + (", …" if len(there) > 8 else "")
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
@@ -164,14 +139,6 @@ def _on_host(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
     return np.asarray(leaf)
-
-
-def _broadcast(content: bytes) -> bytes:
-    """Return the bytes of process 0, equally many in all; bytes are not rounded or converted."""
-    if not content:
-        return content
-    sent = multihost_utils.broadcast_one_to_all(np.frombuffer(content, np.uint8))
-    return np.asarray(sent, np.uint8).tobytes()
 
 
 def _alike(new: np.ndarray, old: Any) -> Any:
