@@ -145,15 +145,15 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
 
 def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
     """64 points take a second: of 640 two parts are searched within 5 seconds, all within 11; the answers are the same."""
-    clock.costs(monkeypatch, neighbours.Neighbours, "_search", 1.0)
+    clock.costs(monkeypatch, neighbours.Neighbours, "_nearest", 1.0)
     rows = GENERATOR.normal(size=(640, 3))
     tree, centres = neighbours.Neighbours(rows), np.arange(640)
     with within(5.0), pytest.raises(TimeIsUpError):
-        tree.around(centres, 5)
+        tree.others(centres, 5)
     assert clock.now <= 2
     with within(11.0):
-        found = tree.around(centres, 5)
-    np.testing.assert_array_equal(found, tree.around(centres, 5))
+        found = tree.others(centres, 5)
+    np.testing.assert_array_equal(found, tree.others(centres, 5))
 
 
 def test_a_solve_ends_in_time_with_its_iterate_and_its_residual(clock, monkeypatch):

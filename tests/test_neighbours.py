@@ -32,19 +32,10 @@ def test_query_finds_the_nearest_in_order(d, k, dtype):
     np.testing.assert_array_equal(found, np.argsort(exact, axis=1)[:, :k])
 
 
-def test_around_is_the_centre_and_its_nearest_others():
-    rows = normal(200, 2)
-    centres = np.array([5, 199, 0, 5])
-    found = Neighbours(rows).around(centres, 9)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found[:, 0], centres)
-    np.testing.assert_array_equal(found, np.argsort(distances(rows[centres], rows), axis=1)[:, :9])
-
-
 @pytest.mark.parametrize(("n", "d", "n_centres", "k"), [(200_000, 4, 1000, 8), (100_000, 20, 300, 50)])
 def test_memory_stays_below_what_is_announced(n, d, n_centres, k):
     rows, before = normal(n, d, dtype="float32"), resident()
-    Neighbours(rows).around(np.arange(n_centres), k)
+    Neighbours(rows).others(np.arange(n_centres), k)
     assert resident() - before <= neighbours_bytes(None, n, d, n_centres, k)
 
 
@@ -76,7 +67,6 @@ def test_slack_bounds_the_distances_and_most_neighbours_are_found():
     assert np.all(taken <= 1.5 * best * (1 + 1e-12)) and not np.array_equal(np.sort(near), np.sort(found))
     share = np.mean([len(set(a) & set(b)) / k for a, b in zip(near.tolist(), found.tolist(), strict=True)])
     assert 0.9 < share < 1
-    np.testing.assert_array_equal(loose.around(np.arange(50), 3)[:, 0], np.arange(50))
     assert exact.slack == 0 < Neighbours(np.zeros((100_001, 1))).slack
 
 

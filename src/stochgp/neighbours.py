@@ -35,7 +35,7 @@ class Neighbours:
     The search is exact up to 100,000 rows: a k-d tree, or all distances where the rows have more than 8 independent directions (`directions`).
     With more rows a tree may return rows that are up to 1.5 times as far as the nearest. A kernel is searched by its `places` (Kang and Katzfuss
     2023), so a linear kernel is searched by the correlation itself. With several sets of places, as of a sum, the result is the best of the nearest
-    4k of each. A kernel without places, Tanimoto, is evaluated for all pairs, to float32; of equal rows the first counts as nearest.
+    4k of each. A kernel without places, Tanimoto, is evaluated for all pairs.
 
     Raises ValueError for no rows and for values that are not finite.
 
@@ -58,14 +58,12 @@ class Neighbours:
         if kernel is not None:
             with jax.enable_x64(True):
                 self.kernel = cast(value_of(kernel), jnp.float64)
-        self._compares = kernel is not None and not self.kernel.has_places
-        if self._compares:
-            self.X = np.ascontiguousarray(X, np.float64)
-        self.searches = list[Any]()
-        for places in [] if self._compares else self._places(X):
-            self.searches.append(
-                _tree(places) if directions(places) <= MAX_DIRECTIONS else _AllDistances(places)
-            )
+        self.searches = list[Any]()  # none: all pairs are compared
+        if kernel is None or self.kernel.has_places:
+            for places in self._places(X):
+                self.searches.append(
+                    _tree(places) if directions(places) <= MAX_DIRECTIONS else _AllDistances(places)
+                )
 
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of the k rows nearest to each point, nearest first.
@@ -73,22 +71,25 @@ class Neighbours:
         Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N; TimeIsUpError under a deadline
         that it would miss.
         """
-        self._check_number(k)
+        if not 1 <= k <= self.size:
+            raise ValueError(
+                f"the number of neighbours must be 1 to {self.size}, the number of rows, but is {k}"
+            )
         if points.ndim != 2 or points.shape[1] != self.X.shape[1]:
             raise ValueError(f"expected points of shape [P, {self.X.shape[1]}], but got {points.shape}")
         found = np.empty((len(points), k), np.int32)
-        step = POINTS if self._compares else max(1, CHUNK_BYTES // (16 * k))
+        step = max(1, CHUNK_BYTES // (16 * k)) if self.searches else POINTS
         step = step if deadline.left() == np.inf else min(step, TIMED_ROWS)
         for start in range(0, len(points), BLOCK_ROWS):
-            block = points[start : start + BLOCK_ROWS]
-            places, pace = self._places(block), Pace()
+            block, pace = points[start : start + BLOCK_ROWS], Pace()
+            places = self._places(block) if self.searches else []
             # A search in the region of the last one finds the tree in the cache.
-            order = np.arange(len(block)) if self._compares else _tree(places[0]).indices
+            order = _tree(places[0]).indices if places else np.arange(len(block))
             for first in range(0, len(block), step):
                 deadline.require(pace.expected * -(-(len(block) - first) // step))
                 part = order[first : first + step]
                 with pace.piece():
-                    found[start + part] = self._search(block, places, part, k)
+                    found[start + part] = self._nearest(block[part], [own[part] for own in places], k)
         return found
 
     def others(
@@ -118,32 +119,12 @@ class Neighbours:
                     found[here, : near.shape[1]] = others[near]
         return found
 
-    def around(self, centres: Int[np.ndarray, " P"], k: int) -> Int32[np.ndarray, "P k"]:
-        """Each centre, one of the N rows given by its number, then its k − 1 nearest other rows, nearest first.
-
-        The centre comes first also among rows equal to it. Raises ValueError for numbers of no row, and unless 1 ≤ k ≤ N.
-        """
-        if len(centres) and not 0 <= centres.min() <= centres.max() < self.size:
-            raise ValueError(
-                f"centres must be rows 0 to {self.size - 1}, but got {centres.min()} to {centres.max()}"
-            )
-        self._check_number(k)
-        return np.concatenate([centres[:, None].astype(np.int32), self.others(centres, k - 1)], axis=1)
-
-    def _check_number(self, k: int) -> None:
-        if not 1 <= k <= self.size:
-            raise ValueError(
-                f"the number of neighbours must be 1 to {self.size}, the number of rows, but is {k}"
-            )
-
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
-        """In float64, computed part by part and written where they stay; the inputs of a kernel that has none."""
-        if self.kernel is None or self._compares:
-            found = [np.ascontiguousarray(X, np.float64)]
-        elif (terms := dense.terms_of(self.kernel)) is not None:
+        """In float64, computed part by part and written where they stay."""
+        found: list[np.ndarray] = []
+        if self.kernel is not None and (terms := dense.terms_of(self.kernel)) is not None:
             found = [term.scaled(np.asarray(X, np.float64)) for term in terms]
-        else:
-            found: list[np.ndarray] = []
+        elif self.kernel is not None:
             with jax.enable_x64(True):
                 for start in range(0, len(X), PLACED_ROWS):
                     part = np.asarray(X[start : start + PLACED_ROWS], np.float64)
@@ -152,21 +133,28 @@ class Neighbours:
                     found = found or [np.empty((len(X), p.shape[1])) for p in places]
                     for whole, own in zip(found, places, strict=True):
                         whole[start : start + len(part)] = np.asarray(own)[: len(part)]
-            found = found or [np.ascontiguousarray(X, np.float64)]
-        for own in [] if self._compares else found:
-            if not np.isfinite(own).all():
-                raise ValueError("all values must be finite, but there are NaN or infinite ones")
+        found = found or [np.ascontiguousarray(X, np.float64)]
+        if not all(np.isfinite(own).all() for own in found):
+            raise ValueError("all values must be finite, but there are NaN or infinite ones")
         return found
 
-    def _search(
-        self, points: np.ndarray, places: list[np.ndarray], part: Int[np.ndarray, " p"], k: int
-    ) -> Int[np.ndarray, "p k"]:
-        if self._compares:
-            return self._of_all_pairs(places[0][part], k)
-        n, near = k if len(places) == 1 else min(CANDIDATES * k, self.size), []
-        for search, own in zip(self.searches, places, strict=True):
-            near.append(search.query(own[part], n, eps=self.slack, workers=-1)[1].reshape(-1, n))
-        return near[0] if len(near) == 1 else self._best(points[part], np.concatenate(near, axis=1), k)
+    def _nearest(
+        self, points: Float[np.ndarray, "P D"], places: list[np.ndarray], k: int
+    ) -> Int[np.ndarray, "P k"]:
+        near = []
+        if self.searches:
+            n = k if len(places) == 1 else min(CANDIDATES * k, self.size)
+            for search, own in zip(self.searches, places, strict=True):
+                near.append(search.query(own, n, eps=self.slack, workers=-1)[1].reshape(-1, n))
+        else:
+            width = min(COLUMNS, self.size)
+            filled = filled_up(np.asarray(points, np.float64), min(POINTS, max(self.size, len(points))), 0.0)
+            for start in range(0, self.size, width):
+                rows = filled_up(np.asarray(self.X[start : start + width], np.float64), width)
+                with jax.enable_x64(True):
+                    best = np.asarray(_most_correlated(self.kernel, filled, rows, min(k, width)))
+                near.append(np.minimum(start + best[: len(points)], self.size - 1))  # the last row fills up
+        return near[0] if len(near) == 1 else self._best(points, np.concatenate(near, axis=1), k)
 
     def _best(
         self, points: Float[np.ndarray, "P D"], candidates: Int[np.ndarray, "P C"], k: int
@@ -184,24 +172,6 @@ class Neighbours:
                 order = np.argsort(np.where(repeated[part], 1.0, -np.asarray(values)), axis=1, kind="stable")
                 found.append(np.take_along_axis(candidates[part], order[:, :k], axis=1))
         return np.concatenate(found)
-
-    def _of_all_pairs(self, points: Float[np.ndarray, "P D"], k: int) -> Int[np.ndarray, "P k"]:
-        """The rows of highest correlation: a key has the correlation to float32 and then the number of the row."""
-        width, last = min(COLUMNS, self.size), np.uint64(0xFFFFFFFF)
-        best = np.zeros((len(points), 0), np.uint64)
-        with jax.enable_x64(True):
-            filled = on_device(filled_up(points, min(POINTS, max(self.size, len(points))), 0.0))
-            for start in range(0, self.size, width):
-                rows = self.X[start : start + width]
-                values = np.asarray(
-                    _correlations(self.kernel, filled, on_device(filled_up(rows, width, 0.0)))
-                )
-                bits = np.ascontiguousarray(values[: len(points), : len(rows)], np.float32).view(np.uint32)
-                keys = (last - bits.astype(np.uint64)) << np.uint64(32)
-                keys |= np.arange(start, start + len(rows), dtype=np.uint64)
-                best = np.concatenate([best, keys], axis=1)
-                best = best if best.shape[1] <= k else np.partition(best, k - 1, axis=1)[:, :k]
-        return (np.sort(best, axis=1) & last).astype(np.int32)
 
 
 def earlier_rows(
@@ -229,19 +199,19 @@ def earlier_rows(
 
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
     """Memory of `Neighbours` and a query at their peak, beside X: places and trees of all terms, candidates, pairs. An upper estimate."""
+    compared = 3 * 8 * PAIRS * (n_inputs + 2)
     if kernel is not None and not value_of(kernel).has_places:
-        width = min(COLUMNS, n_rows)
-        blocks = 5 * 8 * POINTS * (width + k) + 24 * width * (n_inputs + 2)
-        return 8 * n_rows * n_inputs + 4 * n_points * k + blocks
+        blocks = 5 * 8 * POINTS * (min(COLUMNS, n_rows) + k) + 24 * min(COLUMNS, n_rows) * (n_inputs + 2)
+        return 8 * n_rows * n_inputs + 4 * n_points * k + blocks + (compared if n_rows > COLUMNS else 0)
     X = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
-    places = () if kernel is None else eqx.filter_eval_shape(_places_of, value_of(kernel), X)
-    n, total = n_rows + min(n_points, BLOCK_ROWS), n_points * (4 * k + 16)
-    for own in places or (X,):
-        width = own.shape[1]
-        total += n * ((8 if width <= MAX_DIRECTIONS else 16) * width + 32)
-    total += 3 * min(CHUNK_BYTES, 16 * k * n_points)
-    several = 20 * n_points * len(places) * CANDIDATES * k + 3 * 8 * PAIRS * (n_inputs + 2)
-    return total if len(places) < 2 else total + several
+    places = (X,) if kernel is None else eqx.filter_eval_shape(_places_of, value_of(kernel), X) or (X,)
+    each = sum((8 if own.shape[1] <= MAX_DIRECTIONS else 16) * own.shape[1] + 32 for own in places)
+    total = (
+        (n_rows + min(n_points, BLOCK_ROWS)) * each
+        + n_points * (4 * k + 16)
+        + 3 * min(CHUNK_BYTES, 16 * k * n_points)
+    )
+    return total if len(places) < 2 else total + 20 * n_points * len(places) * CANDIDATES * k + compared
 
 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
@@ -291,12 +261,17 @@ def _places_of(kernel: Any, X: Array) -> tuple[Array, ...]:
     return kernel.places(X)
 
 
-@eqx.filter_jit
 def _correlations(kernel: Any, Z: Array, X: Array) -> Float[Array, "P C"]:
     """|k(z, x)|/√(k(z, z) k(x, x)) for all pairs."""
     centre, tiny = X[0], jnp.finfo(X.dtype).tiny
     across = kernel.between(kernel.prepare(Z, centre), kernel.prepare(X, centre))
     return jnp.abs(across) / jnp.sqrt(jnp.maximum(kernel.diag(Z)[:, None] * kernel.diag(X)[None, :], tiny))
+
+
+@eqx.filter_jit
+def _most_correlated(kernel: Any, Z: Any, X: Any, k: int) -> Int[Array, "P k"]:
+    """The k rows of highest correlation with each point, of equal ones the first."""
+    return jax.lax.top_k(_correlations(kernel, jnp.asarray(Z), jnp.asarray(X)), k)[1]
 
 
 @eqx.filter_jit

@@ -53,7 +53,8 @@ class NearestNeighbours(eqx.Module):
         rows, generator = np.arange(source.size, dtype=np.int32), np.random.default_rng(seed)
         shuffles = [generator.permutation(rows) for _ in range(-(-total_steps // source.size))]
         centres, order = np.unique(np.concatenate(shuffles)[:total_steps], return_inverse=True)
-        return Neighbours(source.inputs(np.float64)).around(centres, batch_size), order
+        others = Neighbours(source.inputs(np.float64)).others(centres, batch_size - 1)
+        return np.column_stack([centres.astype(np.int32), others]), order
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
         """Bytes of the rows in float64, the tree, the lists and the centres."""
