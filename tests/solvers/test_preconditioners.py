@@ -8,7 +8,7 @@ from grams import matrix
 
 from stochgp import kernels
 from stochgp.operators import KernelOperator
-from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
+from stochgp.solvers.preconditioners import low_rank_plus_neighbours, partial_cholesky
 
 N, RANK = 60, 20
 RNG = np.random.default_rng(0)
@@ -86,15 +86,16 @@ def test_a_rank_that_is_not_one_is_refused(key, rank):
 
 def test_the_inverse_of_low_rank_plus_diagonal():
     F, V = RNG.normal(size=(7, N)), RNG.normal(size=(N, 3))
-    P = F.T @ F + np.diag(NOISE)
-    found = LowRankPlusDiagonal.of(F, NOISE, jnp.float64)
-    np.testing.assert_allclose(found.solve(jnp.asarray(V)), np.linalg.solve(P, V), rtol=1e-9, atol=1e-9)
+    wanted = np.linalg.solve(F.T @ F + np.diag(NOISE), V)
+    op = operator(noise=NOISE)
+    found = low_rank_plus_neighbours(op, F, 0, (0,))
+    np.testing.assert_allclose(op.unpad(found.solve(op.pad(jnp.asarray(V)))), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_the_inverse_is_positive_definite_at_a_condition_number_of_ten_to_the_twelve():
     F, s2 = 1e3 * np.linalg.qr(RNG.normal(size=(N, 7)))[0].T, 1e-6
-    found = LowRankPlusDiagonal.of(F, np.full(N, s2), jnp.float64)
-    inverse = np.asarray(found.solve(jnp.eye(N)))
     inside = F[0] / 1e3
+    found = low_rank_plus_neighbours(operator(noise=np.full(N, s2)), F, 0, (0,))
+    inverse = np.asarray(found.solve(jnp.eye(found.root.shape[0])))[:N, :N]
     assert np.linalg.eigvalsh((inverse + inverse.T) / 2)[0] > 0
     np.testing.assert_allclose(inside @ inverse @ inside, 1 / (1e6 + s2), rtol=1e-2)

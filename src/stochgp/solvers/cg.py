@@ -14,12 +14,7 @@ from stochgp.numerics.seeds import words_of
 from stochgp.operators import BLOCK, KernelOperator
 from stochgp.operators.kernel import in_float64
 from stochgp.solvers.base import SMALL, AbstractIterativeSolver, StepInfo, solve_bytes
-from stochgp.solvers.preconditioners import (
-    LowRankPlusDiagonal,
-    LowRankPlusNeighbours,
-    low_rank_plus_neighbours,
-    partial_cholesky,
-)
+from stochgp.solvers.preconditioners import Preconditioner, low_rank_plus_neighbours, partial_cholesky
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
@@ -48,7 +43,7 @@ class CG(AbstractIterativeSolver):
 
     whose residual s only falls. If stopped early it also predicts better than x.
 
-    The preconditioner is P = FFᵀ + (Vecchia's approximation of K − FFᵀ + D, see `LowRankPlusNeighbours`), with FFᵀ a partial Cholesky
+    The preconditioner is P = FFᵀ + (Vecchia's approximation of K − FFᵀ + D, see `Preconditioner`), with FFᵀ a partial Cholesky
     factorisation of K of rank `rank`, and D = Σ + `damping` · mean(diag(K − FFᵀ)) I. Without neighbours P = FFᵀ + D; with rank 0 it is the diagonal of A.
 
     Products are in the operator's dtype, other numbers in float64 with x64 enabled, as in `solve`; p is rounded to the product's dtype. Products are
@@ -95,9 +90,7 @@ class CG(AbstractIterativeSolver):
         usual = NEIGHBOURS if n_rows > SMALL else 0
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
-    def constants(
-        self, operator: KernelOperator, *, key: PRNGKeyArray
-    ) -> LowRankPlusDiagonal | LowRankPlusNeighbours:
+    def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Preconditioner:
         """Build the preconditioner."""
         rank, m = self.preconditioner_size(operator.size)
         # The neighbour search runs on one device.
@@ -109,19 +102,12 @@ class CG(AbstractIterativeSolver):
         if rank:
             F, _, left = partial_cholesky(operator, rank, key=rank_key)
             added = damping * float(left.mean())
-        if m:
-            return low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
-        diagonal = np.array(operator.noise, np.float64)
-        if rank == 0:
-            diagonal[: operator.size] = np.asarray(operator.diagonal())
-        F = np.pad(F, ((0, 0), (0, operator.padded - operator.size)))
-        made = LowRankPlusDiagonal.of(F, diagonal + added, jax.dtypes.canonicalize_dtype(jnp.float64))
-        return LowRankPlusDiagonal(operator.placed(made.W, 1), operator.placed(made.root))
+        return low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
 
     def init(
         self,
         operator: KernelOperator,
-        constants: LowRankPlusDiagonal | LowRankPlusNeighbours,
+        constants: Preconditioner,
         b: Float[Array, "P S"],
         start: Float[Array, "P S"],
         residual: Float[Array, "P S"] | None = None,
@@ -137,7 +123,7 @@ class CG(AbstractIterativeSolver):
     def step(
         self,
         operator: KernelOperator,
-        constants: LowRankPlusDiagonal | LowRankPlusNeighbours,
+        constants: Preconditioner,
         b: Float[Array, "P S"],
         state: "CGState",
         batch: Any,

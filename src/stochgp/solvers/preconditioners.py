@@ -10,7 +10,6 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from jax.scipy.linalg import solve_triangular
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray
 
 from stochgp.kernels import AbstractKernel
@@ -26,37 +25,6 @@ PROPOSED = 128  # rows that random pivoting proposes at a time
 ROUNDING = 32.0  # a diagonal, or a conditional variance, below this many eps of k(x, x) is rounding
 BLOCK = 256  # rows in one compiled program
 TOGETHER = 64  # rows of F at a time
-
-
-class LowRankPlusDiagonal(eqx.Module):
-    """P = FᵀF + D with a positive diagonal D, stored for its inverse:
-
-        P⁻¹ = D^(−½) (I − WᵀW) D^(−½),   W = L⁻¹ F D^(−½),   L Lᵀ = I + F D⁻¹ Fᵀ,
-
-    An eigenvalue of WᵀW is λ/(λ + 1), λ an eigenvalue of D^(−½)FᵀFD^(−½). P⁻¹ stays positive definite
-    up to λ = 10¹⁴ in float64, and up to 10⁵ in float32.
-    """
-
-    W: Float[Array, "R N"]
-    root: Float[Array, " N"]  # D^(−½)
-
-    @classmethod
-    def of(
-        cls, F: Float[np.ndarray, "R N"], diagonal: Float[np.ndarray, " N"], dtype: DTypeLike
-    ) -> "LowRankPlusDiagonal":
-        """Return FᵀF + diag(diagonal), computed in float64 on the host, for `solve` in `dtype`."""
-        root = 1 / np.sqrt(diagonal)
-        W = np.multiply(F, root)
-        if len(F):
-            L = np.linalg.cholesky(W @ W.T + np.eye(len(F)))
-            (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (W,))
-            W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T
-        return cls(*(jnp.asarray(part, dtype) for part in (W, root)))
-
-    def solve(self, V: Float[Array, "N S"]) -> Float[Array, "N S"]:
-        """Return P⁻¹V."""
-        half = self.root[:, None] * V
-        return self.root[:, None] * (half - matmul(self.W.T, matmul(self.W, half)))
 
 
 def partial_cholesky(
@@ -138,15 +106,16 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
     return operator.diagonal() - operator.noise[: operator.size]
 
 
-class LowRankPlusNeighbours(eqx.Module):
-    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with Vecchia's S⁻¹ ≈ K − FᵀF + Σ.
+class Preconditioner(eqx.Module):
+    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with Vecchia's S⁻¹ ≈ K − FᵀF + Σ; without neighbours S⁻¹ = V.
 
     Row i of B has the regression coefficients on m rows before it in a random order, and V_i is the residual variance. Then
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
     This is a full-scale approximation (Sang and Huang, 2012): low rank takes the large eigenvalues, neighbours the small ones.
-    Gyger, Furrer and Sigrist (2024) use it as a preconditioner. In exact arithmetic P is positive definite for every B and V > 0.
+    Gyger, Furrer and Sigrist (2024) use it as a preconditioner. In exact arithmetic P is positive definite for every B and V > 0. In float64 P⁻¹ stays
+    so as long as no eigenvalue of GFᵀFGᵀ exceeds 10¹⁴.
     """
 
     W: Float[Array, "R P"]
@@ -182,38 +151,39 @@ def low_rank_plus_neighbours(
     n_neighbours: int,
     seed: tuple[int, ...],
     damping: float = 0.0,
-) -> LowRankPlusNeighbours:
+) -> Preconditioner:
     """Build P for FᵀF ≈ K, with K − FᵀF positive semi-definite; overwrites F.
 
-    It is computed in float64 on the host. `seed` draws the order, `damping` is added to Σ.
+    It is computed in float64 on the host. `seed` draws the order, `damping` is added to Σ. Without neighbours V is Σ plus the damping, without F too
+    the diagonal of A.
     """
     N, P = operator.size, operator.padded
-    kernel = cast(operator.kernel, jnp.float64)
-    X = np.asarray(operator.inputs, np.float64)
-    order = np.random.default_rng(seed).permutation(N)
-    near = np.empty((N, n_neighbours), np.int32)
-    near[order] = earlier_rows(kernel, X, order, np.arange(N), n_neighbours)
-    noise = np.asarray(operator.noise, np.float64) + damping
-    B, V = _regressions(operator, kernel, X, F, near, noise)
-    near = np.maximum(near, 0)  # B is 0 at missing neighbours
+    noise = np.asarray(operator.noise, np.float64)[:N] + damping
+    near, B, V = np.zeros((N, 0), np.int32), np.zeros((N, 0)), noise
+    if n_neighbours:
+        kernel, X = cast(operator.kernel, jnp.float64), np.asarray(operator.inputs, np.float64)
+        order = np.random.default_rng(seed).permutation(N)
+        near = np.empty((N, n_neighbours), np.int32)
+        near[order] = earlier_rows(kernel, X, order, np.arange(N), n_neighbours)
+        B, V = _regressions(operator, kernel, X, F, near, noise)
+        near = np.maximum(near, 0)  # B is 0 at missing neighbours
+    elif not len(F):
+        V = np.asarray(operator.diagonal(), np.float64)
     across = scipy.sparse.csr_array((B.ravel(), near.ravel(), np.arange(N + 1) * n_neighbours), (N, N))
-    root = 1 / np.sqrt(V)
-    W = F
+    W, root = F, 1 / np.sqrt(V)
     for start in range(0, len(W), TOGETHER):  # FGᵀ
         part = W[start : start + TOGETHER]
         part -= (across @ part.T).T
         part *= root
     L = np.linalg.cholesky(W @ W.T + np.eye(len(W)))
     (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (W,))
-    W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T
+    W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T if len(W) else W
     fill = ((0, 0), (0, P - N))
-    parts = (
-        np.pad(W, fill) if P > N else W,
-        np.pad(near.T, fill),
-        np.pad(B.T, fill),
-        np.pad(root, fill[1], constant_values=1),
+    parts = (np.pad(part, fill) if P > N else part for part in (W, near.T, B.T))
+    root = np.pad(root, fill[1], constant_values=1)
+    return Preconditioner(
+        *(operator.placed(jnp.asarray(part), 1) for part in parts), operator.placed(jnp.asarray(root))
     )
-    return LowRankPlusNeighbours(*(jnp.asarray(part) for part in parts))
 
 
 def _regressions(
