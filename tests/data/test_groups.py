@@ -10,7 +10,6 @@ from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
 from stochgp.posteriors import LocalPosterior
-from stochgp.posteriors.calibration import calibrated
 
 N = 60
 
@@ -152,7 +151,7 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
         if isinstance(posterior, LocalPosterior):
             np.testing.assert_allclose(posterior.calibrated(500, 0, own)[0].scale, posterior.scale, rtol=1e-6)
             return
-        c, again = model.fit_report_["variance_scale"], calibrated(posterior, own)[1]
+        c, again = model.fit_report_["variance_scale"], posterior.calibrated(own)[1]
     np.testing.assert_allclose(again, 1 + (1 - 1 / c) / 101, rtol=1e-5)
 
 

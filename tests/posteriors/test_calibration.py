@@ -16,7 +16,6 @@ from stochgp.posteriors import (
     ExactKernelPosterior,
     KernelSystem,
     SampledKernelPosterior,
-    calibration,
     sample_targets,
 )
 from stochgp.priors import prior_functions
@@ -71,7 +70,7 @@ def test_a_scaled_posterior_keeps_what_is_left_of_its_right_hand_sides():
     """Those of samples are multiplied by √c, that of the mean is not: then c A of the weights divided is the same A w."""
     posterior, generator = sampled(3), np.random.default_rng(0)
     left = 0.1 * generator.normal(size=(N, 4))
-    made = calibration.scaled(dataclasses.replace(posterior, left=jnp.asarray(left)), 4.0)
+    made = dataclasses.replace(posterior, left=jnp.asarray(left)).scaled(4.0)
     weights = [np.concatenate([p.weights, p.sample_weights], axis=1) for p in (posterior, made)]
     before, after = (p.system.operator.dense() @ w for p, w in zip((posterior, made), weights, strict=True))
     times = np.array([1.0, 2.0, 2.0, 2.0])
@@ -99,13 +98,13 @@ def scale(count, group=None):
 @pytest.mark.parametrize("count", [ONES, WEIGHTS, 10 * WEIGHTS])
 def test_a_factor_gives_what_rows_predicted_by_the_others_say(count):
     """Each scored as one observation, of variance v + σ², which counts ρ times."""
-    assert_allclose(calibration.calibrated(exact(count))[1], scale(count), rtol=1e-8)
+    assert_allclose(exact(count).calibrated()[1], scale(count), rtol=1e-8)
 
 
 @pytest.mark.parametrize("count", [ONES, WEIGHTS])
 def test_near_rows_agree(count):
     """48 of 59 tell nearly what all do; matrices are in float32."""
-    assert_allclose(calibration.calibrated(sampled(0, count))[1], scale(count), rtol=2e-3)
+    assert_allclose(sampled(0, count).calibrated()[1], scale(count), rtol=2e-3)
 
 
 @pytest.mark.parametrize("count", [ONES, WEIGHTS])
@@ -114,7 +113,7 @@ def test_whole_groups_are_left_out(name, count):
     """From all rows of other groups, which are fewer than are looked for."""
     wanted = scale(count, GROUPS[name])
     for posterior in (exact(count), sampled(3, count)):
-        assert_allclose(calibration.calibrated(posterior, GROUPS[name])[1], wanted, rtol=1e-4)
+        assert_allclose(posterior.calibrated(GROUPS[name])[1], wanted, rtol=1e-4)
     assert abs(wanted / scale(count) - 1) > 0.005
 
 
@@ -124,7 +123,7 @@ def test_the_mean_stays_and_every_variance_is_scaled(make):
     c, before = 2.5, make()
     mean, variance = before.mean_and_variance(Z)
     covariance, explained = before.covariance(Z), before.explained
-    after = calibration.scaled(before, c)
+    after = before.scaled(c)
     assert_allclose(after.mean_and_variance(Z)[0], mean, rtol=1e-9)
     assert_allclose(after.mean_and_variance(Z)[1], c * variance, rtol=1e-5)
     assert_allclose(after.covariance(Z), c * covariance, rtol=1e-6, atol=1e-8)
@@ -153,7 +152,7 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     wanted = alpha / np.diag(Q) - (A - NOISE * np.eye(N)) @ delta
     known = (alpha + delta) / np.diag(Q) + r
     assert_allclose(wanted - known, (1 / np.diag(Q) - NOISE) * (Q @ r), atol=1e-9)
-    scaled = calibration.scaled(off, 3.0)
+    scaled = off.scaled(3.0)
     assert_allclose(
         scaled.y - np.asarray(scaled.system.operator.dense() @ scaled.weights)[:, 0], r, atol=1e-9
     )
@@ -162,7 +161,7 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
 
 def test_a_posterior_without_targets_is_not_scaled():
     posterior = dataclasses.replace(exact(), y=None)
-    assert calibration.calibrated(posterior) == (posterior, 1.0)
+    assert posterior.calibrated() == (posterior, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from stochgp.kernels import Matern32
 from stochgp.kernels import dense as dense_kernels
 from stochgp.likelihoods.noise import known_noise
 from stochgp.parameters import cast
-from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, calibration
+from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors import exact as exact_module
 from stochgp.posteriors.kernel import KernelFunctions, with_information
 from stochgp.priors import prior_functions
@@ -61,7 +61,7 @@ def test_information_makes_variances_of_near_rows_right_on_average(solved, monke
         posterior = SampledKernelPosterior(*parts, y=posterior.y)
     plain = posterior.mean_and_variance(Z)[1]
     assert np.mean(np.log(plain / wanted)) > 0.07 and np.all(plain > wanted * (1 - 1e-4))
-    made = calibration.with_information(posterior)
+    made = posterior.with_information()
     assert abs(np.mean(np.log(made.mean_and_variance(Z)[1] / wanted))) < 0.03
     rows = np.arange(len(posterior.y))
     left = made.left_out_variances(rows) - 1.0
@@ -72,8 +72,8 @@ def test_information_makes_variances_of_near_rows_right_on_average(solved, monke
 def test_a_single_row_tells_its_own_variance():
     held = KernelSystem(Matern32(1.0, 1.0), jnp.zeros((1, 1)), np.ones(1), known_noise(0.25), 64)
     posterior = SampledKernelPosterior(held, jnp.ones((1, 1)), 1.0, None, None, CG(), 1e-9, y=np.ones(1))
-    assert calibration.with_information(posterior).information == 1.0
-    assert calibration.calibrated(posterior)[1] == 1.0
+    assert posterior.with_information().information == 1.0
+    assert posterior.calibrated()[1] == 1.0
     assert_allclose(posterior.mean_and_variance(np.zeros((1, 1)))[1], 1 - 1 / 1.25, rtol=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_isolated_rows_have_no_information_to_multiply():
     X = 100.0 * np.arange(200)[:, None]
     held = KernelSystem(Matern32(1.0, 1.0), jnp.asarray(X), np.ones(200), known_noise(0.25), 64)
     parts = held, jnp.ones((200, 1)), 1.0, None, None, CG(), 1e-9
-    posterior = calibration.with_information(SampledKernelPosterior(*parts, y=X[:, 0]))
+    posterior = SampledKernelPosterior(*parts, y=X[:, 0]).with_information()
     assert_allclose(posterior.mean_and_variance(X[:3] + 50.0)[1], 1.0, rtol=1e-6)
 
 

@@ -38,8 +38,7 @@ from stochgp.posteriors import (
     MixturePosterior,
     SampledKernelPosterior,
 )
-from stochgp.posteriors.calibration import CALIBRATION_SECONDS, ROWS, calibrated, with_information
-from stochgp.posteriors.kernel import EXACT_ROWS, NEAR, NoiseDraws
+from stochgp.posteriors.kernel import CALIBRATION_SECONDS, EXACT_ROWS, NEAR, ROWS, NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import extended, joined, sides, warm_start
 from stochgp.priors import PriorFunctions, prior_functions
@@ -120,7 +119,7 @@ def solved(
     calibrates = is_learned and (N > SMALL or data.rows.group is not None)
     if calibrates and searched <= context.budget.free():
         with contextlib.suppress(TimeIsUpError), deadline.granted(CALIBRATION_SECONDS):
-            posterior, context.report["variance_scale"] = calibrated(posterior, data.rows.group)
+            posterior, context.report["variance_scale"] = posterior.calibrated(data.rows.group)
     # Relative residual of the mean on all rows; and 1.48 times the median error of rows predicted from their neighbours.
     context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
@@ -155,7 +154,8 @@ def _solved(
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)
-    return with_information(sampled_posterior(system, solver, y, found, tolerance, prior, draws)), found
+    posterior = sampled_posterior(system, solver, y, found, tolerance, prior, draws)
+    return posterior.with_information(), found
 
 
 def sampled_posterior(
@@ -186,12 +186,12 @@ def solved_directly(
     """Return the posterior by a factor; `factor` and `information` (τ) save computing them."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
     factor = factorised(system.upper) if factor is None else factor
-    found = refined(factor, b, system.product(), tolerance, system.X.dtype)
+    found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     posterior = ExactKernelPosterior(system, found.value, explained, y)
     vars(posterior)["factor"] = factor  # its property would compute it again
     if information is None:
-        return with_information(posterior), found
+        return posterior.with_information(), found
     return posterior.changed(information=information), found
 
 
@@ -316,7 +316,7 @@ def _grown_exactly(
     y, system = _targets(posterior, new), joined(posterior.system, new)
     factor: Factor | None = vars(posterior).get("factor")
     budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
-    grown = None if factor is None or system.is_small else extended(factor, system, len(posterior.system.X))
+    grown = None if factor is None else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
     return solved_directly(system, y, grown, information)
 

@@ -17,7 +17,7 @@ from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.numerics.arrays import on_device, on_host
 from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
-from stochgp.numerics.seeds import split_key, words_of
+from stochgp.numerics.seeds import random_rows, split_key, words_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.posteriors.kernel import (
     BLOCK,
@@ -33,6 +33,7 @@ from stochgp.solvers.base import covariance_bytes
 from stochgp.solvers.cholesky import refined
 
 COLUMNS = 500  # of L⁻¹ at a time
+BY_FACTOR = 256  # rows of τ, of N² operations each
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
@@ -143,6 +144,15 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         if self.is_exact:
             return self.left_out_by_factor(rows)
         return self.left_out_near(rows)
+
+    def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        rows = random_rows(len(self.weights), BY_FACTOR, 0)
+        return rows, self.left_out_by_factor(rows) - self.system.row_noise[rows]
+
+    def scaled(self, c: float) -> "ExactKernelPosterior":
+        made = super().scaled(c)
+        vars(made)["factor"] = self.factor.times(c)
+        return made
 
     def left_out_by_factor(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """1/Q_ii by N² operations each."""

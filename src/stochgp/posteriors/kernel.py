@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,30 +11,36 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy.optimize
 from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp import deadline
 from stochgp.compiled import quick_jit
+from stochgp.deadline import TimeIsUpError
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import noise_of_rows, noise_variances
+from stochgp.likelihoods.noise import noise_of_rows, noise_variances, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import by_blocks, on_device
-from stochgp.numerics.seeds import normal, split_key
+from stochgp.numerics.clustered import scale_of
+from stochgp.numerics.seeds import normal, random_rows, split_key
 from stochgp.operators import KernelOperator
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
-from stochgp.posteriors.local import LocalPosterior, Moments
+from stochgp.posteriors.local import NEIGHBOURS, LocalPosterior, Moments
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
-from stochgp.solvers.base import SMALL
+from stochgp.solvers.cholesky import upper
 
 BLOCK = 512  # rows of a compiled evaluation
 EXACT_ROWS = 2000  # up to which variances come from a factor: two solves for each point
 NEAR = 48  # rows of other variances. With 5,000 to 6,000 rows of five UCI sets the NLPD was within 0.003 of that of exact variances
-
+ROWS = 2000  # left out for c: from 256 it was off by a fifth on pol, which cost 0.04 nats
+BY_NEAR, MANY = 64, 512  # rows of τ without a factor, and the near rows of each
+LEAST, MOST = -1.0, 20.0  # log τ
+CALIBRATION_SECONDS = 2.5  # that left-out rows take, compilation included
 
 NoiseDraws = tuple[tuple[int, PRNGKeyArray], ...]
 """Where ε of the samples comes from: standard normal draws [n, S] of a key, one part (n, key) of the rows after the other."""
@@ -54,33 +61,19 @@ class KernelSystem(eqx.Module):
     noise: AbstractNoise
     tile: int
 
-    @property
-    def is_small(self) -> bool:
-        """Whether A is quick to fill and fits twice: few rows in float64."""
-        return len(self.X) <= SMALL and self.X.dtype == np.float64
-
     def upper(self) -> Float[np.ndarray, "N N"]:
         """A on and right of its diagonal, in the dtype of X."""
-        X = np.asarray(self.X)
         with jax.enable_x64(True):
-            A = dense.upper(self.kernel, X, X.dtype)
-            A[np.diag_indices(len(X))] += self.row_noise.astype(X.dtype)
-        return A
+            return upper(self.kernel, np.asarray(self.X), self.row_noise)
 
-    def product(self) -> Callable[[np.ndarray], np.ndarray]:
-        """α ↦ Aα on the host, with α [N, 1] and the entries of A in the dtype of X."""
-        if self.is_small:
-            A = self.upper()
-            (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
-            return lambda x: symm(1.0, A.T, x, lower=1)
+    def times(self, x: Float[np.ndarray, "N 1"]) -> Float[np.ndarray, "N 1"]:
+        """Aα on the host, with the entries of A in the dtype of X."""
         X = np.asarray(self.X)
-        noise = self.row_noise.astype(X.dtype).astype(np.float64)
-
-        def times(x: np.ndarray) -> np.ndarray:
-            v = x[:, 0].astype(X.dtype).astype(np.float64)
-            return (dense.times(self.kernel, X, X, v, X.dtype) + noise * v)[:, None]
-
-        return times
+        noise, v = (
+            self.row_noise.astype(X.dtype).astype(np.float64),
+            x[:, 0].astype(X.dtype).astype(np.float64),
+        )
+        return (dense.times(self.kernel, X, X, v, X.dtype) + noise * v)[:, None]
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:
@@ -91,9 +84,14 @@ class KernelSystem(eqx.Module):
     @functools.cached_property
     def operator(self) -> KernelOperator:
         """Computed when it is first wanted, at once also where a function that uses it is being traced."""
+        return self.operator_on(None)
+
+    def operator_on(self, mesh: Mesh | None) -> KernelOperator:
+        """The operator with its rows spread over a mesh; None = on one device."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
-            return _operator(self.kernel, self.X, spread, self.tile)
+            noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
+            make = _operator if mesh is None else KernelOperator.of
+            return make(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
     def variance_of_one(
         self, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
@@ -107,12 +105,6 @@ class KernelSystem(eqx.Module):
             return variance
         own = self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
-
-    def operator_on(self, mesh: Mesh) -> KernelOperator:
-        """The operator with its rows spread over a mesh."""
-        with jax.enable_x64(True):
-            noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
-            return KernelOperator.of(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
     def draw(
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
@@ -137,7 +129,11 @@ class AbstractKernelPosterior(AbstractPosterior):
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)),
 
-    at most W for τ ≥ 1, and the prior's where rows tell nothing. See `posteriors.calibration` for τ.
+    at most W for τ ≥ 1, and the prior's where rows tell nothing. τ makes the mean logarithm of the variances of f at left-out rows right.
+
+    Row i, predicted from all others, has the error e_i = α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12).
+    An α that a solver has left with the residual r = y − Aα has the error α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i, σ_i² = σ²s_i/ρ_i; the last term, small
+    where the noise is most of 1/Q_ii, is left out.
     """
 
     system: eqx.AbstractVar[KernelSystem]
@@ -191,7 +187,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(α_i/Q_ii + r_i, V_i): the error of each row given all others, and the variance of one observation there (`posteriors.calibration`)."""
+        """(α_i/Q_ii + r_i, V_i): the error of each row given all others, and the variance of one observation there."""
         V = self.left_out_variances(rows)
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
@@ -210,6 +206,59 @@ class AbstractKernelPosterior(AbstractPosterior):
         """y − A α."""
         return np.zeros(len(self.weights))
 
+    def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """(Some rows, the variances of f there given the others, by 512 near rows)."""
+        rows = random_rows(len(self.weights), BY_NEAR, 0)
+        return rows, self.near.left_out(rows, MANY)[1]
+
+    def with_information(self) -> Any:
+        """The posterior with τ; as it is if its variances are exact, for one row, or without time."""
+        if self.is_exact or len(self.weights) == 1:
+            return self
+        try:
+            with deadline.granted(CALIBRATION_SECONDS):
+                rows, right = self._right_variances()
+                _, W, prior = self.near.left_out(rows, NEAR)
+                known = (right > 0) & (right < W)
+                near: Any = right[known], W[known], prior[known]
+        except TimeIsUpError:
+            return self
+        off = lambda log_tau: float(np.mean(np.log(with_information(near, math.exp(log_tau)) / near[0])))
+        if not known.any() or off(MOST) >= 0:
+            return self.changed(information=1.0)
+        found: Any = scipy.optimize.brentq(off, LEAST, MOST)
+        return self.changed(information=math.exp(found))
+
+    def calibrated(self, group: Any = None) -> tuple[Any, float]:
+        """(The posterior with all variances c times as large, c); as it is, and 1, if it has no targets or one row.
+
+        c makes the standardised errors of left-out rows 1 in the mean. A new row is one observation, V_i = 1/Q_ii − σ_i² + σ²s_i, so
+        c = Σ ρ_i e_i²/V_i / Σ ρ_i. Rows of one `group` are left out together, predicted from their nearest rows of other groups.
+        """
+        N, y = len(self.weights), self.y
+        if y is None or N == 1:
+            return self, 1.0
+        rows = random_rows(N, ROWS, 0)
+        if group is None:
+            e, V = self.left_out(rows)
+        else:
+            mean, variance, _ = self.near.left_out(rows, NEIGHBOURS, group)
+            e, V = y[rows] - mean, variance + self.near.noise_of_one(rows)
+            group = group[rows]
+        c = scale_of(np.square(e) / V, self.system.weight[rows], group)
+        return self.scaled(c), c
+
+    def scaled(self, c: float) -> Any:
+        """The posterior for c k and c σ²: the same mean with α/c, and c times every variance."""
+        old = self.system
+        noise = with_level(old.noise, c * float(old.noise.level))
+        system = KernelSystem(old.kernel.times(c), old.X, old.weight, noise, old.tile)
+        weights = divided(self.weights, c)
+        made = dataclasses.replace(self, system=system, weights=weights, explained=self.explained / c)
+        if "tree" in vars(self.near):
+            vars(made.near)["tree"] = self.near.tree
+        return made
+
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "KernelFunctions":
         return self.system.draw(self.weights, n_samples, self._solve, key=key)
 
@@ -223,6 +272,12 @@ class AbstractKernelPosterior(AbstractPosterior):
         if n_rows and not covariance and not self.is_exact:
             need += self.near.need_bytes(n_rows)
         return need
+
+
+def divided(values: Any, c: Any) -> Any:
+    """values / c in their dtype, where they lie."""
+    found = np.asarray(values) / np.asarray(c, values.dtype)
+    return found if isinstance(values, np.ndarray) else on_device(found, values.dtype)
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
@@ -322,8 +377,8 @@ def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
 
 
 @quick_jit
-def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
-    return KernelOperator.of(kernel, X, noise, tile=tile)
+def _operator(kernel: Any, X: Array, noise: Array, **layout: Any) -> KernelOperator:
+    return KernelOperator.of(kernel, X, noise, **layout)
 
 
 @eqx.filter_jit

@@ -1,5 +1,6 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came; and how it takes in new rows."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -23,6 +24,7 @@ from stochgp.posteriors.kernel import (
     KernelFunctions,
     KernelSystem,
     NoiseDraws,
+    divided,
     sample_targets,
     times,
     whole_product,
@@ -87,6 +89,18 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         if self.y is None:
             return np.zeros(len(self.weights))
         return self.y - np.asarray(whole_product(self.system.operator, self.weights), np.float64)[:, 0]
+
+    def scaled(self, c: float) -> "SampledKernelPosterior":
+        """Right-hand sides of samples are multiplied by √c, so their solutions are divided by it."""
+        made, more = super().scaled(c), dict[str, Any]()
+        if self.left is not None:
+            more["left"] = divided(self.left, np.array([1.0] + [c**-0.5] * self.n_samples))
+        if self.prior is not None:
+            more["prior"] = dataclasses.replace(self.prior, kernel=self.prior.kernel.times(c))
+            more["sample_weights"] = divided(self.sample_weights, c**0.5)
+        made = made.changed(**more)
+        vars(made)["residual"] = self.residual  # the same, and it takes a product with K
+        return made
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         X = np.asarray(X)
