@@ -9,9 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy.linalg.lapack
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.linalg import factorised
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
@@ -19,7 +20,6 @@ from stochgp.solvers.base import AbstractIterativeSolver, StepInfo, solve_bytes
 
 SHORTEST_HORIZON = 0.75  # epochs
 FIRST_STAGE = 3  # epochs; each stage ends at twice the epochs of the one before
-JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, in rounding errors of products
 SMALLER = 0.3  # factor for a given step size that diverged
 # [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, product.
@@ -245,22 +245,12 @@ def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], dam
         A = np.array(_diagonal_block(operator, block), np.float64)
         A = (A + A.T) / 2
         A[np.diag_indices(B)] += noise[block] + damping * rounding * A.diagonal().mean()
-        inverse, jitter = _inverse_factor(A)
-        factors = _put(factors, np.asarray(place), inverse.astype(operator.dtype))
-        largest = max(largest, jitter)
+        factor = factorised(A.copy)
+        inverse = scipy.linalg.lapack.dtrtri(factor.L, lower=True)[0]
+        factors = _put(factors, np.asarray(place), np.tril(inverse).astype(operator.dtype))
+        largest = max(largest, factor.jitter)
     order, factors = operator.placed(jnp.asarray(rows), None), operator.placed(factors, None)
     return Blocks(order, factors, np.float64(damping), np.float64(largest))
-
-
-def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B"], float]:
-    """Return L⁻¹ and the jitter, A + jitter·I = LLᵀ for the first working jitter; else NaN."""
-    potrf, trtri = scipy.linalg.get_lapack_funcs(("potrf", "trtri"), (A,))
-    for share in JITTERS:
-        jitter = share * float(A.diagonal().mean())
-        L, info = potrf(A + jitter * np.eye(len(A)) if jitter else A, lower=True, clean=True)
-        if info == 0 and np.isfinite(L[-1, -1]):
-            return trtri(L, lower=True, overwrite_c=True)[0], jitter
-    return np.full_like(A, np.nan), 0.0
 
 
 @eqx.filter_jit
