@@ -30,7 +30,7 @@ LONGER: dict[str, float] = dict.fromkeys(
 )  # so that it is seen whether a factor takes half as long
 QUICK_ROWS = 4_000
 GPYTORCH, LOCAL, XRFM = "gpytorch cg", "128 nearest rows", "xrfm"
-SIDES = ("cholesky", "cg nystrom", "cg", "adasap", "sdd")
+SIDES = ("cholesky", "cg nystrom", "cg", "sdd")
 RIVALS = (
     GPYTORCH, "torch alternating projections", "torch sketch and project", "torch sdd", "higp", "eigenpro", LOCAL, XRFM,
 )  # fmt: skip
@@ -175,7 +175,7 @@ def _solver(side: str) -> Any:
     """Ours of that name; "auto" for rivals, which use its tiles."""
     ours = {
         "cholesky": solvers.Cholesky(), "cg": solvers.CG(epochs=5000), "cg nystrom": solvers.CG(epochs=5000, neighbours=0),
-        "sdd": solvers.SDD(epochs=5000), "adasap": solvers.ADASAP(epochs=5000),
+        "sdd": solvers.SDD(epochs=5000),
     }  # fmt: skip
     return ours.get(side, "auto")
 

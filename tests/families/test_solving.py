@@ -27,7 +27,7 @@ def test_tolerances_of_the_mean_are_just_below_those_that_were_enough(noise_std,
     assert found == pytest.approx(0.2 * noise_std**0.75)
 
 
-@pytest.mark.parametrize("solver", ["sdd", "cg", "adasap"])
+@pytest.mark.parametrize("solver", ["sdd", "cg"])
 def test_a_learned_model_has_deviations_without_samples(solver):
     generator = np.random.default_rng(0)
     X = generator.uniform(-2, 2, (150, 1))

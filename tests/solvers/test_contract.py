@@ -10,7 +10,7 @@ import pytest
 from systems import EXACT, A, B, N, X, operator, residuals
 
 from stochgp.results import RESULTS
-from stochgp.solvers import ADASAP, CG, SDD, AbstractIterativeSolver, AbstractSolver, Cholesky, solve
+from stochgp.solvers import CG, SDD, AbstractIterativeSolver, AbstractSolver, Cholesky, solve
 
 ROUNDING = 1e-5  # of a residual, from entries of K in float32
 UNREACHABLE = 1e-12
@@ -24,7 +24,6 @@ class Row(NamedTuple):
 TABLE = {
     "cholesky": Row(Cholesky(), 1e-5),
     "cg": Row(CG(rank=5, check_every=5, epochs=60), 1e-5),
-    "adasap": Row(ADASAP(batch_size=16, rank=6, check_every=10), 1e-5),
     "sdd-blocks": Row(SDD(batch_size=16, check_every=10), 1e-5),
     "sdd-published": Row(SDD(batch_size=16, step_size=2 / N, averaging=0.1), 1e-3),
 }

@@ -92,7 +92,7 @@ class KernelGPRegressor(FamilyRegressor):
         σ², in the units of the model's targets (standardised if `standardize`): a value is kept, while the kernel is learned; None = learned, starting at
         a tenth of the targets' mean square, which `learner=None` keeps.
     solver
-        "auto", "cholesky", "cg", "sdd", "adasap", or a solver of `stochgp.solvers`.
+        "auto", "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`.
     prediction : "auto", "global" or "local"
         From all rows, or from the rows nearest to each new row.
     n_samples : int

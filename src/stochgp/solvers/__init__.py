@@ -2,7 +2,6 @@
 
 from stochgp.numerics.linalg import Factor
 
-from .adasap import ADASAP
 from .base import AbstractIterativeSolver, AbstractSolver
 from .cg import CG
 from .cholesky import Cholesky
@@ -10,7 +9,6 @@ from .sdd import SDD
 from .solve import solve
 
 __all__ = [
-    "ADASAP",
     "CG",
     "SDD",
     "AbstractIterativeSolver",

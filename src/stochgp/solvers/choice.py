@@ -3,7 +3,6 @@
 The rule depends on the number of rows, the noise and the memory limit, never on the clock.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,12 @@ from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import AS_ASKED
 from stochgp.names import lookup
 from stochgp.operators import BLOCK, KernelOperator
-from stochgp.solvers.adasap import ADASAP
 from stochgp.solvers.base import HEADROOM, AbstractSolver, plannable
 from stochgp.solvers.cg import CG
 from stochgp.solvers.cholesky import Cholesky
 from stochgp.solvers.sdd import SDD
 
-NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP())}
+NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD())}
 MAX_CHOLESKY_ROWS = 20_000
 MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # blocks of 2,048 took 0.45 to 0.72 of the epochs
 SMALL_BLOCKS = SDD(batch_size=64)
@@ -69,29 +67,26 @@ def choose_solver(
     budget.keeping(HEADROOM * budget.limit).refuse(need, what)
 
 
-def _candidates(solver: str | AbstractSolver, n_rows: int) -> Iterator[tuple[AbstractSolver, str]]:
-    """Yield (solver, reason) in the order in which they are tried."""
+def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[AbstractSolver, str]]:
+    """Return (solver, reason) in the order in which they are tried."""
     if isinstance(solver, AbstractSolver):
-        yield solver, AS_ASKED
-        return
-    block = min(max(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK), MAX_BLOCK)
-    if solver != "auto":
-        names: dict[str, Any] = {"auto": None, **NAMES}  # "auto" only for the message
-        named = lookup(solver, names, "solver")
-        for of_name in (SDD(batch_size=block), SMALL_BLOCKS) if solver == "sdd" else (named,):
-            yield of_name, AS_ASKED
-        return
+        return [(solver, AS_ASKED)]
+    large = SDD(batch_size=min(max(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK), MAX_BLOCK))
     few = n_rows <= MAX_CHOLESKY_ROWS
-    if few:  # docs/solvers.md: the fastest on four of five systems of 20,000 rows
-        yield NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"
-    # docs/solvers.md: reached 1e-4 on four of five systems, SDD and ADASAP on none within a minute
-    yield NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"
-    # needs N · block numbers, instead of up to 1,000 N in float64
-    yield SDD(batch_size=block), "the preconditioner of CG does not fit"
-    # needs no factors of blocks (docs/solvers.md)
-    yield NAMES["adasap"], "neither the preconditioner of CG nor the blocks of SDD fit"
-    # needs the least memory up to 200,000 rows, according to `peak_bytes`
-    yield SMALL_BLOCKS, "nothing faster fits"
+    rules = [
+        # docs/solvers.md: the fastest on four of five systems of 20,000 rows
+        (NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"),
+        # docs/solvers.md: reached 1e-4 on four of five systems, SDD on none within a minute
+        (NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
+        # needs N · block numbers, instead of up to 1,000 N in float64
+        (large, "the preconditioner of CG does not fit"),
+        # needs the least memory up to 200,000 rows, according to `peak_bytes`
+        (SMALL_BLOCKS, "nothing faster fits"),
+    ]
+    if solver == "auto":
+        return rules if few else rules[1:]
+    named = lookup(solver, {"auto": None, **NAMES}, "solver")  # "auto" only for the message
+    return [(one, AS_ASKED) for one in ((large, SMALL_BLOCKS) if solver == "sdd" else (named,))]
 
 
 def keeps_matrix(operator: KernelOperator, free: int) -> bool:

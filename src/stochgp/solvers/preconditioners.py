@@ -178,12 +178,10 @@ def low_rank_plus_neighbours(
     L = np.linalg.cholesky(W @ W.T + np.eye(len(W)))
     (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (W,))
     W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T if len(W) else W
-    fill = ((0, 0), (0, P - N))
-    parts = (np.pad(part, fill) if P > N else part for part in (W, near.T, B.T))
-    root = np.pad(root, fill[1], constant_values=1)
-    return Preconditioner(
-        *(operator.placed(jnp.asarray(part), 1) for part in parts), operator.placed(jnp.asarray(root))
-    )
+    root = np.pad(root, (0, P - N), constant_values=1)
+    W, near, B = (np.pad(part, ((0, 0), (0, P - N))) if P > N else part for part in (W, near.T, B.T))
+    W, near, B = (operator.placed(jnp.asarray(part), 1) for part in (W, near, B))
+    return Preconditioner(W, near, B, operator.placed(jnp.asarray(root)))
 
 
 def _regressions(

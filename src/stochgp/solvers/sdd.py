@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg.lapack
+import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.linalg import factorised
@@ -39,26 +39,14 @@ class Descent(eqx.Module):
     mean: Float[Array, "P S"]
     rates: tuple[Float[Any, ""], ...]
 
-    @classmethod
-    def at(cls, start: Float[Array, "P S"], v: Float[Array, "P S"], n_rates: int) -> "Descent":
-        """Return the state at rest; `adapted` sets its rates."""
-        return cls(start, v, start, (jnp.zeros((), start.dtype),) * n_rates)
-
     def with_rates(self, *rates: float) -> "Descent":
         return dataclasses.replace(self, rates=tuple(jnp.asarray(rate, self.z.dtype) for rate in rates))
-
-    def accelerated(self, rows: Int[Array, " B"], delta: Float[Array, "B S"]) -> "Descent":
-        """Return w = z − E δ, v ← β v + (1 − β) z − γ E δ, z ← a v + (1 − a) w, ᾱ ← r z + (1 − r) ᾱ."""
-        beta, gamma, a, r = self.rates
-        w = self.z.at[rows].add(-delta)
-        v = (beta * self.v + (1 - beta) * self.z).at[rows].add(-gamma * delta)
-        z = a * v + (1 - a) * w
-        return Descent(z, v, r * z + (1 - r) * self.mean, self.rates)
 
 
 def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, float]:
     """Return (β, γ, a, r) of accelerated random block descent (Nesterov 2012; Tu et al. 2017).
 
+        w = z − E δ, v ← β v + (1 − β) z − γ E δ, z ← a v + (1 − a) w, ᾱ ← r z + (1 − r) ᾱ;
         β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²).
 
     The momentum forgets, and z is averaged, over `horizon` epochs. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
@@ -73,13 +61,6 @@ def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, flo
 def horizon(epoch: int) -> float:
     """The horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
     return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
-
-
-def error_at(
-    operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], rows: Int[Array, " B"]
-) -> Float[Array, "B S"]:
-    """Return A z − b in these rows."""
-    return operator.rows_times(rows, z) + operator.noise[rows, None] * z[rows] - b[rows]
 
 
 class Blocks(eqx.Module):
@@ -171,7 +152,8 @@ class SDD(AbstractIterativeSolver):
         start: Float[Array, "P S"],
         residual: Float[Array, "P S"] | None = None,
     ) -> Descent:
-        return Descent.at(start, start, 4) if self.by_blocks else Descent.at(start, jnp.zeros_like(b), 3)
+        v = start if self.by_blocks else jnp.zeros_like(start)
+        return Descent(start, v, start, (jnp.zeros((), b.dtype),) * (4 if self.by_blocks else 3))
 
     def adapted(
         self, operator: KernelOperator, constants: Blocks | None, state: Descent, epoch: int, n_failures: int
@@ -204,17 +186,25 @@ class SDD(AbstractIterativeSolver):
         batch: Int[Array, "..."],
     ) -> tuple[Descent, StepInfo]:
         rows = batch if constants is None else constants.rows[batch]
-        error, share = error_at(operator, b, state.z, rows), operator.size / len(rows)
+        z, v, share = state.z, state.v, operator.size / len(rows)
+        error = operator.rows_times(rows, z) + operator.noise[rows, None] * z[rows] - b[rows]
         squares = share * jnp.sum(error**2, axis=0)
         if constants is None:
             beta, rho, r = state.rates
-            v = (rho * state.v).at[rows].add(-beta * share * error)
-            alpha = state.z - rho * state.v + v
-            mean = r * alpha + (1 - r) * state.mean
-            return Descent(alpha + rho * v, v, mean, state.rates), StepInfo(squares)
+            alpha = z - rho * v
+            v = (rho * v).at[rows].add(-beta * share * error)
+            alpha = alpha + v
+            return Descent(alpha + rho * v, v, r * alpha + (1 - r) * state.mean, state.rates), StepInfo(
+                squares
+            )
+        beta, gamma, a, r = state.rates
         half = matmul(constants.inverse[batch], error)
         delta = matmul(constants.inverse[batch].T, half)
-        return state.accelerated(rows, delta), StepInfo(squares, share * jnp.sum(half**2, axis=0))
+        w = z.at[rows].add(-delta)
+        v = (beta * v + (1 - beta) * z).at[rows].add(-gamma * delta)
+        z = a * v + (1 - a) * w
+        energies = share * jnp.sum(half**2, axis=0)
+        return Descent(z, v, r * z + (1 - r) * state.mean, state.rates), StepInfo(squares, energies)
 
     def value(self, state: Descent) -> Float[Array, "P S"]:
         return state.mean
@@ -246,7 +236,8 @@ def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], dam
         A = (A + A.T) / 2
         A[np.diag_indices(B)] += noise[block] + damping * rounding * A.diagonal().mean()
         factor = factorised(A.copy)
-        inverse = scipy.linalg.lapack.dtrtri(factor.L, lower=True)[0]
+        (trtri,) = scipy.linalg.get_lapack_funcs(("trtri",), (factor.L,))
+        inverse = trtri(factor.L, lower=True)[0]
         factors = _put(factors, np.asarray(place), np.tril(inverse).astype(operator.dtype))
         largest = max(largest, factor.jitter)
     order, factors = operator.placed(jnp.asarray(rows), None), operator.placed(factors, None)

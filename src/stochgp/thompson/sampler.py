@@ -59,7 +59,7 @@ class ThompsonSampler:
     noise_variance : float, optional
         σ² of the observations, a variance; None = learned.
     solver : str or AbstractSolver
-        "auto", "cholesky", "cg", "sdd", "adasap", or a solver of `stochgp.solvers`.
+        "auto", "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`.
     batch_size : int
         Points of a batch.
     learner : str or AbstractLearner, optional
