@@ -98,8 +98,9 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     (potrf,), begun, N = scipy.linalg.get_lapack_funcs(("potrf",), (L,)), deadline.left(), len(L)
     for first in range(0, N, BLOCK):
         block, last = slice(first, first + BLOCK), min(first + BLOCK, N)
-        for i in range(first, N, BLOCK):
-            L[i : i + BLOCK, block] -= L[i : i + BLOCK, :first] @ L[block, :first].T
+        for i in range(first, N if first else 0, BLOCK):
+            with np.errstate(invalid="ignore", over="ignore"):  # above the diagonal lies anything
+                L[i : i + BLOCK, block] -= L[i : i + BLOCK, :first] @ L[block, :first].T
         D = np.asfortranarray(L[block, block])
         if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
             return False

@@ -85,7 +85,7 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[Abstrac
     ]
     if solver == "auto":
         return rules if few else rules[1:]
-    named = lookup(solver, {"auto": None, **NAMES}, "solver")  # "auto" only for the message
+    named: Any = lookup(solver, {"auto": None, **NAMES}, "solver")  # "auto" only for the message
     return [(one, AS_ASKED) for one in ((large, SMALL_BLOCKS) if solver == "sdd" else (named,))]
 
 
