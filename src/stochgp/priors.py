@@ -93,22 +93,21 @@ class PriorFunctions(eqx.Module):
         """Return f_s(x) without compiling if the kernel is a sum of the stationary terms of `kernels.dense`."""
         if (terms := dense.terms_of(self.kernel)) is None:
             return np.asarray(self(jnp.asarray(X)))
-        waves = [term.scaled(X) for term in terms]
-        roots = [
-            np.sqrt(term.variance / draw.frequencies.shape[2])
-            for term, draw in zip(terms, self.draws.content, strict=True)
-        ]
-        found = []
+        found = np.empty((len(X), math.prod(self.weights.shape[::2])), X.dtype)
         for g, weights in enumerate(np.asarray(self.weights)):
-            angles = [
-                2 * np.pi * rows @ np.asarray(draw.frequencies[g], X.dtype)
-                for rows, draw in zip(waves, self.draws.content, strict=True)
+            parts = [
+                (term, np.asarray(draw.frequencies[g]))
+                for term, draw in zip(terms, self.draws.content, strict=True)
             ]
-            Phi = [
-                root * wave(of) for root, of in zip(roots, angles, strict=True) for wave in (np.cos, np.sin)
-            ]
-            found.append(np.concatenate(Phi, axis=1) @ weights.astype(X.dtype))
-        return np.concatenate(found, axis=1)[:, : self.n_samples]
+            columns = slice(g * weights.shape[1], (g + 1) * weights.shape[1])
+            for start in range(0, len(X), BLOCK):
+                rows, waves = slice(start, start + BLOCK), []
+                for term, frequencies in parts:
+                    angles = 2 * np.pi * (term.scaled(X[rows]) @ frequencies.astype(X.dtype))
+                    root = math.sqrt(term.variance / frequencies.shape[1])
+                    waves += [root * np.cos(angles), root * np.sin(angles)]
+                found[rows, columns] = np.concatenate(waves, axis=1) @ weights.astype(X.dtype)
+        return found[:, : self.n_samples]
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
         """Return f_s at its own rows Z_s, by S · R evaluations of features instead of S² · R."""

@@ -342,20 +342,11 @@ def sample_targets(
     operator, prior, X, draws : KernelOperator, PriorFunctions, array [N, D], NoiseDraws
         A = K + Σ; f₀; the rows of A in its order; where ε comes from.
     """
-    if len(X) > EXACT_ROWS or jax.default_backend() != "cpu":
-        return _sample_targets(operator, prior, X, draws)
-    parts = [np.asarray(normal(key, (n, prior.n_samples), np.float32)) for n, key in draws]
+    normals = np.concatenate([np.asarray(normal(key, (n, prior.n_samples), np.float32)) for n, key in draws])
     root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
-    return on_device(prior.on_host(np.asarray(X)) + root * np.concatenate(parts), operator.dtype)
-
-
-@eqx.filter_jit
-def _sample_targets(
-    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
-) -> Float[Array, "N S"]:
-    parts = [jax.random.normal(key, (n, prior.n_samples), jnp.float32) for n, key in draws]
-    root = jnp.sqrt(operator.noise[: operator.size])[:, None]
-    return prior(X) + root * jnp.concatenate(parts).astype(operator.dtype)
+    on_host = jax.default_backend() == "cpu" and operator.mesh is None
+    values = prior.on_host(np.asarray(X)) if on_host else np.asarray(prior(X))
+    return on_device(values + root * normals, operator.dtype)
 
 
 @quick_jit

@@ -40,7 +40,6 @@ def solve(
     tolerance: float | Float[Any, " S"] = 0.01,
     time_limit: float | None = None,
     progress: Report | None = None,
-    throw: bool = False,
 ) -> Solution:
     """Return α with A α = b for every column of b.
 
@@ -69,8 +68,6 @@ def solve(
         (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned.
     progress : function or None
         Called with every entry of an iterative solver's history.
-    throw : bool
-        If True, raise RuntimeError if the run does not reach the tolerance.
     """
     shape = np.shape(b)
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
@@ -83,16 +80,10 @@ def solve(
         raise ValueError(f"tolerance is {tolerance}; it must be positive")
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
-            solution = _Run(solver, operator, b, key, start, tolerance, progress).solution()
-        elif isinstance(solver, Cholesky):
-            solution = solver.solve(operator, b, tolerance)
-        else:
-            raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
-    if throw and not solution.converged:
-        raise RuntimeError(
-            f"{solution.result.value} (largest relative residual {solution.residual_norms.max():.3g})"
-        )
-    return solution
+            return _Run(solver, operator, b, key, start, tolerance, progress).solution()
+        if isinstance(solver, Cholesky):
+            return solver.solve(operator, b, tolerance)
+    raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
 
 
 class _Run:
@@ -167,13 +158,11 @@ class _Run:
 
     def _epoch(self) -> tuple[Float[np.ndarray, " S"], float]:
         """Run one epoch; return the averaged relative residuals and the distance to the solution."""
-        solver, arguments = (
-            self.solver,
-            (self.operator, self.constants, self.state, self.epoch, self.n_failures),
-        )
-        self.constants, self.state = solver.adapted(*arguments)
-        batches = solver.batches(self.operator.size, self.epoch, self.seed)
-        self.state, info = _take_steps(solver, self.operator, self.constants, self.b, self.state, batches)
+        solver, operator = self.solver, self.operator
+        at = self.epoch, self.n_failures
+        self.constants, self.state = solver.adapted(operator, self.constants, self.state, *at)
+        batches = solver.batches(operator.size, self.epoch, self.seed)
+        self.state, info = _take_steps(solver, operator, self.constants, self.b, self.state, batches)
         when_ready(info)
         self.n_steps += len(jax.tree.leaves(batches)[0])
         self.epoch, self.n_epochs = self.epoch + 1, self.n_epochs + 1
@@ -200,7 +189,7 @@ class _Run:
 
     def _check(self, estimate: Float[np.ndarray, " S"], is_due: bool) -> RESULTS | None:
         """Measure the residual on all rows and keep the better point; return a result if over."""
-        value = _value(self.solver, self.state)
+        value = self.solver.value(self.state)
         left = when_ready(_residual(self.operator, self.b, value))
         residuals = np.asarray(_norms(left), np.float64) / self.norms
         self.n_epochs += 1
@@ -239,7 +228,7 @@ class _Run:
     def _fall_back(self) -> RESULTS | None:
         """Return to the smallest distance, without velocity, and continue with a smaller step."""
         self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
-        point = _value(self.solver, self.good)
+        point = self.solver.value(self.good)
         point = point if jnp.all(jnp.isfinite(point)) else self.best
         self.state = self.solver.init(self.operator, self.constants, self.b, point)
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
@@ -295,11 +284,6 @@ def _padded(operator: KernelOperator, V: Any) -> Array:
 @eqx.filter_jit
 def _unpadded(operator: KernelOperator, V: Array) -> Array:
     return operator.unpad(V)
-
-
-@eqx.filter_jit
-def _value(solver: AbstractIterativeSolver, state: Any) -> Array:
-    return solver.value(state)
 
 
 @eqx.filter_jit
