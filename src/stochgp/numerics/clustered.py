@@ -84,27 +84,17 @@ def train_test_indices(
     group : array [n], optional
         Label of each row; rows with the same label fall on the same side.
     """
-    if group is not None:
-        names, member = np.unique(group, return_inverse=True)
-        n_test = count_test_rows(len(names), fraction)
-        of_test = np.isin(member, np.random.default_rng(seed).choice(len(names), n_test, replace=False))
-        return np.flatnonzero(~of_test), np.flatnonzero(of_test)
-    n_test = count_test_rows(n, fraction)
-    order = np.random.default_rng(seed).permutation(n)
-    return np.sort(order[n_test:]), np.sort(order[:n_test])
-
-
-def count_test_rows(n: int, fraction: float) -> int:
-    """Return `fraction` of n rows, rounded. Raises ValueError if a side has no row."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
-    n_test = round(n * fraction)
-    if not 1 <= n_test <= n - 1:
+    names, member = np.unique(np.arange(n) if group is None else group, return_inverse=True)
+    n_test = round(len(names) * fraction)
+    if not 1 <= n_test <= len(names) - 1:
         raise ValueError(
-            f"a test fraction of {fraction} leaves {n - n_test} training rows and {n_test} test rows "
-            f"of {n}; each side needs at least one"
+            f"a test fraction of {fraction} leaves {len(names) - n_test} training rows and {n_test} test rows "
+            f"of {len(names)}; each side needs at least one"
         )
-    return n_test
+    of_test = np.isin(member, np.random.default_rng(seed).permutation(len(names))[:n_test])
+    return np.flatnonzero(~of_test), np.flatnonzero(of_test)
 
 
 def equal_rows(

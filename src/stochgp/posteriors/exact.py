@@ -140,10 +140,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return e / np.sqrt(V)
 
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """As variances of new rows: by the factor or from near rows."""
-        if self.is_exact:
-            return self.left_out_by_factor(rows)
-        return self.left_out_near(rows)
+        return self.left_out_by_factor(rows) if self.is_exact else super().left_out_variances(rows)
 
     def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
         rows = random_rows(len(self.weights), BY_FACTOR, 0)

@@ -194,10 +194,6 @@ class AbstractKernelPosterior(AbstractPosterior):
 
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, found as those of new rows are."""
-        return self.left_out_near(rows)
-
-    def left_out_near(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """`left_out_variances` from near rows."""
         variance = with_information(self.near.left_out(rows, NEAR), self.information)
         return variance + self.system.row_noise[rows]
 
