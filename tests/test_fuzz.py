@@ -198,7 +198,7 @@ def test_a_text_file_is_a_table_or_one_clear_line(tmp_path_factory, file):
     path.write_bytes(file[1])
     table = or_one_clear_line(data.read_table, path)
     try:
-        n_rows = or_one_clear_line(lambda: sum(block.table.num_rows for block in data.Blocks.of(path)))
+        n_rows = or_one_clear_line(lambda: sum(block.table.num_rows for block in data.FileSource.of(path)))
     except TooNarrowError:
         n_rows = None
     if table is None:

@@ -65,7 +65,7 @@ def test_tables_of_other_separators_are_the_same_table(folder, tmp_path, capsys,
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     assert data.read_table(path).to_pydict() == {key: list(map(float, TABLE[key])) for key in TABLE}
-    (block,) = data.Blocks.of(path)
+    (block,) = data.FileSource.of(path)
     assert block.table.equals(data.read_table(path).select(["x", "y"]).replace_schema_metadata(None))
     code, out, _ = run(capsys, "evaluate", folder / "model", path)
     assert code == 0 and out == run(capsys, "evaluate", folder / "model", folder / "t.csv")[1]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ import stochgp
 from stochgp import budget, data
 from stochgp.cli import main
 from stochgp.cli.rows import is_large
-from stochgp.data.files import FileSource
 from stochgp.tables import files as files_module
 
 QUICK = ["--model", "feature", "--set", "epochs=10", "--set", "n_features=16"]
@@ -83,8 +83,8 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert report["n"] + report["n_train"] == N
     assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
     encoder = stochgp.load(tmp_path / "m")._fitted.encoder
-    _, aside = data.Blocks.of(folder / "rows").divided(0.2, 0)
-    assert sum(len(rows.y) for rows, _ in FileSource(aside, encoder, "y").read()) == report["n"]
+    _, aside = data.FileSource.of(folder / "rows").divided(0.2, 0)
+    assert sum(len(rows.y) for rows, _ in replace(aside, encoder=encoder, target="y").read()) == report["n"]
 
 
 def test_rows_without_a_target_are_left_out_of_fit_and_its_scores(rows, tmp_path, capsys):
@@ -105,7 +105,7 @@ def test_rows_without_a_target_are_left_out_of_fit_and_its_scores(rows, tmp_path
     code, out, err = run(capsys, *arguments, "--weight", "w", "--json", "--quiet", *QUICK)
     report = json.loads(out)
     assert code == 0 and report["n"] + report["n_train"] == N - 10
-    train, _ = data.Blocks.of(tmp_path / "rows.csv", weight="w").divided(0.3, 0)
+    train, _ = data.FileSource.of(tmp_path / "rows.csv", weight="w").divided(0.3, 0)
     n_unused = sum(block.table["y"].null_count for block in train)
     assert stochgp.load(tmp_path / "m").plan_["unused_rows"]["choice"] == n_unused > 0
     code, out, err = run(capsys, *arguments, "--quiet", *QUICK, "--set", "missing=refuse")

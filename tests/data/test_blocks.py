@@ -10,8 +10,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data.blocks import Blocks, hash_again, hash_keys, is_below, with_targets
-from stochgp.data.files import FileSource, open_files
+from stochgp.data.files import FileSource, hash_again, hash_keys, is_below, open_files, with_targets
 from stochgp.data.standardise import Summary
 from stochgp.tables import files as files_module
 
@@ -57,8 +56,16 @@ def written(table, path):
     return path
 
 
-def rows_of(blocks, sample=N, **options):
-    return open_files(blocks, "y", seed=0, sample=lambda n_inputs: sample, **{"missing": "refuse"} | options)
+def opened(source, sample=N, missing="refuse"):
+    return open_files(replace(source, target="y"), seed=0, n_sample=lambda n_inputs: sample, missing=missing)
+
+
+def rows_of(source, **options):
+    return opened(source, **options)[0]
+
+
+def sample_of(source, **options):
+    return opened(source, **options)[1]
 
 
 def pair(rows):
@@ -71,7 +78,7 @@ def in_order(X, y):
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
-    found = rows_of(Blocks.of(written(table, tmp_path / f"rows{suffix}")))
+    found, sample, _ = opened(FileSource.of(written(table, tmp_path / f"rows{suffix}")))
     encoder = data.TableEncoder.fit(table.drop_columns(["y"]))
     X, y = encoder.transform(table), table["y"].to_numpy()
     whole = data.Standardiser.fit(X)
@@ -80,17 +87,17 @@ def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
     assert found.size == N
     np.testing.assert_allclose(found.of_inputs.standardiser().mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(found.of_inputs.standardiser().scale, whole.scale, rtol=1e-11)
-    np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(X, y))
+    np.testing.assert_array_equal(in_order(*pair(sample)), in_order(X, y))
 
 
 def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table, tmp_path):
-    one = rows_of(Blocks.of(written(table, tmp_path / "one.parquet")), sample=100)
+    one = sample_of(FileSource.of(written(table, tmp_path / "one.parquet")), sample=100)
     order = np.random.default_rng(1).permutation(N)
     for part, rows in enumerate(np.array_split(order, 5)):
         (tmp_path / "many" / str(part % 2)).mkdir(parents=True, exist_ok=True)
         written(table.take(rows), tmp_path / "many" / str(part % 2) / f"{part}.parquet")
-    many = rows_of(Blocks.of(tmp_path / "many"), sample=100)
-    for a, b in zip(pair(one.sample), pair(many.sample), strict=True):
+    many = sample_of(FileSource.of(tmp_path / "many"), sample=100)
+    for a, b in zip(pair(one), pair(many), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -106,12 +113,12 @@ def test_a_sample_is_uniform():
 def test_a_division_is_of_the_rows_and_its_parts_are_all_of_them(table, tmp_path):
     """Times are left out: they are days since the first of each part."""
     path = written(table.drop_columns(["time"]), tmp_path / "rows.parquet")
-    rest, aside = Blocks.of(path).divided(0.3, seed=5)
-    both = [in_order(*pair(rows_of(part).sample)) for part in (rest, aside)]
+    rest, aside = FileSource.of(path).divided(0.3, seed=5)
+    both = [in_order(*pair(sample_of(part))) for part in (rest, aside)]
     assert len(both[0]) + len(both[1]) == N
     assert abs(len(both[1]) - 0.3 * N) < 4 * np.sqrt(N * 0.3 * 0.7)
     np.testing.assert_array_equal(
-        in_order(*pair(rows_of(Blocks.of(path)).sample)),
+        in_order(*pair(sample_of(FileSource.of(path)))),
         np.array(sorted(map(tuple, np.concatenate(both)), key=lambda r: r[::-1])),
     )
 
@@ -144,7 +151,7 @@ def test_columns_widen_where_later_rows_need_it(tmp_path):
     lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines))
-    found = rows_of(Blocks.of(path), missing="auto")
+    found = rows_of(FileSource.of(path), missing="auto")
     a, b = found.encoder.columns
     assert (a.kind, a.indicator) == ("number", True) and "'x', at data row 602" in a.caution
     assert (b.kind, b.indicator, b.fill) == ("number", True, 3.5)
@@ -156,7 +163,7 @@ def test_imputed_values_are_medians(table, tmp_path):
     path = written(
         pa.table({"a": pa.array(values, from_pandas=True), "y": table["y"]}), tmp_path / "rows.parquet"
     )
-    (rule,) = rows_of(Blocks.of(path), missing="auto").encoder.columns
+    (rule,) = rows_of(FileSource.of(path), missing="auto").encoder.columns
     assert rule.fill == np.nanmedian(values)
 
 
@@ -170,12 +177,12 @@ def test_rows_without_a_target_are_as_if_they_were_not_there(tmp_path):
     (tmp_path / "spoilt").mkdir()
     for part in range(3):
         written(table.slice(200 * part, 200), tmp_path / "spoilt" / f"{part}.parquet")
-    good = Blocks.of(written(table.take(np.delete(np.arange(600), bad)), tmp_path / "good.parquet"))
-    blocks = Blocks.of(tmp_path / "spoilt")
-    whole, found = rows_of(good, missing="auto"), rows_of(blocks, missing="auto")
+    good = FileSource.of(written(table.take(np.delete(np.arange(600), bad)), tmp_path / "good.parquet"))
+    blocks = FileSource.of(tmp_path / "spoilt")
+    (whole, of_whole, none), (found, sample, n) = (opened(of, missing="auto") for of in (good, blocks))
     assert [rule.indicator for rule in found.encoder.columns] == [True]
-    assert (found.size, found.n_dropped, whole.n_dropped) == (597, 3, 0)
-    np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(*pair(whole.sample)))
+    assert (found.size, whole.size, n, none) == (597, 597, 3, 0)
+    np.testing.assert_array_equal(in_order(*pair(sample)), in_order(*pair(of_whole)))
     place = f"{tmp_path / 'spoilt' / '0.parquet'}: target column 'y' has 1 missing or infinite value"
     with pytest.raises(ValueError, match="the first at data row 6") as refused:
         rows_of(blocks)
@@ -184,12 +191,14 @@ def test_rows_without_a_target_are_as_if_they_were_not_there(tmp_path):
 
 def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
     """A level that the encoder does not know, behind a bad row of the same block."""
-    rows = rows_of(Blocks.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet")))
+    rows = rows_of(
+        FileSource.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet"))
+    )
     later = pa.table({"a": ["x", "x", "why"], "y": [1.0, np.nan, 2.0]})
-    blocks = Blocks.of(written(later, tmp_path / "later.parquet"))
+    blocks = FileSource.of(written(later, tmp_path / "later.parquet"))
     encoder = replace(rows.encoder, missing="refuse")
     with pytest.raises(ValueError, match="target column 'y' has 1 missing or infinite value"):
-        list(FileSource(blocks, encoder, "y").read())
+        list(replace(blocks, encoder=encoder, target="y").read())
     (block,) = with_targets(blocks, "y", "auto")
     with pytest.raises(ValueError, match=r"later\.parquet: odd at data row 3"), block.placing():
         raise ValueError("odd at data row 2")
@@ -200,19 +209,17 @@ def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
     rng = np.random.default_rng(0)
     a, y, weight = rng.normal(size=300), rng.normal(size=300), rng.integers(0, 4, 300)
     table = pa.table({"a": a, "w": weight, "y": y})
-    found = rows_of(Blocks.of(written(table, tmp_path / "rows.parquet"), weight="w"))
+    found, sample, _ = opened(FileSource.of(written(table, tmp_path / "rows.parquet"), weight="w"))
     whole = data.Standardiser.fit(np.repeat(a, weight)[:, None])
     assert [rule.name for rule in found.encoder.columns] == ["a"]
     assert (found.size, found.count) == ((weight > 0).sum(), weight.sum())
     np.testing.assert_allclose(found.of_inputs.standardiser().mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(found.of_inputs.standardiser().scale, whole.scale, rtol=1e-12)
-    chosen = np.argsort(found.sample.X[:, 0])
-    np.testing.assert_array_equal(
-        found.sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0]
-    )
+    chosen = np.argsort(sample.X[:, 0])
+    np.testing.assert_array_equal(sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0])
     wrong = pa.table({"a": a, "w": weight - 1.0, "y": y})
     with pytest.raises(ValueError, match="weights 'w' is negative, -1, at data row"):
-        rows_of(Blocks.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
+        rows_of(FileSource.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
 
 
 @pytest.mark.parametrize("column", ["text", "whole", "time"])
@@ -223,11 +230,11 @@ def test_rows_that_belong_together_are_on_one_side_of_a_division(table, tmp_path
     sides = []
     for name, part in (("a", table.slice(0, 400)), ("b", table.slice(400))):
         written(part, tmp_path / f"{name}.parquet")
-        blocks = Blocks.of(tmp_path / f"{name}.parquet", split_by=(column,))
+        blocks = FileSource.of(tmp_path / f"{name}.parquet", split_by=(column,))
         kept = blocks.only(tuple(name for name in table.column_names if name != column))
         encoder = data.TableEncoder.fit(table.drop_columns(["y", column]))
         for is_aside, half in enumerate(kept.divided(1 / 3, seed=2)):
-            for rows, _ in FileSource(half, encoder, "y").read():
+            for rows, _ in replace(half, encoder=encoder, target="y").read():
                 sides += [(key, is_aside) for key in rows.group.tolist()]
     assert len(sides) == N
     groups = dict(sides)
@@ -238,11 +245,11 @@ def test_rows_that_belong_together_are_on_one_side_of_a_division(table, tmp_path
 def test_columns_beside_the_inputs_must_be_there(tmp_path):
     path = written(pa.table({"a": [1.0, 2.0], "y": [1.0, 2.0]}), tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match="no column 'w'"):
-        Blocks.of(path, weight="w")
+        FileSource.of(path, weight="w")
     with pytest.raises(ValueError, match="no column 'day'"):
-        Blocks.of(path, split_by=["day"])
+        FileSource.of(path, split_by=["day"])
     with pytest.raises(TypeError, match="names of columns"):
-        Blocks.of(path, split_by="day")
+        FileSource.of(path, split_by="day")
 
 
 FAULTS = {
@@ -264,7 +271,7 @@ def test_faults_have_their_file_and_row(tmp_path, fault):
     if fault == "no rows":
         (tmp_path / "rows" / "a.csv").unlink()
     with pytest.raises(ValueError, match=message) as found:
-        rows_of(Blocks.of(tmp_path / "rows"))
+        rows_of(FileSource.of(tmp_path / "rows"))
     assert str(tmp_path) in str(found.value)
     assert "\n" not in str(found.value)
 
@@ -283,7 +290,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     }
     for name, message in messages.items():
         with pytest.raises(ValueError, match=message) as found:
-            rows_of(Blocks.of(tmp_path / name).only(("a", "y")))
+            rows_of(FileSource.of(tmp_path / name).only(("a", "y")))
         assert str(tmp_path / name) in str(found.value) and "\n" not in str(found.value)
 
 
@@ -291,11 +298,11 @@ def test_folders_of_no_one_type_and_missing_columns_are_refused(tmp_path):
     for name, text in (("a.csv", "a,y\n1,2\n"), ("b.csv", "b,y\n1,2\n")):
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=r"b\.csv.*no column 'a'"):
-        rows_of(Blocks.of(tmp_path).only(("a", "y")))
+        rows_of(FileSource.of(tmp_path).only(("a", "y")))
     with pytest.raises(ValueError, match="no column 'c'"):
-        Blocks.of(tmp_path).only(("c",))
+        FileSource.of(tmp_path).only(("c",))
     (tmp_path / "c.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="more than one type"):
-        Blocks.of(tmp_path)
+        FileSource.of(tmp_path)
     with pytest.raises(ValueError, match="no such file"):
-        Blocks.of(tmp_path / "other.csv")
+        FileSource.of(tmp_path / "other.csv")

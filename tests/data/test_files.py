@@ -85,11 +85,11 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     weight, day = np.arange(N) % 3, np.arange(N) // 50
     rows = table.append_column("w", pa.array(weight)).append_column("day", pa.array(day))
     pa_parquet.write_table(rows, tmp_path / "rows.parquet")
-    blocks = data.Blocks.of(tmp_path / "rows.parquet", weight="w", split_by=("day",))
+    blocks = data.FileSource.of(tmp_path / "rows.parquet", weight="w", split_by=("day",))
     blocks = blocks.only(("a", "b", "level", "y"))
     X, y = table.drop_columns(["y"]), table["y"].to_numpy()
     found = MODELS["feature"]().fit(
-        data.Blocks.of(tmp_path / "rows.parquet", weight="w").only(blocks.columns), "y"
+        data.FileSource.of(tmp_path / "rows.parquet", weight="w").only(blocks.columns), "y"
     )
     whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(found.predict(X), whole.predict(X))
@@ -100,7 +100,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
     with pytest.raises(ValueError, match="split_by puts all rows into one group"):
         pa_parquet.write_table(rows.append_column("one", pa.array(np.ones(N))), tmp_path / "one.parquet")
-        model.fit(data.Blocks.of(tmp_path / "one.parquet", split_by=("one",)), "y")
+        model.fit(data.FileSource.of(tmp_path / "one.parquet", split_by=("one",)), "y")
 
 
 @pytest.mark.parametrize("missing", ["auto", "refuse"])
@@ -108,7 +108,7 @@ def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkey
     """Each of three rows has its own; they are not all among the 200 of 600 that give the rules."""
     level = [*table["level"].to_pylist()[3:], "rare", "odd", "one"]
     pa_parquet.write_table(table.set_column(2, "level", pa.array(level)), tmp_path / "rare.parquet")
-    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
     model = MODELS["feature"]().set_params(missing=missing)
     read, source = data_files.read_files(
         model, tmp_path / "rare.parquet", "y", {}, FitContext(model), keeps_all=False
@@ -123,7 +123,7 @@ def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkey
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_files, "MOST_ROWS", 200)
+        patch.setattr(data_files, "MAX_SAMPLE", 200)
         return MODELS["feature"]().fit(folder, "y")
 
 
@@ -155,7 +155,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
 
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
-    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
     model = SparseGPRegressor(
         "rbf",
         n_inducing=12,
@@ -225,7 +225,7 @@ LABELLED = {
 def labelled_fits(labelled, name):
     """(Of the files, of the table), from the input columns a, b and level."""
     (folder, table), (target, make) = labelled, LABELLED[name]
-    blocks = data.Blocks.of(folder).only(("a", "b", "level", target))
+    blocks = data.FileSource.of(folder).only(("a", "b", "level", target))
     X, read = (
         table.select(["a", "b", "level"]),
         data.label_column if target != "counts" else data.target_column,
@@ -247,10 +247,10 @@ def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
 @pytest.mark.parametrize("name", some_of(("poisson", "log count", "three classes"), ("three classes",)))
 def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
     """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
-    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
     folder, table = labelled
     target, make = LABELLED[name]
-    model = make().fit(data.Blocks.of(folder).only(("a", "b", "level", target)), target)
+    model = make().fit(data.FileSource.of(folder).only(("a", "b", "level", target)), target)
     fitted, y = model._fitted, table[target].to_numpy()
     assert model.n_rows_ == N and model.plan_["closing_rows"]["choice"] == (N if name == "log count" else 200)
     X = fitted.inputs.transform(fitted.encoder.transform(table), np.float32)
@@ -328,7 +328,7 @@ def test_inputs_are_standardised_by_all_rows(table, sampled):
 
 
 def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
-    monkeypatch.setattr(data_files, "MOST_ROWS", 200)
+    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
     monkeypatch.setattr("stochgp.families.feature.SHARE_FOR_CLOSING", 0.0)
     model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == 200

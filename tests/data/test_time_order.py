@@ -9,8 +9,7 @@ import pytest
 
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
-from stochgp.data import Blocks
-from stochgp.data.files import read_files
+from stochgp.data.files import FileSource, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.time_order import (
     between_if,
@@ -240,11 +239,11 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
         context = FitContext(model := KernelGPRegressor(random_state=0))
         return read_files(model, source, "y", {}, context, keeps_all=False)[0], context.plan_
 
-    source = Blocks.of(tmp_path / "rows.parquet")
+    source = FileSource.of(tmp_path / "rows.parquet")
     (found, plan), rows = read_of(source.only(("when", "a", "b", "y"))), read(X, y)
     np.testing.assert_array_equal(found.rows.group, rows.group)
     assert plan["new_rows"] == rows.plan["new_rows"]
-    assert "new_rows" not in read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
+    assert "new_rows" not in read_of(FileSource.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():

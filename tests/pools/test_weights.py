@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
 from stochgp.data import Standardiser
+from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.data.standardise import ModelRows
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
@@ -261,7 +261,7 @@ def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
 @pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion()])
 def test_a_wider_observation_has_variances_times_the_factor(inflation):
     plain = Observation(Standardiser.identity(()), Gaussian(constant_noise(0.5)), inflation)
-    X = ModelRows(np.zeros((3, 2)), Standardiser.identity((2,)), "float64")
+    X = MemorySource(np.zeros((3, 2)), inputs=Standardiser.identity((2,)), dtype="float64", on_device=False)
     mean, variance = np.zeros((3, 1)), np.array([[0.1], [1.0], [3.0]])
     std = [found.mean_and_std(mean, variance, X)[1] for found in (plain, plain.widened(4.0))]
     assert_allclose(std[1], 2 * std[0], rtol=1e-6)

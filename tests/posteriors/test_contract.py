@@ -15,7 +15,6 @@ from toy import KEY
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.data.standardise import ModelRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
@@ -316,7 +315,7 @@ def test_noise_of_the_input_is_added_row_by_row():
     assert_allclose(noisy**2 - clean**2, wanted, rtol=1e-9)
     clean, noisy = (fitted.covariance(NEAR, include_noise=given) for given in (False, True))
     assert_allclose(noisy - clean, np.diag(wanted), atol=1e-12)
-    rows = ModelRows(NEAR, fitted.inputs, fitted.dtype)
+    rows = MemorySource(NEAR, inputs=fitted.inputs, dtype=fitted.dtype, on_device=False)
     draws = fitted.observation.draw_noise(rows, 4000, key=KEY)
     assert_allclose(draws.var(axis=1), wanted, rtol=4 * (2 / 4000) ** 0.5)
 

@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
-from stochgp.data.blocks import Block, with_targets
+from stochgp.data.files import Block, with_targets
 from stochgp.names import did_you_mean, quoted
 from stochgp.tables.columns import TableError, rewording
 from stochgp.tables.files import DAMAGE, TooNarrowError
@@ -92,9 +92,9 @@ def divide_blocks(
     test_fraction: float | None,
     seed: int,
     **options: Any,
-) -> tuple[tuple[data.Blocks, str], data.Blocks | None, tuple[str, ...], bool]:
-    """As `divide_table`, block by block: test rows are chosen by their values. `options` are those of `Blocks.of`."""
-    blocks = data.Blocks.of(source, **options)
+) -> tuple[tuple[data.FileSource, str], data.FileSource | None, tuple[str, ...], bool]:
+    """As `divide_table`, block by block: test rows are chosen by their values. `options` are those of `FileSource.of`."""
+    blocks = data.FileSource.of(source, **options)
     blocks.only((target,))
     names = [name for name in blocks.names() if name != blocks.weight]
     left_out = columns_left_out([name for name in names if name != target], target, chosen, source)
@@ -105,14 +105,14 @@ def divide_blocks(
     return (train, target), test, left_out, classify
 
 
-def _holds_classes(blocks: data.Blocks, target: str) -> bool:
+def _holds_classes(blocks: data.FileSource, target: str) -> bool:
     """`holds_classes` of the first block that has rows."""
     block = next(iter(blocks.only((target,))))
     with block.placing():
         return holds_classes(block.table, target)
 
 
-def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> Iterator[Block]:
+def parts_of(source: str, estimator: Any, blocks: data.FileSource | None = None) -> Iterator[Block]:
     """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `blocks`.
 
     Columns of a text file in blocks have the types that they had at the fit.
@@ -125,7 +125,7 @@ def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> 
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
-        yield from replace(blocks or data.Blocks(Path(source)), types=types)
+        yield from replace(blocks or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
@@ -133,7 +133,7 @@ def parts_of(source: str, estimator: Any, blocks: data.Blocks | None = None) -> 
 
 
 def labelled_parts(
-    estimator: Any, source: str, target: str, aside: data.Blocks | None = None
+    estimator: Any, source: str, target: str, aside: data.FileSource | None = None
 ) -> Iterator[tuple[Labelled, Block]]:
     """Yield the rows of DATA, or of `aside`, that can be scored, as `parts_of` does.
 

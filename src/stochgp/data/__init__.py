@@ -8,10 +8,10 @@ from stochgp.tables.files import read_table, write_table
 from stochgp.tables.molecules import Fingerprints, Morgan
 from stochgp.tables.targets import label_column, target_column
 
-from .blocks import Blocks
+from .files import FileSource
 from .standardise import Standardiser
 
 __all__ = [
-    "Blocks", "Fingerprints", "Morgan", "Neighbours", "Standardiser", "TableEncoder", "TableError", "label_column", "read_table", "target_column",
+    "FileSource", "Fingerprints", "Morgan", "Neighbours", "Standardiser", "TableEncoder", "TableError", "label_column", "read_table", "target_column",
     "train_test_indices", "write_table",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Rows for a learner from memory, on the device or on the host; and the batches of a run."""
+"""Rows for a model from memory, on the device or on the host; and the batches of a run."""
 
 import abc
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import extended, filled_up, on_device
 from stochgp.sharding import spread
 
 from .rows import Data
-from .standardise import Standardiser
+from .standardise import Standardiser, first_not_finite
 
 CHUNK_ROWS = 1 << 16
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
@@ -48,15 +49,15 @@ class Source(abc.ABC):
 class MemorySource(Source):
     """N rows in memory, in any order: on the device, or on the host and standardised as they are taken, one stack of batches or block at a time.
 
-    X [N, D], y [N] and frequency weights [N] (None = 1) may be memory-mapped; `group` [N] has the number of each row's group (None = a group
-    each). Without `inputs` and `targets` values are taken as they are. `dtype` is that of the rows for a learner, and `mesh` shares passes
-    over the rows. Raises ValueError for shapes that do not fit.
+    X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped; `group` [N] has the number of each row's
+    group (None = a group each). Without `inputs` and `targets` values are taken as they are. `dtype` is that of the rows for a model, and
+    `mesh` shares passes over the rows. Raises ValueError for shapes that do not fit.
     """
 
     def __init__(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         weight: Any = None,
         *,
         group: Any = None,
@@ -66,16 +67,17 @@ class MemorySource(Source):
         on_device: bool = True,
         mesh: Mesh | None = None,
     ):
+        n_least, y = (0, np.zeros(len(X))) if y is None else (1, y)
         shapes = np.shape(X), np.shape(y), np.shape(y if weight is None else weight)
-        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1] or shapes[2] != shapes[1] or len(y) == 0:
+        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1] or shapes[2] != shapes[1] or len(y) < n_least:
             raise ValueError(
                 f"expected X [N, D], y [N] and weights [N] with N > 0, but got {shapes[0]}, {shapes[1]}, {shapes[2]}"
             )
         if group is not None and np.shape(group) != shapes[1]:
             raise ValueError(f"expected the group of each of {len(y)} rows, but got {np.shape(group)}")
         self.size, self.n_inputs = shapes[0]
-        self.dtype, self.on_device, self._scales = dtype, on_device, (inputs, targets)
-        self.mesh = mesh
+        self.dtype, self.on_device, self.mesh = dtype, on_device, mesh
+        self._scales: tuple[Any, Any] = inputs, targets
         self.weight = None if weight is None else np.asarray(weight, np.float64)
         self.group = None if group is None else np.asarray(group)
         self.count = float(np.sum(self.weights()))
@@ -84,6 +86,43 @@ class MemorySource(Source):
         if on_device:
             self._rows = padded(self.on_host(slice(None), dtype), padded_size(self.size), dtype)
             self._scales = None, None
+
+    @property
+    def X(self) -> Float[np.ndarray, "N D"]:
+        """Inputs as they were given, if they are on the host."""
+        return self._rows.X if self.indices is None else self._rows.X[self.indices]
+
+    def standardised(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
+        """Standardised inputs, in the dtype of the source or in `dtype`. Raises ValueError for rows of NaN."""
+        return self._scales[0].transform(self.X, self.dtype if dtype is None else dtype)
+
+    def evaluated(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
+        """What `evaluate` returns for the standardised inputs, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
+
+        With None it is given CHUNK_ROWS rows at a time, and none to fill up. Results of rows of NaN are NaN. Raises ValueError where a result
+        is not finite: inputs so far from the training rows that the features overflow.
+        """
+        results, X = tuple[np.ndarray, ...](), self.X
+        skipped = np.isnan(X[:, 0])
+        skipped[skipped] = np.isnan(X[skipped]).all(axis=1)  # molecules that cannot be read
+        X = np.where(skipped[:, None], np.zeros((), X.dtype), X) if skipped.any() else X
+        step = CHUNK_ROWS if n_block is None else n_block
+        with jax.enable_x64(True), kept_on_disk():
+            for start in range(0, len(X), step):
+                part = X[start : start + step]
+                Z = filled_up(self._scales[0].transform(part, self.dtype, start), n_block or 0, 0.0)
+                values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
+                results = results or tuple(np.empty((len(X), *value.shape[1:])) for value in values)
+                for result, value in zip(results, values, strict=True):
+                    if (bad := first_not_finite(value)) is not None:
+                        raise ValueError(
+                            f"the prediction of row {start + bad[0] + 1} is not a finite number: its inputs, up to "
+                            f"{np.abs(part[bad[0]]).max():g} in size, lie too far from the training rows"
+                        )
+                    result[start : start + len(part)] = value
+        for result in results:
+            result[skipped] = np.nan
+        return results
 
     @property
     def in_groups(self) -> bool:

@@ -15,17 +15,17 @@ from sklearn.utils.validation import validate_data
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext
-from stochgp.data import TableEncoder
-from stochgp.data.blocks import Blocks
+from stochgp.data.files import FileSource, note_columns
 from stochgp.data.rows import Data
 from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
-from stochgp.tables.encoding import rows_without_values, some_rows
+from stochgp.tables.encoding import TableEncoder, rows_without_values, some_rows
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import (
+    Encoder,
     FingerprintEncoder,
     Inputs,
     counts_of,
@@ -40,8 +40,6 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-Encoder = TableEncoder | FingerprintEncoder
-
 FIT = 6  # calls from here to that of `fit`
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
 
@@ -49,8 +47,8 @@ _FLOATS = (np.float64, np.float32)
 
 
 def are_files(X: Any) -> bool:
-    """Whether X names a file or a folder, or is `data.Blocks`."""
-    return isinstance(X, str | os.PathLike | Blocks)
+    """Whether X names a file or a folder, or is `data.FileSource`."""
+    return isinstance(X, str | os.PathLike | FileSource)
 
 
 def read_training_rows(
@@ -188,17 +186,6 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
         else:
             say(getattr(estimator, "verbose", 0), note)
     return X
-
-
-def note_columns(encoder: Encoder | None, context: FitContext) -> None:
-    """Record columns of the training table that are not taken as they are, and warn of values that may be wrong."""
-    if not isinstance(encoder, TableEncoder):
-        return
-    if encoder.notes:
-        context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
-    for rule in encoder.columns:
-        if rule.caution:
-            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
 
 
 def read_inputs_at_fit(

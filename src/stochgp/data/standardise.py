@@ -1,22 +1,17 @@
 """Shift and scale by the training rows, and back; what is to be known of rows for that, in a form that can be merged."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Real
 from numpy.typing import DTypeLike
 
-from stochgp.compiled import kept_on_disk
-from stochgp.numerics.arrays import filled_up
 from stochgp.tables.columns import LARGEST
 from stochgp.tables.targets import read_weights
 
 _CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
-MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,47 +133,6 @@ class Summary(NamedTuple):
 
 
 NO_ROWS = Summary(0.0, *(np.zeros(0),) * 4)
-
-
-@dataclass(frozen=True, eq=False)
-class ModelRows:
-    """Rows X of a user, which the model sees standardised, in `dtype`. With `skips` rows of NaN are molecules that were left out."""
-
-    X: Float[np.ndarray, "N D"]
-    inputs: Standardiser
-    dtype: str
-    skips: bool = False
-
-    def by_block(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
-        """What `evaluate` returns for the standardised rows, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
-
-        With None it is given MOST_ROWS rows at a time, and none to fill up. Results of skipped rows are NaN. Raises ValueError where a result
-        is not finite: inputs so far from the training rows that the features overflow.
-        """
-        results: tuple[np.ndarray, ...] = ()
-        skipped = np.isnan(self.X[:, 0]) if self.skips else np.zeros(len(self.X), bool)
-        X = np.where(skipped[:, None], np.zeros((), self.X.dtype), self.X) if skipped.any() else self.X
-        step = MOST_ROWS if n_block is None else n_block
-        with jax.enable_x64(True), kept_on_disk():
-            for start in range(0, len(X), step):
-                part = X[start : start + step]
-                Z = filled_up(self.inputs.transform(part, self.dtype, start), n_block or 0, 0.0)
-                values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
-                results = results or tuple(np.empty((len(X), *value.shape[1:])) for value in values)
-                for result, value in zip(results, values, strict=True):
-                    if (bad := first_not_finite(value)) is not None:
-                        raise ValueError(
-                            f"the prediction of row {start + bad[0] + 1} is not a finite number: its inputs, up to "
-                            f"{np.abs(part[bad[0]]).max():g} in size, lie too far from the training rows"
-                        )
-                    result[start : start + len(part)] = value
-        for result in results:
-            result[skipped] = np.nan
-        return results
-
-    def standardised(self, dtype: str | None = None) -> Float[np.ndarray, "N D"]:
-        """All of them at once, in their own dtype or in this one. ValueError for skipped ones."""
-        return self.inputs.transform(self.X, self.dtype if dtype is None else dtype)
 
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:

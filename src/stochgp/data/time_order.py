@@ -12,11 +12,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int32
 
 from stochgp.choosing import LEAST_GAIN, SURE
-from stochgp.data import Standardiser, TableEncoder
 from stochgp.deadline import granted
 from stochgp.neighbours import Neighbours
 from stochgp.results import Estimate
+from stochgp.tables.encoding import TableEncoder
 from stochgp.warning import warn
+
+from .standardise import Standardiser
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
 EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time

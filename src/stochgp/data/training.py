@@ -10,10 +10,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from stochgp.data import Standardiser
-from stochgp.data.memory import MemorySource, Source
-from stochgp.data.reading import Encoder
-from stochgp.data.rows import Data
+from stochgp.tables.molecules import Encoder
+
+from .memory import MemorySource, Source
+from .rows import Data
+from .standardise import Standardiser
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")

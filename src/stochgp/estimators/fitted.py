@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data import Standardiser
-from stochgp.data.blocks import hash_again
+from stochgp.data.files import hash_again
+from stochgp.data.memory import MemorySource
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
-from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.precision import full_precision
 from stochgp.numerics.seeds import fold_in, split_key
@@ -206,17 +206,17 @@ class Fitted:
             return drawn
         return dispersed(self.posterior, inflation.scale, drawn)
 
-    def _rows(self, X: np.ndarray) -> ModelRows:
-        return ModelRows(X, self.inputs, self.dtype, getattr(self.encoder, "morgan", None) is not None)
+    def _rows(self, X: np.ndarray) -> MemorySource:
+        return MemorySource(X, inputs=self.inputs, dtype=self.dtype, on_device=False)
 
-    def _latent(self, rows: ModelRows) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
+    def _latent(self, rows: MemorySource) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """(Means, variances) of the latent functions, standardised."""
         mean, variance = self._moments(rows, self.posterior.latent_moments)
         return mean, variance
 
-    def _moments(self, rows: ModelRows, moments: Callable) -> tuple[np.ndarray, ...]:
+    def _moments(self, rows: MemorySource, moments: Callable) -> tuple[np.ndarray, ...]:
         """Means, or (means, variances), of rows; of rows with a new level in a column of statistics E m_l and E v_l + Var m_l over known levels l."""
-        evaluate = lambda of: of.by_block(moments, self.posterior.block_rows)
+        evaluate = lambda of: of.evaluated(moments, self.posterior.block_rows)
         found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
         for start in range(0, len(new), NEW_ROWS):
             at = new[start : start + NEW_ROWS]
@@ -276,8 +276,8 @@ class FunctionDraws(eqx.Module):
     def _at(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        rows = ModelRows(X, inputs, self.dtype)
-        (values,) = rows.by_block(lambda Z: (self.functions.on_host(Z),), DRAWN_ROWS)
+        rows = MemorySource(X, inputs=inputs, dtype=self.dtype, on_device=False)
+        (values,) = rows.evaluated(lambda Z: (self.functions.on_host(Z),), DRAWN_ROWS)
         values, m = targets.inverse(values), self.mean_function
         return self._back(
             values if m is None else values + m(X)[:, None] + m.deviations(X) @ np.asarray(self.normals)

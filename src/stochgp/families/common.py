@@ -17,7 +17,6 @@ from stochgp.data.files import read_files
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.standardise import ModelRows
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.calibrating import calibrated, set_aside
@@ -217,8 +216,8 @@ def observation_model(
         found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
     if data.mean_function is None:
         return found
-    some = ModelRows(data.rows.X[random_rows(data.n_rows, ROWS_FOR_NOISE)], data.inputs, data.dtype)
-    _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
+    some = data.source(False).some(random_rows(data.n_rows, ROWS_FOR_NOISE))
+    _, variance = some.evaluated(posterior.mean_and_variance, posterior.block_rows)
     return found.around(data.mean_function, learns_noise, variance)
 
 

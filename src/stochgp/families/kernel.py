@@ -168,7 +168,7 @@ class KernelGPRegressor(FamilyRegressor):
         ----------
         X, y
             An array or a data frame (text columns are one-hot encoded, dates become numbers). For files, X is a path of a table or of a folder of tables, or
-            `data.Blocks`, and y the name of the target's column.
+            `data.FileSource`, and y the name of the target's column.
         sample_weight
             Frequency weights ρ: a row has the noise variance σ²/ρ.
         groups

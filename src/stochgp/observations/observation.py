@@ -12,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray
 from scipy.special import ndtr
 
 from stochgp.data import Standardiser
-from stochgp.data.standardise import ModelRows
+from stochgp.data.memory import MemorySource
 from stochgp.distributions import (
     AbstractDistribution,
     ConformalScores,
@@ -159,7 +159,7 @@ class Observation:
         z = self.transformed(y)
         return z if self.mean_function is None else z - self.mean_function(X)
 
-    def to_target(self, z: Float[np.ndarray, " N *S"], X: ModelRows) -> Float[np.ndarray, " N *S"]:
+    def to_target(self, z: Float[np.ndarray, " N *S"], X: MemorySource) -> Float[np.ndarray, " N *S"]:
         """s z + m + m(x), with the standardising undone, but not T."""
         found = self.targets.inverse(z)
         if self.mean_function is None:
@@ -167,7 +167,7 @@ class Observation:
         m = self.mean_function(X.X)
         return found + m.reshape(-1, *(1,) * (found.ndim - 1))
 
-    def predict(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+    def predict(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         """The distribution of an observation at each row."""
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
@@ -182,21 +182,21 @@ class Observation:
             return self.correction.interval(found, level)
         return found.interval(level)
 
-    def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
+    def of_function(self, mean: PerRow, variance: PerRow, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
         mean, std = self.to_target(mean, X), self.scale * np.sqrt(self._inflated(variance, X))
         if self.outward is not None:
             std = Warped(Normal(mean, std), self.outward, self.support).std
         return mean, std
 
-    def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
+    def mean_and_std(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean, standard deviation) of an observation at each row."""
         if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
         return self._normal(mean, variance, X)
 
-    def noise_variances(self, X: ModelRows, moments: tuple[Latent, Latent] | None = None) -> PerRow:
+    def noise_variances(self, X: MemorySource, moments: tuple[Latent, Latent] | None = None) -> PerRow:
         """The noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
         if not self.has_noise:
             assert moments is not None
@@ -204,15 +204,17 @@ class Observation:
         noise, factor = self._noise
         factor = factor * self.variance_factor(X)
         if isinstance(noise, ConstantNoise):
-            return np.broadcast_to(factor * float(noise.level), (len(X.X),))
+            return np.broadcast_to(factor * float(noise.level), (X.size,))
         ones = np.ones(NOISE_ROWS)
-        (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
+        (found,) = X.evaluated(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
         return factor * found
 
-    def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
+    def with_inflation(
+        self, covariance: Float[np.ndarray, "N N"], X: MemorySource
+    ) -> Float[np.ndarray, "N N"]:
         """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
         if self.inflation is not None and self.inflation.is_scaling:
-            root = np.sqrt(np.broadcast_to(self.variance_factor(X), len(X.X)))
+            root = np.sqrt(np.broadcast_to(self.variance_factor(X), X.size))
             covariance = root[:, None] * np.asarray(covariance) * root
         if self.mean_function is None:
             return covariance
@@ -222,7 +224,7 @@ class Observation:
     def sample(
         self,
         values: Float[np.ndarray, "N S"],
-        X: ModelRows,
+        X: MemorySource,
         moments: tuple[Latent, Latent] | None = None,
         *,
         key: PRNGKeyArray,
@@ -248,9 +250,9 @@ class Observation:
         found = self.transform.inverse(drawn)
         return np.maximum(np.rint(found), 0.0) if self.rounding else found
 
-    def draw_noise(self, X: ModelRows, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
+    def draw_noise(self, X: MemorySource, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
         """Independent Gaussian noise in the units of T(y)."""
-        draws = np.asarray(jax.random.normal(key, (len(X.X), n_samples), jnp.float32), np.float64)
+        draws = np.asarray(jax.random.normal(key, (X.size, n_samples), jnp.float32), np.float64)
         return self.scale * np.sqrt(self.noise_variances(X))[:, None] * draws
 
     @property
@@ -265,7 +267,7 @@ class Observation:
         nu = float(likelihood.df) if isinstance(likelihood, StudentT) else math.inf
         return likelihood.noise, 1.0 if nu == math.inf else nu / (nu - 2) if nu > 2 else math.inf
 
-    def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+    def _untransformed(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         if self._is_normal:
             mean, std = self._normal(mean, variance, X)
             return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
@@ -273,28 +275,28 @@ class Observation:
         found = found if units == (1.0, 0.0) else found.affine(*units)
         return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
-    def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
+    def _normal(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
         V = self._inflated(variance[:, 0], X) + self.noise_variances(X)
         return self.to_target(mean[:, 0], X), self.scale * np.sqrt(V)
 
-    def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+    def _by_likelihood(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
         return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
-    def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
+    def _inflated(self, variance: PerRow, X: MemorySource) -> PerRow:
         """c s(x) var f(x) + var m(x), in the units of z."""
         m, variance = self.mean_function, variance * self.variance_factor(X)
         return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
-    def variance_factor(self, X: ModelRows) -> PerRow | float:
+    def variance_factor(self, X: MemorySource) -> PerRow | float:
         """c s(x), the factor of the variances of f and of the noise at each row."""
         dispersion = self.inflation
         if dispersion is None or dispersion.trees is None:
             return 1.0 if dispersion is None else dispersion.variance
-        return dispersion.variance * np.exp(X.by_block(lambda Z: (dispersion.log_scale(Z),), None)[0])
+        return dispersion.variance * np.exp(X.evaluated(lambda Z: (dispersion.log_scale(Z),), None)[0])
 
     def _drawn(
-        self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
+        self, values: np.ndarray, mean: Latent, variance: Latent, X: MemorySource, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Draws of T(y) by the likelihood, given these values of the first latent function; the others are drawn independently at each row."""
         m, v = mean, variance

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp.compiled import cores, in_threads
+from stochgp.data.memory import CHUNK_ROWS
 from stochgp.data.rows import Data
-from stochgp.data.standardise import MOST_ROWS
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import ConstantNoise, noise_of_rows, with_level
@@ -133,7 +133,7 @@ class LocalPosterior(AbstractPosterior):
             return 0
         (N, D), kernel, n = self.X.shape, self.gp.kernel, self.n_neighbours
         there = value_of(kernel).has_places and "tree" in vars(self)
-        search = local_search_bytes(kernel, 0 if there else N, D, min(n_rows, MOST_ROWS), n)
+        search = local_search_bytes(kernel, 0 if there else N, D, min(n_rows, CHUNK_ROWS), n)
         each = (n + 1) ** 2
         return 64 * n_rows + search + 8 * ARRAYS * min(n_rows * each, cores() * max(PAIRS, each))
 

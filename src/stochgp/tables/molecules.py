@@ -197,6 +197,9 @@ class FingerprintEncoder:
         return ()
 
 
+Encoder = TableEncoder | FingerprintEncoder
+
+
 def checked_counts(X: Any, whole: bool = False) -> Any:
     """A CSR matrix, or an array of two axes, of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
     is_sparse = scipy.sparse.issparse(X)
