@@ -22,7 +22,7 @@ CODES = {
     "PR10",
 }  # sections in order, a summary, every parameter, no other
 INTERNAL = {
-    "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "sharding", "estimators", "families", "loading", "names", "neighbours", "numerics",
+    "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "sharding", "estimators", "families", "names", "neighbours", "numerics",
     "pools", "storage", "tables", "version", "warning",
 }  # fmt: skip
 MODULES = [name for name in api.MODULES if name != "contrib.botorch"]  # it needs its extra

@@ -47,7 +47,7 @@ def test_a_room_loads_only_what_it_needs():
 def test_every_public_name_is_there():
     for name in stochgp.__all__:
         assert getattr(stochgp, name) is not None and name in dir(stochgp)
-    assert stochgp.load is stochgp.loading.load
+    assert stochgp.load is stochgp.estimators.saving.load
     assert stochgp.FeatureGPRegressor.__name__ == "FeatureGPRegressor"
     with pytest.raises(AttributeError, match="module 'stochgp' has no attribute 'KernelGP'"):
         _ = stochgp.KernelGP

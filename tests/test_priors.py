@@ -14,7 +14,7 @@ from stochgp import kernels, priors
 from stochgp.kernels import dense, terms
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
-from stochgp.storage.files import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 from tests.kernels.test_contract import FEW, KERNELS, D, _matrix
 
 N_SE = 4.0

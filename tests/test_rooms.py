@@ -42,7 +42,6 @@ ROOMS = [
     "estimators",
     "families",
     "pools",
-    "loading",
     "thompson",
     "contrib",
     "plots",

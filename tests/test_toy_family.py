@@ -32,7 +32,7 @@ from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 
 PRIOR = 4.0  # v, of standardised targets
 

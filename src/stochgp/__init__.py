@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         thompson,
         transforms,
     )
+    from stochgp.estimators.saving import load
     from stochgp.families import (
         FeatureGPRegressor,
         KernelGPRegressor,
         SparseGPClassifier,
         SparseGPRegressor,
     )
-    from stochgp.loading import load
     from stochgp.names import register
     from stochgp.pools import GPClassifier, GPRegressor
 
@@ -63,7 +63,7 @@ _ROOMS = {
     "KernelGPRegressor": "families",
     "SparseGPClassifier": "families",
     "SparseGPRegressor": "families",
-    "load": "loading",
+    "load": "estimators.saving",
     "register": "names",
 }  # where a name is that is no room of its own
 

@@ -8,7 +8,7 @@ import pytest
 import stochgp
 from stochgp import FeatureGPRegressor, GPClassifier, GPRegressor, SparseGPClassifier
 from stochgp.estimators import saving
-from stochgp.storage import files
+from stochgp.storage import trees
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=60)
@@ -59,21 +59,21 @@ def test_a_full_disk_at_a_checkpoint_is_warned_of_and_the_fit_goes_on(tmp_path, 
 
 def test_an_array_that_is_named_twice_is_refused(tmp_path):
     node = {"array": "0000 x", "kind": "jax"}
-    header = {"kind": "tree", "structure": {"list": [node]}, "metadata": {}}
-    files._write(tmp_path / "once", {"0000 x": X}, header)
-    assert len(files.load_tree(tmp_path / "once")[0]) == 1
+    header = {"structure": {"list": [node]}, "metadata": {}}
+    trees._write(tmp_path / "once", {"0000 x": X}, header)
+    assert len(trees.load_tree(tmp_path / "once")[0]) == 1
     header["structure"] = {"list": [node] * 200}
-    files._write(tmp_path / "often", {"0000 x": X}, header)
+    trees._write(tmp_path / "often", {"0000 x": X}, header)
     with pytest.raises(ValueError, match="often cannot be read"):
-        files.load_tree(tmp_path / "often")
+        trees.load_tree(tmp_path / "often")
 
 
 def test_labels_of_a_huge_type_of_text_are_refused(tmp_path):
     model = SparseGPClassifier(n_inducing=4, epochs=1, random_state=0).fit(X, np.where(Y > 0, "yes", "no"))
     tree, metadata = saving.stored(model)
-    files.save_tree(tmp_path / "model", tree, metadata)
+    trees.save_tree(tmp_path / "model", tree, metadata)
     assert stochgp.load(tmp_path / "model").classes_.tolist() == ["no", "yes"]
     metadata["classes"]["dtype"] = "<U200000000"
-    files.save_tree(tmp_path / "model", tree, metadata)
+    trees.save_tree(tmp_path / "model", tree, metadata)
     with pytest.raises(ValueError, match="2 labels would take 800,000,000 bytes each"):
         stochgp.load(tmp_path / "model")

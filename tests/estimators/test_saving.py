@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 import stochgp
 from stochgp import FeatureGPRegressor, learners
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 
 QUICK = {"epochs": 2, "learning_rate": 0.01, "random_state": 0}
 

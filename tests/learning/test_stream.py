@@ -15,7 +15,7 @@ from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP
 from stochgp.learning import begin_stream, feed
 from stochgp.models import SparseGP
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 from stochgp.variational import Decoupled
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -157,7 +157,7 @@ def killed_run(path, **settings):
 
 
 def _metadata(path):
-    return checkpoints.load_arrays(path.with_name(f"{path.name}.line"))[1]
+    return checkpoints.load_tree(path.with_name(f"{path.name}.line"))[1]
 
 
 @pytest.mark.parametrize("what", ["other data", "another seed", "damaged"])
@@ -185,7 +185,7 @@ def test_one_estimator_goes_on_with_the_seed_of_its_checkpoint(tmp_path):
     path, make = tmp_path / "run", lambda **more: FeatureGPRegressor("rff", n_features=40, **SETTINGS, **more)
 
     def kill(_):
-        if "fingerprint" in checkpoints.load_arrays(path)[1]:
+        if "fingerprint" in checkpoints.load_tree(path)[1]:
             raise KilledError
 
     with pytest.raises(KilledError):

@@ -38,7 +38,7 @@ from stochgp.posteriors import (
 from stochgp.posteriors.exact import exact_at
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky, solve
-from stochgp.storage.files import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 from stochgp.variational import Decoupled, InducingPoints, functions_at, optimum
 
 N, D, NOISE, HELD = 40, 2, 0.05, 8  # HELD: the samples that are solved for with the mean

@@ -13,8 +13,8 @@ import safetensors.numpy
 from stochgp import data, features, kernels, learners, networks
 from stochgp.data.rows import Data
 from stochgp.parameters import bounded, frozen
-from stochgp.storage import codec, files
-from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
+from stochgp.storage import checkpoint, files, trees
+from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.rules import ColumnRule
 
 D, KEY = 3, jax.random.key(2)
@@ -110,14 +110,16 @@ def test_nan_and_double_precision_keep_their_bits_outside_an_x64_context(path):
 
 def test_a_checkpoint_keeps_the_order_the_bits_and_the_fingerprint(path):
     with jax.enable_x64(True):
-        leaves = [jnp.float64(i) / 7 for i in range(12)] + [np.int32(3), True, 0.5, jax.random.key(1)]
-    save_arrays(path, leaves, {"fingerprint": "abc", "step": 7})
-    found, metadata = load_arrays(path)
-    assert metadata == {"fingerprint": "abc", "step": 7}
-    for a, b in zip(found, leaves[:-1], strict=False):
-        assert a.dtype == np.asarray(b).dtype
-        assert a.tobytes() == np.asarray(b).tobytes()
-    np.testing.assert_array_equal(found[-1], jax.random.key_data(leaves[-1]))
+        leaves = [jnp.float64(i) / 7 for i in range(12)] + [np.int32(3), True, 0.5]
+    checkpoint.write(path, leaves, {"step": 7}, "abc", {"seed": 3})
+    with jax.enable_x64(True):
+        found, facts = checkpoint.read(path, leaves, "abc")
+    assert (facts, checkpoint.notes(path)) == ({"step": 7}, {"seed": 3})
+    for a, b in zip(found, leaves, strict=True):
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    with pytest.raises(checkpoint.CheckpointError, match="another run"):
+        checkpoint.read(path, leaves, "abd")
 
 
 class Mine(eqx.Module):
@@ -146,7 +148,7 @@ def test_what_cannot_be_saved_is_named_and_the_old_file_stays(tree, words, path)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypatch):
-    save_arrays(path, [np.ones(3)], {})
+    save_tree(path, [np.ones(3)], {})
     before = path.read_bytes()
 
     def fail(*arguments, **options):
@@ -154,7 +156,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypat
 
     monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        save_arrays(path, [np.zeros(3)], {})
+        save_tree(path, [np.zeros(3)], {})
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 
@@ -177,32 +179,26 @@ def test_other_files_are_refused(content, path):
         safetensors.numpy.save_file({"a": np.ones(2)}, path)
     else:
         path.write_bytes(content)
-    for load in (load_tree, load_arrays):
-        assert refusal(load, path).endswith("is not a file of stochgp")
+    assert refusal(load_tree, path).endswith("is not a file of stochgp")
 
 
 def test_a_newer_format_asks_for_an_upgrade(path):
-    files._write(path, {}, {"format": 3, "version": "9.0", "kind": "tree"})
+    trees._write(path, {}, {"format": 3, "version": "9.0"})
     message = refusal(load_tree, path)
     assert "was written by format 3 (stochgp 9.0); this version reads up to 2: upgrade stochgp" in message
 
 
-@pytest.mark.parametrize("kind", ["tree", "arrays"])
-def test_every_changed_byte_is_noticed(kind, path):
+def test_every_changed_byte_is_noticed(path):
     """Of header and arrays: 200 places, and both ends of the numbers."""
     array = np.random.default_rng(0).normal(size=(30, 2))
-    if kind == "tree":
-        save_tree(path, {"a": array, "kernel": kernels.RBF(2.0)}, {"note": "x"})
-    else:
-        save_arrays(path, [array, 1.0], {"note": "x"})
-    load = load_tree if kind == "tree" else load_arrays
+    save_tree(path, {"a": array, "kernel": kernels.RBF(2.0)}, {"note": "x"})
     whole = path.read_bytes()
-    assert load(path)[1] == {"note": "x"}
+    assert load_tree(path)[1] == {"note": "x"}
     header = 8 + int.from_bytes(whole[:8], "little")
     for at in {*range(8, len(whole), len(whole) // 200), header, len(whole) - 1}:
         if whole[at : at + 1] != b" ":  # the blanks that fill up the header
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            assert str(path) in refusal(load, path), at
+            assert str(path) in refusal(load_tree, path), at
 
 
 def test_files_name_classes_as_users_import_them():
@@ -213,14 +209,12 @@ def test_files_name_classes_as_users_import_them():
         (data.Standardiser.identity((D,)), "stochgp.data:Standardiser"),
         (data.TableEncoder(()), "stochgp.data:TableEncoder"),
     ):
-        assert codec.encode(thing, {})["class"] == name
+        assert trees.encode(thing, {})["class"] == name
 
 
 def test_a_model_is_not_a_checkpoint(path):
     save_tree(path, 1, {})
-    assert refusal(load_arrays, path).endswith("holds a model, not a checkpoint")
-    save_arrays(path, [1], {})
-    assert refusal(load_tree, path).endswith("holds a checkpoint, not a model")
+    assert "holds a model" in refusal(checkpoint.notes, path)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +222,8 @@ def test_a_model_is_not_a_checkpoint(path):
     [
         {"function": "os:system"},
         {"function": "builtins:eval"},
-        {"function": "stochgp.storage:os"},
-        {"function": "stochgp.storage.codec:importlib"},
+        {"function": "stochgp.storage.files:os"},
+        {"function": "stochgp.storage.trees:importlib"},
         {"function": "stochgp.__main__:main"},
         {"function": "jax.nn:no_such_function"},
         {"function": "jax.numpy:np.load"},
@@ -250,5 +244,5 @@ def test_a_model_is_not_a_checkpoint(path):
     ],
 )
 def test_nothing_that_is_not_on_the_list_is_made_or_called(structure, path):
-    files._write(path, {"a": np.ones(2)}, {"kind": "tree", "structure": structure, "metadata": {}})
+    trees._write(path, {"a": np.ones(2)}, {"structure": structure, "metadata": {}})
     assert "cannot be read by stochgp" in refusal(load_tree, path)

@@ -10,11 +10,12 @@ import pytest
 from stochgp import FeatureGPRegressor, GPRegressor
 from stochgp.cli import main
 from stochgp.data import write_table
-from stochgp.storage.files import check_can_write, load_arrays, replacing, save_arrays
+from stochgp.storage.files import check_can_write, replacing
+from stochgp.storage.trees import load_tree, save_tree
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 WRITERS = {
-    "arrays": lambda path: save_arrays(path, [X], {}),
+    "arrays": lambda path: save_tree(path, [X], {}),
     "table": lambda path: write_table(path, {"x": X[:, 0]}),
 }
 MODEL = ["--model", "feature", "--set", "features=linear", "--set", "epochs=1", "--quiet"]
@@ -53,7 +54,7 @@ def test_pipes_and_folders_stay(tmp_path, write):
 
 def test_threads_that_write_one_path_leave_a_whole_file_at_every_moment(tmp_path):
     path, errors = tmp_path / "arrays", []
-    save_arrays(path, [X], {})
+    save_tree(path, [X], {})
 
     def work(call):
         try:
@@ -62,7 +63,7 @@ def test_threads_that_write_one_path_leave_a_whole_file_at_every_moment(tmp_path
         except Exception as error:
             errors.append(error)
 
-    calls = [lambda: save_arrays(path, [X], {})] * 3 + [lambda: load_arrays(path)]
+    calls = [lambda: save_tree(path, [X], {})] * 3 + [lambda: load_tree(path)]
     threads = [threading.Thread(target=work, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stochgp.data import TableEncoder, target_column
-from stochgp.storage.codec import decode, encode
+from stochgp.storage.trees import decode, encode
 
 COLUMNS = {
     "size": [1.5, 2.0, -3.0, 4.0],

@@ -8,7 +8,7 @@ import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.data import TableEncoder, read_table
-from stochgp.storage.codec import decode, encode
+from stochgp.storage.trees import decode, encode
 from stochgp.tables.encoding import rows_without_values
 
 GAPS = pd.DataFrame(

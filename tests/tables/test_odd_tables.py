@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from stochgp.data import TableEncoder, read_table, target_column
-from stochgp.storage.codec import decode, encode
+from stochgp.storage.trees import decode, encode
 from stochgp.tables.bounds import bound_of
 from stochgp.tables.columns import Column
 from stochgp.tables.levels import FOLDS, WEIGHTS, LevelTargets

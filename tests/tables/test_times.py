@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stochgp.data import TableEncoder, read_table
-from stochgp.storage.codec import decode, encode
+from stochgp.storage.trees import decode, encode
 from stochgp.tables.times import part_of
 
 START = datetime.datetime(2011, 1, 1)

@@ -94,12 +94,8 @@ class FileSource(Source):
     split_by : tuple of str
         Columns whose values belong together, such as patients: rows that agree in them are on the same side of every division. They are inputs
         unless `columns` leaves them out.
-    target, rule, encoder : str, FileTargets, TableEncoder
-        Set by `fit`, as all below: the target's column, how it becomes numbers, and how inputs do.
-    size, of_inputs, of_targets : int, Summary, Summary
-        Of all rows.
-    scales : (Standardiser, Standardiser)
-        Of inputs and targets, for the rows that a model sees.
+    target, rule, encoder, size, of_inputs, of_targets, scales, dtype, mesh
+        Set by `fit`: the target's column, how it and the inputs become numbers, of all rows the number and summaries, and what a model sees.
     """
 
     path: Path

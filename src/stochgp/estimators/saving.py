@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from stochgp.choosing import Decisions
-from stochgp.storage.codec import decode, encode
-from stochgp.storage.files import save_tree
+from stochgp.names import REGISTERED
+from stochgp.storage.trees import decode, encode, load_tree, save_tree
 from stochgp.warning import warn
 
 EMPTY: Mapping[str, type] = {}
@@ -27,6 +27,30 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+def load(path: str | os.PathLike) -> Any:
+    """Return the estimator that `save` wrote to `path`; it predicts the same, to the last bit.
+
+    Raises ValueError in one line for a file that is not from stochgp, truncated, changed since it was written, or of a newer format.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    """
+    from stochgp import families, pools  # they import this module
+
+    kinds = {name: getattr(room, name) for room in (families, pools) for name in room.__all__}
+    kinds |= {kind.__name__: kind for kind in REGISTERED.get("model", {}).values()}
+    tree, metadata = load_tree(Path(path))
+    name = metadata.get("estimator")
+    if name not in kinds:
+        raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
+    try:
+        return restored(tree, metadata, kinds[name], kinds)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} holds no whole {name}: {type(error).__name__} {error}") from error
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:

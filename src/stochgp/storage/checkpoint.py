@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.numerics.seeds import as_key
-from stochgp.storage.codec import is_key
-from stochgp.storage.files import load_arrays, save_arrays
+from stochgp.storage.trees import is_key, load_tree, save_tree
 from stochgp.warning import warn
 
 
@@ -81,17 +80,20 @@ def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
     if not Path(path).exists():
         return [], {}
     try:
-        return load_arrays(path)
+        arrays, metadata = load_tree(path)
+        if "notes" not in metadata:
+            raise ValueError(f"{path} holds a model")
     except ValueError as error:
         raise CheckpointError(
             f"the checkpoint cannot be used: {error}; name another file or remove it"
         ) from error
+    return arrays, metadata
 
 
 def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) -> None:
     """Warn of a failure, such as a full disk: the old file stays, and the fit goes on."""
     try:
-        save_arrays(path, arrays, metadata)
+        save_tree(path, arrays, metadata)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         warn(f"the checkpoint {path} cannot be written ({why}); the fit goes on without it")

@@ -18,7 +18,7 @@ from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
 from stochgp.thompson.maximise import (

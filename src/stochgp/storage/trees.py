@@ -1,4 +1,7 @@
-"""A tree of modules as JSON and a table of arrays, and back, without running code: for `storage`.
+"""Trees of modules in safetensors files with a JSON header, without running code of a file: for models and checkpoints.
+
+A file holds the SHA-256 digest of its JSON and arrays, which reading compares. No pickle; classes and functions are those of this package,
+`equinox.nn`, `jax.nn` and `jax.numpy`, or registered.
 
 None, bool, int, text, finite float   themselves
 other float                           {"float": "inf"}
@@ -9,25 +12,107 @@ module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields":
 """
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
+import json
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
+from stochgp.storage.files import replacing
+from stochgp.version import __version__
 
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
 _FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
 _ALL = (*_FUNCTIONS, *_CLASSES)
 _REGISTERED = "registered "
 _OFFER = ("stochgp.data", "stochgp.learners")  # packages for users, whose names are of several rooms
+FORMAT = 2
+_HEADER = "stochgp"
+_DIGEST = ', "sha256": "'  # the last entry of the JSON header
+_START = b'{"__metadata__":{"stochgp":'  # of every such file, after eight bytes with the length of the header
+
+
+def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -> None:
+    """Write `tree` and `metadata` (JSON values with text keys) to a file, which stays as it was if anything fails.
+
+    A tree is made of what `codec` lists. Raises ValueError, with the place in the tree, for anything else, such as a user's function.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    structure = encode(tree, tensors)
+    _write(path, tensors, {"structure": structure, "metadata": dict(metadata)})
+
+
+def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
+    """The tree and the metadata of a file of `save_tree`: the same classes, dtypes and bits.
+
+    float64 arrays keep their dtype also outside of an x64 context. Raises ValueError in one line if the file is not of stochgp,
+    truncated, changed since it was written, or of a newer format.
+    """
+    header, tensors = _read(path)
+    try:
+        return decode(header["structure"], tensors), header["metadata"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read by stochgp {__version__} (it was written by {header.get('version')}): {error}"
+        ) from error
+
+
+def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+    text = json.dumps({"format": FORMAT, "version": __version__} | header)
+    text = f'{text[:-1]}{_DIGEST}{_digest(text, tensors)}"}}'
+    with replacing(path) as partial:
+        try:
+            safetensors.numpy.save_file(tensors, partial, metadata={_HEADER: text})
+        except safetensors.SafetensorError as error:
+            raise OSError(f"cannot be written: {error}") from error
+
+
+def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with Path(path).open("rb") as file:
+        start = file.read(8 + len(_START))[8:]
+    if start != _START[: len(start)] or not start:
+        raise ValueError(f"{path} is {'not' if start else 'too short to be'} a file of stochgp")
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            text = file.metadata()[_HEADER]
+            header = json.loads(text)
+            if header["format"] > FORMAT:
+                raise ValueError(
+                    f"{path} was written by format {header['format']} (stochgp {header['version']}); "
+                    f"this version reads up to {FORMAT}: upgrade stochgp"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is truncated or damaged ({error})") from error
+    body, _, digest = text.rpartition(_DIGEST)
+    if digest != _digest(body + "}", tensors) + '"}':
+        raise ValueError(
+            f"{path} is damaged: its content is not what was written (the SHA-256 digest differs)"
+        )
+    return header, tensors
+
+
+def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the JSON and of the names, types, shapes and bytes of the arrays."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {array.dtype} {tensors[name].shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
