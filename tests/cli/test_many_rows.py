@@ -190,7 +190,7 @@ def test_classes_of_a_folder_are_those_of_one_table(target, more, rows, folder, 
 
 
 def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("stochgp.cli.rows.SHARE", 0.0)
+    monkeypatch.setattr("stochgp.cli.rows.MAX_SHARE", 0.0)
     assert run(capsys, "predict", folder / "model", folder / "rows.csv", "--out", tmp_path / "p.csv")[0] == 0
     whole = data.read_table(tmp_path / "p.csv")
     monkeypatch.undo()

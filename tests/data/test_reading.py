@@ -7,7 +7,7 @@ import pytest
 from stochgp import KernelGPRegressor, SparseGPClassifier, load
 from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
-from stochgp.tables.levels import LevelTargets
+from stochgp.tables.categories import CategoryTargets
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -34,7 +34,7 @@ def fitted():
 def test_training_rows_are_out_of_fold_and_new_rows_are_not(fitted):
     """By the seed of the estimator; the rows of the posterior are those, standardised."""
     encoder = fitted._fitted.encoder
-    expected = encoder.in_folds(encoder.transform(TABLE), TABLE, LevelTargets.of(Y, 3))
+    expected = encoder.in_folds(encoder.transform(TABLE), TABLE, CategoryTargets.of(Y, 3))
     rows, found, told = rows_of(TABLE, Y)
     assert found == encoder and found.output_names[0] == "shop.mean"
     key = lambda X: X[np.lexsort(X.T)]
@@ -91,7 +91,7 @@ def test_blocks_of_time_are_whole_in_a_fold():
     rows, encoder, told = rows_of(table, slow, new_rows="auto")
     assert told["new_rows"]["choice"] == "after"
     order = np.argsort(rows.X[:, 0])
-    targets = LevelTargets.of(slow, 3, rows.group[order])
+    targets = CategoryTargets.of(slow, 3, rows.group[order])
     np.testing.assert_array_equal(rows.X[order], encoder.in_folds(encoder.transform(table), table, targets))
 
 

@@ -8,8 +8,8 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
 from stochgp.data.reading import read_training_rows
+from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.encoding import STAND_INS, known_instead
-from stochgp.tables.levels import LevelTargets
 
 RNG = np.random.default_rng(0)
 L, N = 70, 421
@@ -60,13 +60,13 @@ def test_rows_of_weight_0_leave_no_trace():
 def test_no_row_sees_its_target_through_a_copy():
     times = np.repeat(np.arange(N), 2)
     copied, y = TABLE.iloc[times], Y[times]
-    encoder = TableEncoder.fit(copied, targets=LevelTargets.of(y, 0))
-    found = encoder.in_folds(encoder.transform(copied), copied, LevelTargets.of(y, 0))
+    encoder = TableEncoder.fit(copied, targets=CategoryTargets.of(y, 0))
+    found = encoder.in_folds(encoder.transform(copied), copied, CategoryTargets.of(y, 0))
     np.testing.assert_array_equal(found[::2], found[1::2])
     for row in (0, 17, 101):
         changed = y.copy()
         changed[2 * row : 2 * row + 2] = 50.0
-        again = encoder.in_folds(encoder.transform(copied), copied, LevelTargets.of(changed, 0))
+        again = encoder.in_folds(encoder.transform(copied), copied, CategoryTargets.of(changed, 0))
         np.testing.assert_array_equal(again[2 * row], found[2 * row])
         assert not np.array_equal(again, found)
 

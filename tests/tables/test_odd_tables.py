@@ -11,8 +11,8 @@ import pytest
 from stochgp.data import TableEncoder, read_table, target_column
 from stochgp.storage.trees import decode, encode
 from stochgp.tables.bounds import bound_of
+from stochgp.tables.categories import FOLDS, WEIGHTS, CategoryTargets
 from stochgp.tables.columns import Column
-from stochgp.tables.levels import FOLDS, WEIGHTS, LevelTargets
 from stochgp.tables.readings import reading_of
 
 N = 120
@@ -364,7 +364,7 @@ def test_what_is_new_at_predict_is_said_and_never_an_error():
 
 
 def leaking(frame, y):
-    targets = LevelTargets.of(np.asarray(y, np.float64), 0)
+    targets = CategoryTargets.of(np.asarray(y, np.float64), 0)
     return TableEncoder.fit(frame, targets=targets).notes
 
 
@@ -415,7 +415,7 @@ def statistics(level, codes, y, scale):
 
 
 def test_statistics_of_levels_equal_plain_loops():
-    targets = LevelTargets.of(TARGET, 3)
+    targets = CategoryTargets.of(TARGET, 3)
     encoder = TableEncoder.fit(SHOPS, targets=targets)
     assert encoder.output_names == ("shop.mean", "shop.log count", "shop.log spread", "x")
     found, training = encoder.transform(SHOPS), encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)
@@ -428,13 +428,13 @@ def test_statistics_of_levels_equal_plain_loops():
 
 
 def test_no_row_sees_its_own_target():
-    targets = LevelTargets.of(TARGET, 0)
+    targets = CategoryTargets.of(TARGET, 0)
     encoder = TableEncoder.fit(SHOPS, targets=targets)
     before = encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)
     for i in (0, 450, 899):
         changed = TARGET.copy()
         changed[i] += 1000
-        targets = LevelTargets.of(changed, 0)
+        targets = CategoryTargets.of(changed, 0)
         after = (again := TableEncoder.fit(SHOPS, targets=targets)).in_folds(
             again.transform(SHOPS), SHOPS, targets
         )
@@ -443,7 +443,7 @@ def test_no_row_sees_its_own_target():
 
 
 def test_a_level_that_is_new_is_the_prior_and_groups_share_a_fold():
-    targets = LevelTargets.of(TARGET, 0, group=SHOP)
+    targets = CategoryTargets.of(TARGET, 0, group=SHOP)
     assert all(len(set(targets.fold[shop == SHOP])) == 1 for shop in range(70))
     encoder = TableEncoder.fit(SHOPS, targets=targets)
     X, notes = encoder.encoded(pd.DataFrame({"shop": ["shop 5", "shop X", None], "x": 0.0}))
@@ -458,7 +458,7 @@ def test_a_level_that_is_new_is_the_prior_and_groups_share_a_fold():
 def test_classes_have_the_share_of_each_within_a_level():
     y = (TARGET > 5).astype(int) + (TARGET > 7)
     for classes, n in ((y, 3), (np.minimum(y, 1), 1)):
-        targets = LevelTargets.of(classes.astype(float), 0, classes=True)
+        targets = CategoryTargets.of(classes.astype(float), 0, classes=True)
         encoder = TableEncoder.fit(SHOPS, targets=targets)
         assert len(encoder.output_names) == n + 2  # log count and x
         share = encoder.transform(SHOPS)[:, 0]
@@ -474,7 +474,7 @@ def test_thousands_of_levels_and_files_of_models_keep_the_rules():
             "far": np.r_[RNG.normal(size=19_999), 1e6],
         }
     )
-    targets = LevelTargets.of(RNG.normal(size=20_000), 0)
+    targets = CategoryTargets.of(RNG.normal(size=20_000), 0)
     encoder = TableEncoder.fit(table, targets=targets)
     again = decode(json.loads(json.dumps(encode(encoder, {}))), {})
     assert again == encoder and again.notes == encoder.notes and len(again.notes) == 3

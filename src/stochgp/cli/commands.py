@@ -11,8 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import types
-import typing
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,26 +114,26 @@ def fit(
         No progress on stderr.
     """
     load_code(code)
-    from stochgp.cli.rows import naming
-    from stochgp.compiled import require_jax
-
     _check_outputs(out, checkpoint, [source, *(code or ())])
     if target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
+    left_out = _left_out(source, target, _names_in(inputs), _names_in(ignore), weight)
+    from stochgp.cli.rows import divided, naming  # loads JAX
+    from stochgp.compiled import require_jax
+
     require_jax()
     plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
     make = functools.partial(_estimator, model, setting or [], plain)
     estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
     kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
     options = {"weight": weight, "split_by": _names_in(split_by) or ()}
-    columns = target, (_names_in(inputs), _names_in(ignore)), kind, test_fraction, seed
-    train, test, left_out, classify = _divided(source, estimator, columns, options)
+    train, test, classify = divided(source, estimator, target, left_out, kind, test_fraction, seed, **options)
     estimator = make(True) if classify else estimator
     with naming(source):
         estimator.fit(*train, checkpoint=checkpoint)
     estimator.target_name_ = target
     estimator.trained_on_ = {
-        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(left_out)
+        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": left_out
     }  # fmt: skip
     estimator.save(out)
     if estimator.plan_["ended"]["choice"] == "interrupted":
@@ -144,7 +142,7 @@ def fit(
 
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
-    """Raises what writing these files would raise, and ValueError if they are inputs or the same file."""
+    """Raise what writing these files would raise, and ValueError if they are inputs or the same file."""
     from stochgp.storage.files import check_can_write
 
     check_can_write(out, read)
@@ -154,21 +152,35 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
             raise ValueError(f"--checkpoint and --out both name {out}: give two files")
 
 
-def _divided(source: str, estimator: Any, columns: Any, options: dict[str, Any]) -> Any:
-    """The rows of `rows.divide_table`; in blocks if the options need them, or if a table might take too much memory."""
-    from stochgp.cli.rows import divide_blocks, divide_table, is_large
+def _left_out(
+    source: str, target: str, inputs: Sequence[str] | None, ignored: Sequence[str] | None, weight: str | None
+) -> list[str]:
+    """Return the columns that are no inputs: those that --inputs and --ignore leave out, and the weights.
 
-    needs_blocks = options["weight"] is not None or bool(options["split_by"])
-    of_molecules = getattr(estimator, "smiles", None) is not None
-    if needs_blocks and of_molecules:
-        raise ValueError("--weight and --split-by are not for molecules")
-    if needs_blocks or is_large(source, estimator.memory_limit) and not of_molecules:
-        return divide_blocks(source, *columns, **options)
-    return divide_table(source, estimator, *columns)
+    Raises ValueError for an unknown name, the target, a column in both options, and if no input is left.
+    """
+    from stochgp.tables.files import column_names
+
+    names = [name for name in column_names(source) if name != weight]
+    if target not in names:
+        raise ValueError(f"{source}: there is no column {target!r}; {did_you_mean(target, names)}")
+    for option, given in (("--inputs", inputs), ("--ignore", ignored)):
+        for name in given or ():
+            if name == target:
+                raise ValueError(f"{option} names {name!r}, which is the target")
+            if name not in names:
+                raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
+            if name in (ignored or ()) and option == "--inputs":
+                raise ValueError(f"{name!r} is named by --inputs and by --ignore")
+    kept = [name for name in inputs or names if name not in (ignored or ())]
+    if not set(kept) - {target}:
+        raise ValueError(f"{source}: --ignore leaves no columns beside the target {target!r}")
+    left_out = [name for name in names if name not in kept and name != target]
+    return left_out if weight is None else [*left_out, weight]
 
 
 def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dict[str, Any]:
-    """What `fit` prints."""
+    """Return the summary that `fit` prints."""
     from stochgp.cli.rows import labelled_parts, mean_scores, naming
 
     in_blocks, aside = isinstance(train[1], str), f"{source}, rows set aside"
@@ -195,43 +207,26 @@ def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: 
 
 
 def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
-    """{name: value} of texts name=value, each value of the type that the estimator's parameter has.
+    """{name: value} of texts name=value: none, true and false, numbers and texts, whose types `fit` checks.
 
-    Raises ValueError for an unknown name, for a value of another type, and for a name given twice.
+    Raises ValueError for an unknown name, and for a name given twice.
     """
-    parameters = dict(list(inspect.signature(estimator.__init__).parameters.items())[1:])
+    parameters = list(inspect.signature(estimator.__init__).parameters)[1:]
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--set {pair}: expected name=value")
         if name not in parameters:
-            raise ValueError(
-                f"--set {pair}: {estimator.__name__} has no setting {name!r}; {did_you_mean(name, parameters)}"
-            )
+            near = did_you_mean(name, parameters)
+            raise ValueError(f"--set {pair}: {estimator.__name__} has no setting {name!r}; {near}")
         if name in found:
             raise ValueError(f"--set {name} is given twice")
-        found[name] = _parse_value(name, text, parameters[name].annotation)
+        found[name] = {"none": None, "true": True, "false": False}.get(text.lower(), text)
+        for number in (float, int):
+            with contextlib.suppress(ValueError):
+                found[name] = number(text)
     return found
-
-
-def _parse_value(name: str, text: str, annotation: Any) -> Any:
-    """`text` as the first of None, bool, int, float, str that the annotation allows."""
-    union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    allowed = typing.get_args(annotation) if union else (annotation,)
-    allowed = (type(None), int, float, str) if annotation is Any else allowed
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words and type(words[text.lower()]) in allowed:
-        return words[text.lower()]
-    for kind in (int, float, str):
-        if kind in allowed:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-    names = {type(None): "none", bool: "true or false", int: "a whole number", float: "a number"}
-    wanted = " or ".join(names[kind] for kind in names if kind in allowed)
-    raise ValueError(f"--set {name}={text}: {name} takes {wanted}")
 
 
 def _names_in(text: str | None) -> tuple[str, ...] | None:
@@ -306,9 +301,11 @@ def evaluate(
     """
     load_code(code)
     from stochgp.cli.rows import is_large, labelled_parts, mean_scores
+    from stochgp.storage.files import check_can_write, replacing
 
     if report is not None:
-        reports.check_picture(report, model, source)
+        check_can_write(report, (model, source))
+        lookup(Path(report).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     if name is None:
@@ -322,7 +319,8 @@ def evaluate(
     reports.show(mean_scores(estimator, parts, source), as_json)
     if report is not None:
         ((rows, _),) = parts
-        reports.write_picture(reports.picture(estimator, *rows), report)
+        with replacing(report) as partial:
+            reports.picture(estimator, *rows).savefig(partial, format=Path(report).suffix[1:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import stochgp
-from stochgp.names import lookup
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:
@@ -41,22 +40,6 @@ def table_on_stdout() -> Iterator[Callable[[Mapping[str, Any]], None]]:
         writers[0].write_table(table)
 
     yield write
-
-
-def check_picture(out: str, *inputs: str) -> None:
-    """Refuse a picture that could not be written, or that would replace an input file, before the work."""
-    from stochgp.storage.files import check_can_write
-
-    check_can_write(out, inputs)
-    lookup(Path(out).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
-
-
-def write_picture(figure: Any, out: str) -> None:
-    """Write the whole picture, or nothing."""
-    from stochgp.storage.files import replacing
-
-    with replacing(out) as partial:
-        figure.savefig(partial, format=Path(out).suffix[1:])
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:

@@ -15,109 +15,89 @@ from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli import reports
 from stochgp.data.files import Block, with_targets
-from stochgp.names import did_you_mean, quoted
+from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import TableError, rewording
-from stochgp.tables.files import DAMAGE, TooNarrowError
-from stochgp.tables.levels import LevelTargets
+from stochgp.tables.files import DAMAGE, SUFFIXES, TooNarrowError, file_suffix
 from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
-SHARE = 0.1  # of what is free: a table that may take more is read block by block
-# Bytes in memory, the matrix of numbers included, for a byte of the file.
-TIMES = {".csv": 3, ".csv.gz": 12, ".tsv": 3, ".tsv.gz": 12, ".parquet": 5, ".feather": 3}
-NUMBERS = 3  # copies of the numbers of a table in memory: its columns, the matrix, the training rows
+MAX_SHARE = 0.1  # of the free memory: a table that may take more is read block by block
+# Bytes in memory, the matrix of numbers included, for a byte of the file; of .gz for a byte of the text.
+EXPANSION = {".parquet": 5}
+DEFAULT_EXPANSION = 3
+N_COPIES = 3  # of the numbers of a table in memory: its columns, the matrix, the training rows
 TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
 
 Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns, and the targets of the same rows
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
-    """Whether DATA is a folder, or a file that may take much of the memory."""
+    """Return True for a folder, and for a file that may take much of the memory."""
     path = Path(source)
     if path.is_dir() or not path.is_file():
         return path.is_dir()
-    name = path.name.lower()
-    suffix = next((suffix for suffix in reversed(TIMES) if name.endswith(suffix)), None)
-    if suffix is None:
-        return False
-    size = TIMES[suffix] * path.stat().st_size
+    suffix, size = file_suffix(path, SUFFIXES), path.stat().st_size
+    if suffix.endswith(".gz"):  # the last four bytes are the length of the text, modulo 2³²
+        with path.open("rb") as file:
+            file.seek(-min(4, size), 2)
+            size = max(4 * size, int.from_bytes(file.read(4), "little"))
+    size *= EXPANSION.get(suffix, DEFAULT_EXPANSION)
     if suffix == ".parquet":  # equal values take no room in the file
         with contextlib.suppress(*DAMAGE):  # raised again when the file is read
             found = pa_parquet.read_metadata(path)
-            size = max(size, NUMBERS * 8 * found.num_rows * found.num_columns)
-    if suffix.endswith(".gz"):  # the last four bytes are the length of the text, modulo 2³²
-        with path.open("rb") as file:
-            file.seek(-min(4, path.stat().st_size), 2)
-            size = max(size, TIMES[".csv"] * int.from_bytes(file.read(4), "little"))
-    return size > SHARE * Budget.of(memory_limit).free()
+            size = max(size, N_COPIES * 8 * found.num_rows * found.num_columns)
+    return size > MAX_SHARE * Budget.of(memory_limit).free()
 
 
-def divide_table(
+def divided(
     source: str,
     estimator: Any,
     target: str,
-    chosen: tuple[Any, Any],
-    task: str,
-    test_fraction: float | None,
-    seed: int,
-) -> tuple[Labelled, Labelled | None, tuple[str, ...], bool]:
-    """Training rows, test rows, the columns left out, and whether targets are classes, of a file in memory.
-
-    `chosen` holds the names of --inputs and --ignore. Raises ValueError for columns that do not exist.
-    """
-    table, imputes = data.read_table(source), estimator.missing != "refuse"
-    with naming(source):
-        classify = holds_classes(table, target) if task == "auto" else task == "classes"
-        X, y = split_off(table, target, classify, allow_missing=imputes)
-    left_out = columns_left_out(X.column_names, target, chosen, source)
-    X = without(X, left_out)
-    if test_fraction is None:
-        return (X, y), None, left_out, classify
-    if getattr(estimator, "smiles", None) is None and not imputes:
-        of_levels = None if classify else LevelTargets.of(y, seed)
-        with naming(source):  # before the division, so that the rows of messages are those of the file
-            data.TableEncoder.fit(X, missing="refuse", targets=of_levels)
-    train, test = data.train_test_indices(len(y), test_fraction, seed)
-    if not classify:  # rows without a target cannot be scored
-        test = test[~np.isnan(y[test])]
-    take = lambda rows: (X.take(pa.array(rows)), y[rows])
-    return take(train), take(test), left_out, classify
-
-
-def divide_blocks(
-    source: str,
-    target: str,
-    chosen: tuple[Any, Any],
+    left_out: Sequence[str],
     task: str,
     test_fraction: float | None,
     seed: int,
     **options: Any,
-) -> tuple[tuple[data.FileSource, str], data.FileSource | None, tuple[str, ...], bool]:
-    """As `divide_table`, block by block: test rows are chosen by their values. `options` are those of `FileSource.of`."""
-    blocks = data.FileSource.of(source, **options)
-    blocks.only((target,))
-    names = [name for name in blocks.names() if name != blocks.weight]
-    left_out = columns_left_out([name for name in names if name != target], target, chosen, source)
-    blocks = blocks.only(tuple(name for name in names if name not in left_out))
-    left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
-    classify = _holds_classes(blocks, target) if task == "auto" else task == "classes"
-    train, test = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
-    return (train, target), test, left_out, classify
+) -> tuple[tuple[Any, Any], Any, bool]:
+    """X and y of `fit`, the test rows (None without a fraction) and whether targets are classes.
+
+    Rows are a table, or with `options` of `FileSource.of`, and of much data, blocks. Test rows of blocks are chosen by their values.
+    """
+    is_of_molecules = getattr(estimator, "smiles", None) is not None
+    if any(options.values()) and is_of_molecules:
+        raise ValueError("--weight and --split-by are not for molecules")
+    classify = task == "classes"
+    if any(options.values()) or (is_large(source, estimator.memory_limit) and not is_of_molecules):
+        rows = data.FileSource.of(source, **options)
+        rows = rows.only(tuple(name for name in rows.names() if name not in left_out))
+        if task == "auto":
+            block = next(iter(rows.only((target,))))
+            with block.placing():
+                classify = holds_classes(block.table, target)
+        train, test = (rows, None) if test_fraction is None else rows.divided(test_fraction, seed)
+        return (train, target), test, classify
+    table, imputes = data.read_table(source), estimator.missing != "refuse"
+    with naming(source):
+        classify = holds_classes(table, target) if task == "auto" else classify
+        X, y = split_off(table, target, classify, allow_missing=imputes)
+        X = without(X, left_out)
+        if test_fraction is None:
+            return (X, y), None, classify
+        if not is_of_molecules and not imputes:  # before the division: rows of messages are those of the file
+            targets = None if classify else CategoryTargets.of(y, seed)
+            data.TableEncoder.fit(X, missing="refuse", targets=targets)
+    train, test = data.train_test_indices(len(y), test_fraction, seed)
+    if not classify:  # rows without a target cannot be scored
+        test = test[~np.isnan(y[test])]
+    return (X.take(pa.array(train)), y[train]), (X.take(pa.array(test)), y[test]), classify
 
 
-def _holds_classes(blocks: data.FileSource, target: str) -> bool:
-    """`holds_classes` of the first block that has rows."""
-    block = next(iter(blocks.only((target,))))
-    with block.placing():
-        return holds_classes(block.table, target)
-
-
-def parts_of(source: str, estimator: Any, blocks: data.FileSource | None = None) -> Iterator[Block]:
-    """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `blocks`.
+def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -> Iterator[Block]:
+    """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `rows`.
 
     Columns of a text file in blocks have the types that they had at the fit.
     """
-    if blocks is None and not is_large(source, estimator.memory_limit):
+    if rows is None and not is_large(source, estimator.memory_limit):
         table = data.read_table(source)
         yield Block(table, Path(source), np.arange(table.num_rows))
         return
@@ -125,7 +105,7 @@ def parts_of(source: str, estimator: Any, blocks: data.FileSource | None = None)
     kind_of = lambda rule: rule.kind if rule.reading is None else "text"
     types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
-        yield from replace(blocks or data.FileSource(Path(source)), types=types)
+        yield from replace(rows or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
@@ -178,29 +158,6 @@ def split_off(table: pa.Table, target: str, classify: bool = False, allow_missin
     if not inputs.column_names:
         raise TableError(f"there are no columns beside the target {target!r}")
     return inputs, targets
-
-
-def columns_left_out(
-    names: Sequence[str], target: str, chosen: tuple[Any, Any], source: str
-) -> tuple[str, ...]:
-    """The input columns, of these names, that --inputs and --ignore leave out (`chosen`, None = not given).
-
-    Raises ValueError for an unknown name, the target, a column in both options, and if no input is left.
-    """
-    inputs, ignored = chosen[0], chosen[1] or ()
-    for option, given in (("--inputs", inputs), ("--ignore", ignored)):
-        for name in given or ():
-            if name == target:
-                raise ValueError(f"{option} names {name!r}, which is the target")
-            if name not in names:
-                raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
-    both = [name for name in inputs or () if name in ignored]
-    if both:
-        raise ValueError(f"{quoted(both)} is named by --inputs and by --ignore")
-    kept = [name for name in inputs or names if name not in ignored]
-    if not kept:
-        raise ValueError(f"{source}: --ignore leaves no columns beside the target {target!r}")
-    return tuple(name for name in names if name not in kept)
 
 
 def without(table: pa.Table, names: Iterable[str]) -> pa.Table:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext
-from stochgp.names import did_you_mean, lookup, quoted
+from stochgp.names import did_you_mean, lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import (
     LARGEST,
@@ -30,7 +30,7 @@ from stochgp.tables.columns import (
     whole,
 )
 from stochgp.tables.encoding import TableEncoder
-from stochgp.tables.files import SUFFIXES, TooNarrowError, file_suffix, tables_of
+from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
 from stochgp.tables.molecules import Encoder, name_inputs
 from stochgp.tables.targets import REAL, FileTargets, checked_weights
 from stochgp.warning import warn
@@ -122,29 +122,13 @@ class FileSource(Source):
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
         source = cls(Path(path), weight=weight, split_by=tuple(split_by))
-        source.files()
+        files_of(path)
         source.only(source.beside)
         return source
 
-    def files(self) -> tuple[Path, ...]:
-        """The file, or those of the folder and of folders in it, sorted by their names."""
-        if not self.path.is_dir():
-            file_suffix(self.path, SUFFIXES)
-            if not self.path.is_file():
-                raise ValueError(f"{self.path}: no such file")
-            return (self.path,)
-        found = [path for path in self.path.rglob("*") if path.is_file() and path.name[0] not in "._"]
-        files = tuple(sorted(found, key=lambda path: path.relative_to(self.path).as_posix()))
-        suffixes = sorted({file_suffix(path, SUFFIXES) for path in files})
-        if not files:
-            raise ValueError(f"{self.path}: the folder holds no files")
-        if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
-            raise ValueError(f"{self.path}: the folder holds files of more than one type: {quoted(suffixes)}")
-        return files
-
     def names(self) -> list[str]:
-        """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
-        return next(tables_of(self.files()[0])).column_names
+        """Of all columns of the first file. Raises ValueError, with its name, if it cannot be read."""
+        return column_names(self.path)
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
@@ -177,7 +161,7 @@ class FileSource(Source):
 
     def __iter__(self) -> Iterator[Block]:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
-        for file in self.files():
+        for file in files_of(self.path):
             first = 0
             for table in tables_of(file, wanted, self.types):
                 block = Block(table, file, first + np.arange(table.num_rows))

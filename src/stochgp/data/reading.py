@@ -21,9 +21,9 @@ from stochgp.data.standardise import first_not_finite, refuse_not_finite
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
+from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
 from stochgp.tables.encoding import TableEncoder, rows_without_values, some_rows
-from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import (
     Encoder,
     FingerprintEncoder,
@@ -89,7 +89,7 @@ def read_training_rows(
         if not is_array(X):  # folds are those of `random_state` where that is a number
             seed, kind = estimator.random_state, getattr(estimator, "target", "real")
             seed = int(seed) if isinstance(seed, int | np.integer) else 0
-            targets = LevelTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
+            targets = CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
         encoder, numbers = read_inputs_at_fit(estimator, X, context.budget, missing, targets)
     rows = Data(numbers, y, weight, group)
     rows = rows.take(without_skipped(rows.X)) if missing == "skip" else rows
@@ -189,7 +189,7 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
 
 
 def read_inputs_at_fit(
-    estimator: Any, X: Any, budget: Budget, missing: str, targets: LevelTargets | None = None
+    estimator: Any, X: Any, budget: Budget, missing: str, targets: CategoryTargets | None = None
 ) -> tuple[TableEncoder | None, np.ndarray]:
     """(What encodes the table, None for an array of which nothing is imputed; the numbers); sets `n_features_in_` and `feature_names_in_`."""
     if not is_array(X):
@@ -208,7 +208,7 @@ def read_inputs_at_fit(
 
 
 def _encoded(
-    encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: LevelTargets | None = None
+    encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: CategoryTargets | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
     is_plain = encoder.is_plain and isinstance(X, np.ndarray) and X.shape[1:] == (len(encoder.columns),)

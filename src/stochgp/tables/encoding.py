@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float64
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
+from .categories import CategoryTargets, codes_of, out_of_fold
 from .columns import (
     LARGEST,
     Caution,
@@ -26,7 +27,6 @@ from .columns import (
     rewording,
     table_columns,
 )
-from .levels import LevelTargets, codes_of, out_of_fold
 from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
@@ -69,7 +69,7 @@ class TableEncoder:
     missing: str = "auto"
 
     @classmethod
-    def fit(cls, table: Any, missing: str = "auto", targets: LevelTargets | None = None) -> "TableEncoder":
+    def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
         """The rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
         Text with more than 50 levels needs `targets` of the rows. Raises TableError, naming the column,
@@ -146,7 +146,7 @@ class TableEncoder:
         return X, notes
 
     def in_folds(
-        self, X: Float64[np.ndarray, "N D"], table: Any, targets: LevelTargets
+        self, X: Float64[np.ndarray, "N D"], table: Any, targets: CategoryTargets
     ) -> Float64[np.ndarray, "N D"]:
         """X, the matrix of the training table, with statistics of a row's level by the rows of other folds. Equal rows share a fold."""
         inputs, coded = self._matched(table), []
@@ -222,7 +222,7 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
 
-def _without_leak(rule: ColumnRule, column: Column, targets: LevelTargets | None) -> ColumnRule:
+def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | None) -> ColumnRule:
     """The rule, with a caution on a column that determines the target on its own, by the correlation of ranks."""
     if targets is None or len(targets.names) > 1 or rule.kind not in ("number", "time"):
         return rule

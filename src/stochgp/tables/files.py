@@ -64,8 +64,9 @@ def read_table(path: str | os.PathLike) -> pa.Table:
     """
     path, types = Path(path), dict[str, pa.DataType]()
     file_suffix(path, SUFFIXES)
-    if not path.is_file():
-        raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+    if path.is_dir():
+        raise ValueError(f"{path}: is not a file")
+    files_of(path)
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
     while True:
@@ -140,6 +141,31 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
     what = f"unknown file type {suffix!r}" if suffix else "the name has no file type"
     near = did_you_mean(suffix, known) if suffix else f"valid: {quoted(known)}"
     raise ValueError(f"{path}: {what}; {near}")
+
+
+def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
+    """The file, or those of the folder and of folders in it, sorted by their names.
+
+    Raises ValueError, in one line, if there is no such file or folder, or if it does not hold tables of one type.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        file_suffix(path, SUFFIXES)
+        if not path.is_file():
+            raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+        return (path,)
+    found = [file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._"]
+    suffixes = sorted({file_suffix(file, SUFFIXES) for file in found})
+    if not found:
+        raise ValueError(f"{path}: the folder holds no files")
+    if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
+        raise ValueError(f"{path}: the folder holds files of more than one type: {quoted(suffixes)}")
+    return tuple(sorted(found, key=lambda file: file.relative_to(path).as_posix()))
+
+
+def column_names(path: str | os.PathLike) -> list[str]:
+    """Those of the first file. Raises ValueError, with its name, if it cannot be read."""
+    return next(tables_of(files_of(path)[0])).column_names
 
 
 class TooNarrowError(ValueError):

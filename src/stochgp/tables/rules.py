@@ -11,8 +11,8 @@ from stochgp.warning import warn
 
 from . import readings, times
 from .bounds import Bound, bound_of
+from .categories import CategoryStatistics, CategoryTargets, codes_of, statistics_of
 from .columns import Column, TableError, both, row_of_first
-from .levels import LevelStatistics, LevelTargets, codes_of, statistics_of
 from .readings import Reading
 
 MAX_LEVELS = 50
@@ -45,7 +45,7 @@ class ColumnRule:
     indicator: bool = False  # whether a further column is 1 where the value was missing
     reading: Reading | None = None  # of texts that stand for numbers or dates
     bound: Bound | None = None  # beyond which numbers are moved nearer
-    statistics: LevelStatistics | None = None  # of many levels
+    statistics: CategoryStatistics | None = None  # of many levels
     note: str = ""  # what a user may not expect
     caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
 
@@ -70,7 +70,7 @@ def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRul
 def rule_of(
     column: Column,
     imputes: bool,
-    targets: LevelTargets | None = None,
+    targets: CategoryTargets | None = None,
     named: bool = True,
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
@@ -117,7 +117,7 @@ def rule_of(
 
 
 def _rule_of_levels(
-    rule: ColumnRule, column: Column, imputes: bool, targets: LevelTargets | None
+    rule: ColumnRule, column: Column, imputes: bool, targets: CategoryTargets | None
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
     if len(levels) <= MAX_LEVELS:

@@ -16,7 +16,7 @@ WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prio
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-class LevelTargets(NamedTuple):
+class CategoryTargets(NamedTuple):
     """C values of each of N rows, whose statistics are taken, and the weights of rows; the name "mean" is of real targets.
 
     Rows of a `group` share a fold.
@@ -37,7 +37,7 @@ class LevelTargets(NamedTuple):
         target: str = "real",
         classes: bool = False,
         weight: Float64[np.ndarray, " N"] | None = None,
-    ) -> "LevelTargets":
+    ) -> "CategoryTargets":
         """Real targets as they are, positive ones and counts by logarithms, 0 or 1 for each class. `weight` holds frequency weights."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
@@ -59,7 +59,7 @@ class LevelTargets(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LevelStatistics:
+class CategoryStatistics:
     """Of L levels: the shrunk mean of each target's value, log(1 + n), and perhaps the logarithm of the shrunk standard deviation.
 
     n_l is Σ_l ρ, and all sums are weighted.
@@ -84,16 +84,20 @@ def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
     return np.asarray(pc.fill_null(found, len(levels)).to_numpy(), np.int64)
 
 
-def statistics_of(texts: Any, levels: tuple[str, ...], targets: LevelTargets) -> LevelStatistics:
+def statistics_of(texts: Any, levels: tuple[str, ...], targets: CategoryTargets) -> CategoryStatistics:
     """Of all rows."""
     codes = codes_of(texts, levels)
     is_enough = targets.weight[codes < len(levels)].sum() >= FEWEST_FOR_SPREAD * len(levels)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
     rows = _table(codes, targets, np.ones(len(codes), bool), len(levels), bool(spread))
-    return LevelStatistics((*targets.names, "log count", *spread), levels, tuple(map(tuple, rows.tolist())))
+    return CategoryStatistics(
+        (*targets.names, "log count", *spread), levels, tuple(map(tuple, rows.tolist()))
+    )
 
 
-def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) -> Float64[np.ndarray, "N S"]:
+def out_of_fold(
+    texts: Any, statistics: CategoryStatistics, targets: CategoryTargets
+) -> Float64[np.ndarray, "N S"]:
     """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
     L, codes, folds = len(statistics.levels), codes_of(texts, statistics.levels), targets.fold
     found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
@@ -105,7 +109,7 @@ def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) 
 
 def _table(
     codes: Int64[np.ndarray, " N"],
-    targets: LevelTargets,
+    targets: CategoryTargets,
     rows: Bool[np.ndarray, " N"],
     L: int,
     with_spread: bool,
