@@ -17,7 +17,7 @@ from stochgp.data import Morgan
 from stochgp.tables.molecules import FingerprintEncoder, fingerprints_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-pytest.importorskip("skfp", reason="molecules need the extra `molecules`")
+pytest.importorskip("rdkit", reason="molecules need the extra `molecules`")
 
 SMILES = [
     "CCO",

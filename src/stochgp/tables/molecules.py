@@ -3,10 +3,9 @@
 A count c of column d is the set of the elements (d, 1), …, (d, c). The number of elements that two rows have in common is Σ_d min(x_d, z_d),
 so that the Tanimoto similarity of counts is that of these sets. As many elements of a column are stored as its largest count among the
 training rows. Further elements of another row, in all columns together, are one further count: the similarity with every training row
-is exact, and two new rows share the smaller of their two further counts. SMILES need the extra `molecules` (RDKit, scikit-fingerprints).
+is exact, and two new rows share the smaller of their two further counts. SMILES need the extra `molecules` (RDKit).
 """
 
-import functools
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +26,8 @@ from .encoding import TableEncoder
 
 MOST_ELEMENTS = 1 << 17  # of a row
 CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
-HOW_TO_INSTALL = "pip install 'stochgp[molecules]'"
 SHOWN = 60  # characters of a SMILES in a message
 MOST_NAMED = 8  # rows in a warning
-AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +102,7 @@ class Fingerprints:
 class Morgan:
     """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    Computed by RDKit through scikit-fingerprints. Raises ValueError for a negative radius and for no bits.
+    Computed by RDKit. Raises ValueError for a negative radius and for no bits.
 
     Parameters
     ----------
@@ -274,42 +271,32 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
 
     Raises ValueError if the extra is not installed.
     """
-    make, parse = _tools(morgan.radius, morgan.n_bits, morgan.counts, morgan.chirality)
-    parts: list[Any] = [scipy.sparse.csr_array((0, morgan.n_bits), dtype=np.int64)]
-    read: list[bool] = []
-    for start in range(0, len(smiles), AT_A_TIME):
-        molecules = [parse(text) for text in smiles[start : start + AT_A_TIME]]
-        read += [molecule is not None for molecule in molecules]
-        if there := [molecule for molecule in molecules if molecule is not None]:
-            parts.append(scipy.sparse.csr_array(make.transform(there)).astype(np.int64))
-    found, rows = scipy.sparse.vstack(parts, format="csr"), np.flatnonzero(read)
-    entries = np.ones(len(rows), np.int64), (rows, np.arange(len(rows)))
-    place = scipy.sparse.csr_array(entries, shape=(len(smiles), len(rows)))
-    return scipy.sparse.csr_array(place @ found), ~np.array(read, bool)
+    if not are_installed():
+        raise ValueError("molecules need RDKit: pip install 'stochgp[molecules]'")
+    from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
+    from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+
+    make = GetMorganGenerator(
+        radius=morgan.radius, fpSize=morgan.n_bits, includeChirality=morgan.chirality
+    ).GetCountFingerprint
+    bad, found = (
+        np.zeros(len(smiles), bool),
+        scipy.sparse.lil_array((len(smiles), morgan.n_bits), dtype=np.int64),
+    )
+    with rdBase.BlockLogs():
+        for row, text in enumerate(smiles):
+            molecule = None if text is None else Chem.MolFromSmiles(text)
+            bad[row] = molecule is None or not molecule.GetNumAtoms()
+            if not bad[row]:
+                counts = make(molecule).GetNonzeroElements()
+                found.rows[row] = sorted(counts)
+                found.data[row] = [counts[j] if morgan.counts else 1 for j in sorted(counts)]
+    return found.tocsr(), bad
 
 
 def are_installed() -> bool:
-    """Whether RDKit and scikit-fingerprints are there."""
-    return all(importlib.util.find_spec(name) is not None for name in ("rdkit", "skfp"))
-
-
-@functools.lru_cache(maxsize=8)
-def _tools(radius: int, n_bits: int, counts: bool, chirality: bool) -> tuple[Any, Any]:
-    """(The fingerprints, a function from a SMILES to a molecule, or None)."""
-    if not are_installed():
-        raise ValueError(f"molecules need RDKit and scikit-fingerprints: {HOW_TO_INSTALL}")
-    from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
-    from skfp.fingerprints import ECFPFingerprint
-
-    def parse(text: str | None) -> Any:
-        with rdBase.BlockLogs():
-            molecule = None if text is None else Chem.MolFromSmiles(text)
-        return molecule if molecule is not None and molecule.GetNumAtoms() else None
-
-    make = ECFPFingerprint(
-        fp_size=n_bits, radius=radius, count=counts, include_chirality=chirality, sparse=True
-    )
-    return make, parse
+    """Return True if RDKit is there."""
+    return importlib.util.find_spec("rdkit") is not None
 
 
 class Inputs(Enum):
