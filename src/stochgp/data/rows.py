@@ -53,10 +53,8 @@ class Data:
         return Data(X, y, np.asarray(self.weights, np.float64), self.group)
 
     def counted(self) -> "Data":
-        """Those of positive weight."""
-        if self.weight is None or (self.weight > 0).all():
-            return self
-        return self.take(self.weight > 0)
+        """The rows of positive weight."""
+        return self if self.weight is None or (self.weight > 0).all() else self.take(self.weight > 0)
 
     def merged(self, is_packed: bool = False) -> "Data":
         """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
@@ -108,12 +106,10 @@ class Data:
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):
             return self
-        columns = self.X if self.group is None else np.column_stack([self.X, self.group])
-        place = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+        place = equal_rows([*self.X.T, *([] if self.group is None else [self.group])])
         if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
             return self
-        apart = self.take(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
-        return replace(apart, weight=None)
+        return replace(self.take(np.repeat(np.arange(len(self)), rho.astype(np.int64))), weight=None)
 
     def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Data":
         """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""

@@ -65,7 +65,9 @@ class Standardiser:
         Raises ValueError, with row (counted from `start`) and column, where X or the result is not finite in `dtype`.
         """
         X = np.asarray(X)
-        self._check_shape(X)
+        if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
+            wanted = f"[N, {self.mean.size}]" if self.mean.ndim else "[N]"
+            raise ValueError(f"expected values of shape {wanted}, got {X.shape}")
         Z = np.empty(X.shape, dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _chunks(X.shape):
@@ -79,15 +81,7 @@ class Standardiser:
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """Z · scale + mean in float64; Z: [N, D], or any shape where the mean is a single number."""
-        Z = np.asarray(Z, np.float64)
-        if self.mean.ndim == 1:
-            self._check_shape(Z)
-        return Z * self.scale + self.mean
-
-    def _check_shape(self, X: np.ndarray) -> None:
-        if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
-            wanted = f"[N, {self.mean.size}]" if self.mean.ndim else "[N]"
-            raise ValueError(f"expected values of shape {wanted}, got {X.shape}")
+        return np.asarray(Z, np.float64) * self.scale + self.mean
 
 
 class Summary(NamedTuple):

@@ -50,14 +50,13 @@ class TrainingData:
         leaves_targets: bool = False,
     ) -> "TrainingData":
         """Standardise inputs and targets, unless these are left as they are. `mean`, in target units, replaces the average of the targets, or 0."""
-        inputs, targets = Standardiser.identity((rows.X.shape[1],)), Standardiser.identity(())
-        if standardize and not leaves_inputs:
-            inputs = Standardiser.fit(rows.X, rows.weight)
-        if standardize and not leaves_targets:
-            targets = Standardiser.fit(rows.y, rows.weight)
+        scaled = standardize and not leaves_targets
+        inputs, targets = (
+            Standardiser.fit(values, rows.weight) if has_scale else Standardiser.identity(values.shape[1:])
+            for values, has_scale in ((rows.X, standardize and not leaves_inputs), (rows.y, scaled))
+        )
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-        scaled = standardize and not leaves_targets
         return cls(rows, inputs, targets, dtype, scaled, leaves_inputs=leaves_inputs)
 
     @property
@@ -66,7 +65,7 @@ class TrainingData:
 
     @property
     def n_all(self) -> int:
-        """How many rows the data have, those outside the sample included."""
+        """Number of rows, those outside the sample included."""
         return self.n_rows if self.everything is None else self.everything.size
 
     @property
@@ -131,7 +130,7 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """All rows, standardised, for passes that a mesh shares: of files too where `rows` are a sample."""
+        """All rows, standardised, for passes that a mesh shares; those in files too."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
@@ -141,23 +140,15 @@ class TrainingData:
 
         A mesh shares passes over them.
         """
-        of = {
-            "weight": self.rows.weight,
-            "group": self.rows.group,
-            "dtype": np.dtype(self.dtype),
-            "mesh": mesh,
-        }
+        rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
-            return MemorySource(self.X, self.y, **of)
+            return MemorySource(self.X, self.y, rows.weight, **of)
         scales = {"inputs": self.inputs, "targets": self.targets, "on_device": False}
-        return MemorySource(self.rows.X, self.rows.y, **of, **scales)
+        return MemorySource(rows.X, rows.y, rows.weight, **of, **scales)
 
 
 def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
     """An entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
     units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
     found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
-    for name, (scale, shift) in units.items():
-        if name in entry:
-            found[name] = float(entry[name]) * scale + shift
-    return found
+    return found | {name: found[name] * a + b for name, (a, b) in units.items() if name in entry}
