@@ -32,9 +32,8 @@ class AbstractTransform(eqx.Module):
         if bad.any():
             row = int(np.argmax(bad))
             wanted = "positive targets" if self.lower == 0 else f"targets above {self.lower:g}"
-            raise ValueError(
-                f"{wanted} are wanted by {type(self).__name__}, but {bad.sum()} of {bad.size} are not, such as {y[row]:g}"
-            )
+            place = f"{bad.sum()} of {bad.size} are not, such as {y[row]:g} at data row {row + 1}"
+            raise ValueError(f"{wanted} are wanted by {type(self).__name__}, but {place}")
 
     @abc.abstractmethod
     def __call__(self, y: Any) -> Any:

@@ -113,7 +113,7 @@ def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkey
     read, source = data_files.read_files(
         model, tmp_path / "rare.parquet", "y", {}, FitContext(model), keeps_all=False
     )
-    lacks = {"rare", "odd", "one"} - set(source.encoder.columns[2].levels)
+    lacks = {"rare", "odd", "one"} - set(source.encoder.columns[2].categories)
     assert lacks and len(read.rows) == 200
     rows = np.concatenate([part.X for part, _ in source.read()])
     assert len(rows) == N and (rows[:, 2:].sum(axis=1) == 0).sum() == len(lacks)
@@ -285,13 +285,13 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             SparseGPRegressor(likelihood="poisson"),
             folder,
             "y",
-            "holds .* at data row 1; counts are whole numbers",
+            "counts are whole numbers .* at data row 1",
         ),
         (
             SparseGPRegressor(target="positive"),
             tmp_path / "half.parquet",
             "y",
-            f"at data row {first}; Log takes targets above 0",
+            f"positive targets .* at data row {first}",
         ),
         (
             SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")),
@@ -308,7 +308,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
 
 
 def test_labels_that_are_many_or_of_two_kinds_are_no_classes(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("stochgp.tables.targets.MOST_CLASSES", 100)
+    monkeypatch.setattr("stochgp.tables.targets.MAX_CLASSES", 100)
     many = table.append_column("id", pa.array([f"r{i}" for i in range(N)]))
     pa_parquet.write_table(many, tmp_path / "many.parquet")
     with pytest.raises(ValueError, match="more than 100 different labels"):

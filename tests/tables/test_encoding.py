@@ -118,7 +118,7 @@ def test_missing_columns_are_named_with_the_nearest():
     )
     frame = pd.DataFrame(COLUMNS).drop(columns=["open", "y"])
     assert refusal(encoder.transform, frame) == (
-        "the table lacks the column 'open'; it has 'size', 'count', 'town name'"
+        "the table lacks the column 'open'; for 'open', valid: 'size', 'count', 'town name'"
     )
     assert "did you mean 'Size'?" in refusal(
         encoder.transform, pd.DataFrame(COLUMNS).rename(columns={"size": "Size"})
@@ -197,7 +197,7 @@ def test_kinds_that_change_between_fit_and_predict():
 
 def test_categories_of_numbers_match_numbers():
     encoder = TableEncoder.fit(pd.DataFrame({"zone": pd.Categorical([1, 2, 10])}))
-    assert encoder.columns[0].levels == ("1", "10", "2")
+    assert encoder.columns[0].categories == ("1", "10", "2")
     np.testing.assert_array_equal(encoder.transform(pa.table({"zone": [10.0, 1.0]})), [[0, 1, 0], [1, 0, 0]])
     codes = pa.table({"zone": pa.array([10, 1]).dictionary_encode()})
     np.testing.assert_array_equal(encoder.transform(codes), [[0, 1, 0], [1, 0, 0]])

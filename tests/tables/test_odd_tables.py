@@ -174,7 +174,7 @@ def test_quarters_are_their_first_days(form):
 )
 def test_other_texts_with_numbers_stay_levels(texts):
     encoder, _, _ = fitted(texts * 10)
-    assert encoder.columns[0].levels == tuple(sorted(texts))
+    assert encoder.columns[0].categories == tuple(sorted(texts))
 
 
 PERIODS = pd.period_range("2020", periods=4, freq="M")
@@ -200,7 +200,7 @@ def test_what_arrow_has_no_type_for_is_levels_or_dates(kind):
     if levels is None:
         np.testing.assert_array_equal(X[:3, 0], [0, 31, 60])
     else:
-        assert encoder.columns[0].levels == levels
+        assert encoder.columns[0].categories == levels
 
 
 DIGITS = {
@@ -260,7 +260,7 @@ def test_numbers_of_other_or_mixed_lengths_are_no_dates(numbers):
 
 def test_codes_that_were_declared_categories_stay_levels():
     codes = pd.Series(pd.Categorical(np.resize(["201301", "201303", "201310"], N)))
-    assert fitted(codes)[0].columns[0].levels == ("201301", "201303", "201310")
+    assert fitted(codes)[0].columns[0].categories == ("201301", "201303", "201310")
 
 
 def test_an_array_has_no_dates():
@@ -315,12 +315,12 @@ def test_a_few_cells_that_cannot_be_read_are_missing_and_named(bad):
 
 def test_mixed_units_are_levels():
     encoder, X, _ = fitted(["3 kg", "3 g"] * 30)
-    assert encoder.columns[0].levels == ("3 g", "3 kg") and X.sum() == 60
+    assert encoder.columns[0].categories == ("3 g", "3 kg") and X.sum() == 60
 
 
 def test_values_of_several_kinds_are_texts():
     encoder, _, note = fitted(pd.Series([12, "12a", True] * 10, dtype=object))
-    assert encoder.columns[0].levels == ("12", "12a", "True") and "more than one kind" in note
+    assert encoder.columns[0].categories == ("12", "12a", "True") and "more than one kind" in note
 
 
 def test_infinite_values_and_marks_of_missing_ones_are_missing():
@@ -358,7 +358,7 @@ def test_what_is_new_at_predict_is_said_and_never_an_error():
     assert (row["x"][0], row["t=u"][1], row["t=v"][1]) == (np.median(AMOUNTS), 0, 0)
     assert (
         len(notes) == 3
-        and "the first, 'w', at data row 2" in notes[1]
+        and "the first 'w' at data row 2" in notes[1]
         and "'soon', at data row 1" in notes[2]
     )
 
@@ -449,7 +449,7 @@ def test_a_level_that_is_new_is_the_prior_and_groups_share_a_fold():
     X, notes = encoder.encoded(pd.DataFrame({"shop": ["shop 5", "shop X", None], "x": 0.0}))
     np.testing.assert_allclose(X[1, :2], [TARGET.mean(), 0.0])
     np.testing.assert_array_equal(X[2], X[1])
-    assert "missing" in notes[0] and "'shop X', at data row 2" in notes[0]
+    assert "missing" in notes[0] and "'shop X' at data row 2" in notes[0]
     np.testing.assert_allclose(
         encoder.in_folds(encoder.transform(SHOPS), SHOPS, targets)[:, 1], 0.0
     )  # no other fold has the level

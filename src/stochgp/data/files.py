@@ -200,7 +200,7 @@ class FileSource(Source):
         """The rows of positive weight of a part of the files."""
         y, weight = self.rule.numbers(table, self.target), self.weights(table)
         key = hash_keys(table, self.split_by) if self.split_by else None
-        X = self.encoder.encoded(table, new_levels=True)[0]  # a sample may lack some
+        X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
         rows = Data(X, y, weight, key).counted()
         return replace(rows, y=self.rule.learned(rows.y))
 

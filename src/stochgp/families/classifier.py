@@ -132,7 +132,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             refuse_fingerprints(self)
             others, targets = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
             data, found = read_files(self, X, y, others, context, keeps_all=False, rule=targets)
-            classes: Any = found.rule.levels
+            classes: Any = found.rule.labels
             check_classification_targets(classes)
             if len(np.unique(data.rows.y)) < 2:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Columns of many levels as statistics of the targets within each level; of training rows out of fold: no row sees its own target."""
+"""Columns of many categories as statistics of the targets within each category; of training rows out of fold: no row sees its own target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int64
 
 FOLDS = 5
-MOST_CLASSES = 8  # whose frequencies within a level are inputs
-FEWEST_FOR_SPREAD = 5.0  # rows of a level, on average, from which their standard deviation is an input
-WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prior of a level counts as
+MOST_CLASSES = 8  # whose frequencies within a category are inputs
+FEWEST_FOR_SPREAD = 5.0  # rows of a category, on average, from which their standard deviation is an input
+WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prior of a category counts as
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -60,38 +60,38 @@ class CategoryTargets(NamedTuple):
 
 @dataclass(frozen=True)
 class CategoryStatistics:
-    """Of L levels: the shrunk mean of each target's value, log(1 + n), and perhaps the logarithm of the shrunk standard deviation.
+    """Of L categories: the shrunk mean of each target's value, log(1 + n), and perhaps the logarithm of the shrunk standard deviation.
 
     n_l is Σ_l ρ, and all sums are weighted.
-    mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between levels (analysis of variance), within
-    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). An unknown or missing level has n = 0: m and σ. `rows` are in the order of
-    `levels`, the last of no level.
+    mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between categories (analysis of variance), within
+    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). An unknown or missing category has n = 0: m and σ. `rows` are in the order of
+    `categories`, the last of no category.
     """
 
     names: tuple[str, ...]
-    levels: tuple[str, ...]
+    categories: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
 
     def at_ranks(self, n: int) -> Float64[np.ndarray, "n S"]:
-        """Of n of the levels, at equally spaced ranks of their first statistic."""
+        """Of n of the categories, at equally spaced ranks of their first statistic."""
         rows = np.array(self.rows[:-1], np.float64)
         return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
 
-def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
-    """The number of each text's level; the number of levels if it is none."""
-    found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(levels, texts.type)))
-    return np.asarray(pc.fill_null(found, len(levels)).to_numpy(), np.int64)
+def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
+    """The number of each text's category; the number of categories if it is none."""
+    found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(categories, texts.type)))
+    return np.asarray(pc.fill_null(found, len(categories)).to_numpy(), np.int64)
 
 
-def statistics_of(texts: Any, levels: tuple[str, ...], targets: CategoryTargets) -> CategoryStatistics:
+def statistics_of(texts: Any, categories: tuple[str, ...], targets: CategoryTargets) -> CategoryStatistics:
     """Of all rows."""
-    codes = codes_of(texts, levels)
-    is_enough = targets.weight[codes < len(levels)].sum() >= FEWEST_FOR_SPREAD * len(levels)
+    codes = codes_of(texts, categories)
+    is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
-    rows = _table(codes, targets, np.ones(len(codes), bool), len(levels), bool(spread))
+    rows = _table(codes, targets, np.ones(len(codes), bool), len(categories), bool(spread))
     return CategoryStatistics(
-        (*targets.names, "log count", *spread), levels, tuple(map(tuple, rows.tolist()))
+        (*targets.names, "log count", *spread), categories, tuple(map(tuple, rows.tolist()))
     )
 
 
@@ -99,7 +99,7 @@ def out_of_fold(
     texts: Any, statistics: CategoryStatistics, targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
     """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
-    L, codes, folds = len(statistics.levels), codes_of(texts, statistics.levels), targets.fold
+    L, codes, folds = len(statistics.categories), codes_of(texts, statistics.categories), targets.fold
     found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
     for fold in np.unique(folds):
         here = folds == fold
@@ -114,7 +114,7 @@ def _table(
     L: int,
     with_spread: bool,
 ) -> Float64[np.ndarray, "K S"]:
-    """The statistics by these rows of every level and of none, K = L + 1. Rows without a level are in the mean of all rows alone."""
+    """The statistics by these rows of every category and of none, K = L + 1. Rows without a category are in the mean of all rows alone."""
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():
         scale, center = targets.weight.sum() / rho.sum(), np.average(y, axis=0, weights=rho)
@@ -137,7 +137,7 @@ def _table(
 def _prior_rows(
     n: Float64[np.ndarray, " L"], means: Float64[np.ndarray, " L"], squares: Float64[np.ndarray, " L"]
 ) -> tuple[float, float]:
-    """(k = σ²/τ², σ²): between levels τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
+    """(k = σ²/τ², σ²): between categories τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
     N, there = float(n.sum()), int((n > 0).sum())
     if there < 2:
         return WEIGHTS[1], float(squares.sum() / (N or 1.0))

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import decimal
 import numbers
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -62,7 +63,7 @@ class Column:
     missing: Bool[np.ndarray, " N"]
     zoned: bool = False  # whether times had a time zone; then they are UTC
     note: str = ""  # what of its reading a user may not expect
-    category: bool = False  # whether its texts are declared to be levels
+    category: bool = False  # whether its texts are declared to be categories
     caution: str = ""  # which values are not taken as they are
 
     @property
@@ -102,9 +103,8 @@ def table_columns(table: Any) -> dict[str, Any]:
         try:
             frame = nw.from_native(table, eager_only=True)
         except TypeError as error:
-            raise TypeError(
-                f"expected a data frame or a two-dimensional array, got {type(table).__name__}"
-            ) from error
+            what = type(table).__name__
+            raise TypeError(f"expected a data frame or a two-dimensional array, got {what}") from error
         except ValueError as error:
             raise ValueError(" ".join(str(error).split())) from error
         names = [str(name) for name in frame.columns]
@@ -138,10 +138,9 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
         raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite")
     row = int(np.argmax(bad))
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
-    values = "value, at" if count == 1 else "values, the first at"
+    place = f"{'value, at' if count == 1 else 'values, the first at'} data row {row + 1}: {shown}"
     raise TableError(
-        f"column {name!r} has {count} missing or infinite {values} data row {row + 1}: {shown} "
-        f"(rows count from 1, header excluded){end}"
+        f"column {name!r} has {count} missing or infinite {place} (rows count from 1, header excluded){end}"
     )
 
 
@@ -168,7 +167,7 @@ def row_of_first(bad: np.ndarray) -> int:
     return int(np.argmax(bad)) + 1
 
 
-def both(*notes: str) -> str:
+def joined(*notes: str) -> str:
     """The notes in one."""
     return "; ".join(filter(None, notes))
 
@@ -243,7 +242,8 @@ def _read_arrow(name: str, values: Any) -> Column:
     if pa.types.is_time(of) or pa.types.is_duration(of):
         of_day = pa.types.is_time(of)
         exact = values.cast(pa.time64("us") if of_day else pa.duration("us"), safe=False).cast(pa.int64())
-        return _spans(name, np.asarray(pc.fill_null(exact, 0), np.float64) / 1e6, missing, of_day)
+        micros = np.where(missing, np.nan, np.asarray(pc.fill_null(exact, 0), np.float64))
+        return _numeric(name, micros / (3.6e9 if of_day else 1e6), note=OF_DAY if of_day else DURATIONS)
     category = pa.types.is_dictionary(of)
     values = values.cast(of.value_type) if category else values
     if isinstance(values.type, pa.BaseExtensionType):
@@ -256,15 +256,9 @@ def _read_arrow(name: str, values: Any) -> Column:
         raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
 
 
-def _numeric(name: str, values: Any, kind: Kind = "number") -> Column:
+def _numeric(name: str, values: Any, kind: Kind = "number", note: str = "") -> Column:
     values = np.asarray(values, np.float64)
-    return Column(name, kind, values, np.isnan(values))
-
-
-def _spans(name: str, seconds: np.ndarray, missing: np.ndarray, of_day: bool = False) -> Column:
-    """Durations in seconds, times of day in hours."""
-    values = np.where(missing, np.nan, seconds / 3600 if of_day else seconds)
-    return Column(name, "number", values, missing, note=OF_DAY if of_day else DURATIONS)
+    return Column(name, kind, values, np.isnan(values), note=note)
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
@@ -277,24 +271,24 @@ def _read_objects(name: str, values: list[Any]) -> Column:
     for row, value in zip(np.flatnonzero(~missing), there, strict=True):
         kind = next((kind for kind, types in _KINDS.items() if isinstance(value, types)), None)
         if kind is None:
-            shown = " ".join(repr(value).split())
-            shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
+            shown = textwrap.shorten(repr(value), 40, placeholder="…")
             what = f"a value of type {type(value).__name__} ({shown} at data row {row + 1})"
             raise TableError(f"column {name!r} holds {what}; it must hold numbers, dates or text")
         found.add(kind)
-    numeric = np.full(len(values), np.nan)
-    if found <= {"number", "boolean"}:
+    if found <= {"number", "boolean"} or found == {"span"}:
+        numeric = np.full(len(values), np.nan)
         numeric[~missing] = [_as_float(value) for value in there]
-        return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number")
+        of_day = any(isinstance(value, datetime.time) for value in there)
+        note = "" if found != {"span"} else OF_DAY if of_day else DURATIONS
+        return _numeric(
+            name, numeric / (3600 if of_day else 1), "boolean" if found == {"boolean"} else "number", note
+        )
     if found == {"time"}:
         try:
             micros, zoned = times.times_of_objects(there, missing)
         except ValueError as error:
             raise TableError(f"column {name!r} {error}") from error
         return Column(name, "time", micros, missing, zoned)
-    if found == {"span"}:
-        numeric[~missing] = [_as_float(value) for value in there]
-        return _spans(name, numeric, missing, any(isinstance(value, datetime.time) for value in there))
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
     mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
     note = "" if found == {"text"} else mixed

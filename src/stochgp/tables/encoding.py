@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,11 @@ from stochgp.numerics.clustered import equal_rows
 
 from .categories import CategoryTargets, codes_of, out_of_fold
 from .columns import (
-    LARGEST,
     Caution,
     Column,
     TableError,
-    both,
     is_array,
+    joined,
     read_any,
     read_column,
     rewording,
@@ -37,7 +34,7 @@ INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count th
 UNNAMED = "Unnamed: "
 LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks, and the rows that it is computed on
 FEWEST_FOR_LEAK = 100  # different targets
-STAND_INS = 32  # known levels in place of a new one
+STAND_INS = 32  # known categories in place of a new one
 
 logger = logging.getLogger("stochgp.data")
 
@@ -47,7 +44,7 @@ class TableEncoder:
     """A table's columns as a float64 matrix [N, D], by rules found on the training table.
 
     Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
-    50 levels become one 0/1 column per level, in alphabetical order, with more levels statistics of the targets within each (`levels`). Dates
+    50 categories become one 0/1 column per category, in alphabetical order, with more categories statistics of the targets within each (`categories`). Dates
     and times in any common writing become days since the first of the training rows, the day of the year if they span more than a year, and
     weekday and hour if these vary. Numbers with units, currencies, percent signs or marks between thousands are read (`readings`).
 
@@ -59,8 +56,8 @@ class TableEncoder:
         Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
     missing : "auto" or "refuse"
         "auto": a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
-        level, and if the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
-        and levels that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are dropped.
+        category, and if the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
+        and categories that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are dropped.
         "refuse": such values are errors, and all columns stay.
     """
 
@@ -72,39 +69,33 @@ class TableEncoder:
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
         """The rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 levels needs `targets` of the rows. Raises TableError, naming the column,
+        Text with more than 50 categories needs `targets` of the rows. Raises TableError, naming the column,
         if these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
         values (with the first data row and the count).
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
         imputes, named = missing != "refuse", not is_array(table)
-        of_array = "" if named else OF_ARRAY
-        kept: list[ColumnRule] = []
-        useful: list[ColumnRule] = []  # with columns dropped that have nothing to learn from
-        alike: dict[Any, str] = {}
-        with rewording(lambda text: text + of_array):
-            read: dict[str, Column] = {}
-            for name, raw in inputs.items() if named else ():
-                if not raw.dtype.is_numeric():
-                    read[name] = column_of(name, raw, imputes)
-            day_first = day_first_of(read.values()) if read else None
+        kept, useful, alike = list[ColumnRule](), list[ColumnRule](), dict[Any, str]()
+        with rewording(lambda text: text + ("" if named else OF_ARRAY)):
+            others = [name for name, raw in inputs.items() if named and not raw.dtype.is_numeric()]
+            read = {name: column_of(name, inputs[name], imputes) for name in others}
+            day_first = day_first_of(read.values())
             for name, raw in inputs.items():
                 column = read.pop(name, None) or column_of(name, raw, imputes)
                 rule, column = rule_of(column, imputes, targets, named, day_first)
                 kept.append(rule)
                 rule = _useful(rule, column, alike) if imputes and named else rule
                 useful.append(_without_leak(rule, column, targets))
-        kind_of = attrgetter("kind")
-        if set(map(kind_of, kept)) == {"dropped"}:
+        if all(rule.kind == "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
-        rules = kept if set(map(kind_of, useful)) == {"dropped"} else useful
+        rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
         return cls(tuple(rules), named, missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the D columns of the matrix."""
-        return tuple(chain.from_iterable(map(attrgetter("output_names"), self.columns)))
+        return tuple(name for rule in self.columns for name in rule.output_names)
 
     @property
     def is_plain(self) -> bool:
@@ -113,10 +104,9 @@ class TableEncoder:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What a user may not expect, by column."""
-        return {
-            rule.name: both(rule.note, rule.caution) for rule in self.columns if rule.note or rule.caution
-        }
+        """Notes for the user, by column."""
+        notes = {rule.name: joined(rule.note, rule.caution) for rule in self.columns}
+        return {name: note for name, note in notes.items() if note}
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
@@ -129,46 +119,48 @@ class TableEncoder:
             logger.info(note)
         return X
 
-    def encoded(self, table: Any, new_levels: bool = False) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new levels alone). With `new_levels` these are taken in any case."""
+    def encoded(
+        self, table: Any, new_categories: bool = False
+    ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
+        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new categories alone). With `new_categories` these are taken in any case."""
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
-        X, notes, start = np.zeros((n_rows, len(self.output_names))), [], 0
+        X, notes = np.zeros((n_rows, len(self.output_names))), []
         with rewording(lambda text: text + (OF_ARRAY if is_array(table) else "")):
-            for rule in self.columns:
-                stop = start + len(rule.output_names)
+            for rule, place in self.places:
                 if rule.name in inputs:
                     column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
-                    said = encode(rule, column, X[:, start:stop], self.missing == "refuse", new_levels)
+                    said = encode(rule, column, X[:, place], self.missing == "refuse", new_categories)
                     kind = str if rule.kind == "text" and not column.missing.all() else Caution
                     notes += [kind(f"column {rule.name!r}: {said}")] if said else []
-                start = stop
         return X, notes
 
     def in_folds(
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: CategoryTargets
     ) -> Float64[np.ndarray, "N D"]:
-        """X, the matrix of the training table, with statistics of a row's level by the rows of other folds. Equal rows share a fold."""
+        """X, the matrix of the training table, with statistics of a row's category by the rows of other folds. Equal rows share a fold."""
         inputs, coded = self._matched(table), []
         for rule, place in self.with_statistics:
             texts = texts_of(column_of(rule.name, inputs[rule.name], self.missing != "refuse"))
             coded.append((rule.statistics, place, texts))
         if coded and targets.group is None:
-            codes = [codes_of(texts, of.levels) for of, _, texts in coded]
+            codes = [codes_of(texts, of.categories) for of, _, texts in coded]
             targets = targets._replace(group=equal_rows((*targets.values.T, *codes, *X.T)))
         for of, place, texts in coded:
             X[:, place] = out_of_fold(texts, of, targets)
         return X
 
     @property
+    def places(self) -> list[tuple[ColumnRule, slice]]:
+        """(Rule, its columns of the matrix)."""
+        ends = np.cumsum([len(rule.output_names) for rule in self.columns]).tolist()
+        return list(zip(self.columns, map(slice, [0, *ends], ends), strict=False))
+
+    @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
-        """(Rule, columns of the matrix) of what is encoded by statistics of the targets."""
-        found, start = [], 0
-        for rule in self.columns:
-            if rule.statistics is not None:
-                found.append((rule, slice(start, start + len(rule.statistics.names))))
-            start += len(rule.output_names)
-        return found
+        """(Rule, columns of the matrix) of columns that are encoded by statistics of the targets."""
+        found = [(rule, place.start) for rule, place in self.places if rule.statistics is not None]
+        return [(rule, slice(start, start + len(rule.statistics.names))) for rule, start in found]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
         """Names of columns that `transform` ignores."""
@@ -186,12 +178,8 @@ class TableEncoder:
             return dict(zip(names, columns.values(), strict=True))
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
-            others = [name for name in columns if name not in names]
-            near = (
-                f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
-                if others
-                else f"it has {quoted(columns)}"
-            )
+            others = [name for name in columns if name not in names] or columns
+            near = f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
             plural = "s" if len(absent) > 1 else ""
             raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
         return {name: columns[name] for name in names if name in columns}
@@ -212,7 +200,7 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     is_index = is_index and column.kind == "number" and bool((there == np.floor(there)).all())
     if is_index and len(np.unique(there)) == len(there) > 1:
         return dropped(rule, "it only counts the rows")
-    is_one = len(rule.levels) == 1 if is_text else np.ptp(there) == 0
+    is_one = len(rule.categories) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
         return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
     content: Any = tuple(column.values.to_pylist()) if is_text else column.missing.tobytes()
@@ -235,15 +223,13 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
 
     found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
     leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
-    return replace(rule, caution=both(rule.caution, leak)) if abs(found) > LEAK else rule
+    return replace(rule, caution=joined(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
 def rows_without_values(table: Any) -> Any:
-    """Which rows of a table, or array of numbers, of two or more columns have no value in any."""
-    if is_array(table):
-        array = np.asarray(table)
-        has_gaps = array.ndim == 2 and array.dtype.kind == "f" and array.shape[1] > 1
-        return np.all(~(np.abs(array) <= LARGEST), axis=1) if has_gaps else np.zeros(len(array), bool)
+    """Rows of a table, or array of numbers, of two or more columns that have no value in any."""
+    if is_array(table) and (np.ndim(table) != 2 or np.asarray(table).dtype.kind != "f"):
+        return np.zeros(len(table), bool)
     columns = table_columns(table)
     empty = np.full(len(next(iter(columns.values()))), len(columns) > 1)
     for name, raw in columns.items():
@@ -255,13 +241,12 @@ def rows_without_values(table: Any) -> Any:
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """(Which rows of a matrix have a level that is new in a column of statistics; these rows with 32 known levels instead).
+    """(Which rows of a matrix have a category that is new in a column of statistics; these rows with 32 known ones instead).
 
-    A new level is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
+    A new category is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
     """
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
-    encoded: Any = getattr(encoder, "with_statistics", ())
-    for number, (rule, place) in enumerate(encoded):
+    for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():

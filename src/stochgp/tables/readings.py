@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Int
 
 from . import times
-from .columns import Column, both, is_number, whole
+from .columns import Column, is_number, joined, whole
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
 FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
@@ -76,7 +76,7 @@ Found = tuple[Reading, np.ndarray, np.ndarray, str, str]
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None
 ) -> tuple[Reading | None, Column, str]:
-    """(How a column of texts is read, None if they are levels; the column as it is read, cautious of what may be wrong; a note).
+    """(How a column of texts is read, None if they are categories; the column as it is read, cautious of what may be wrong; a note).
 
     `day_first` is the order of day and month in other columns.
     At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
@@ -102,7 +102,7 @@ def reading_of(
         found = find(different, codes)
         if found is not None and n - found[2][codes].sum() <= most:
             reading, values, is_read, note, doubt = found
-            column = replace(column, caution=both(column.caution, doubt))
+            column = replace(column, caution=joined(column.caution, doubt))
             return reading, _with_values(reading, column, values[codes], is_read[codes])[0], note
     nearly = None if column.category else _numbers(different, codes)
     bad = np.ones(n, bool) if nearly is None else ~nearly[2][codes]
@@ -111,7 +111,7 @@ def reading_of(
     there = np.zeros(len(column.missing), bool)
     there[np.flatnonzero(~column.missing)[bad]] = True
     said = f"{bad.sum()} of {n} values are no numbers as the others are, {column.first(there)}: all are taken as categories"
-    return None, replace(column, caution=both(column.caution, said)), ""
+    return None, replace(column, caution=joined(column.caution, said)), ""
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
@@ -154,7 +154,7 @@ def _with_values(
         values[missing] = np.nan
     what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
     said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
-    caution = both(column.caution, said and said + column.first(bad))
+    caution = joined(column.caution, said and said + column.first(bad))
     kind: Any = "number" if reading.kind == "span" else reading.kind
     return replace(
         column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution

@@ -12,12 +12,12 @@ from stochgp.warning import warn
 from . import readings, times
 from .bounds import Bound, bound_of
 from .categories import CategoryStatistics, CategoryTargets, codes_of, statistics_of
-from .columns import Column, TableError, both, row_of_first
+from .columns import Column, TableError, joined, row_of_first
 from .readings import Reading
 
-MAX_LEVELS = 50
+MAX_CATEGORIES = 50
 SAME = 1e-6  # relative difference of values that count as equal
-UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
+UNIQUE = 0.95  # categories, as a share of the rows, from which on a column of texts says nothing of new rows
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -31,13 +31,13 @@ _HELD = {
 class ColumnRule:
     """How one column becomes numbers.
 
-    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics` of the targets within
+    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `categories`, or `statistics` of the targets within
     each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
     """
 
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
-    levels: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
+    categories: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
     parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary
     start: int = 0  # the first time at fit, in microseconds since 1970
     zoned: bool = False  # whether times had a time zone, and are UTC
@@ -45,15 +45,15 @@ class ColumnRule:
     indicator: bool = False  # whether a further column is 1 where the value was missing
     reading: Reading | None = None  # of texts that stand for numbers or dates
     bound: Bound | None = None  # beyond which numbers are moved nearer
-    statistics: CategoryStatistics | None = None  # of many levels
+    statistics: CategoryStatistics | None = None  # of many categories
     note: str = ""  # what a user may not expect
     caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The column's own name; name=level for every level; name.days and so on; name=(missing) for the indicator."""
+        """The column's own name; name=category for every category; name.days and so on; name=(missing) for the indicator."""
         if self.kind == "text" and self.statistics is None:
-            names = [f"{self.name}={level}" for level in self.levels]
+            names = [f"{self.name}={category}" for category in self.categories]
         elif self.kind in ("text", "time"):
             parts = self.parts if self.statistics is None else self.statistics.names
             names = [f"{self.name}.{part}" for part in parts]
@@ -77,7 +77,7 @@ def rule_of(
     """(The rule for a training column, the column as it is read). In a `named` column, numbers such as 20141013 are dates if values are imputed.
 
     `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
-    imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 levels
+    imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 categories
     without `targets`, and, if nothing is imputed, for a column without values.
     """
     name, note, reading, given = column.name, column.note, None, column
@@ -87,12 +87,12 @@ def rule_of(
         raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     if column.kind == "text":
         reading, column, said = readings.reading_of(column, not imputes, day_first)
-        note = both(note, said)
+        note = joined(note, said)
     may_be_dates = named and imputes and (reading is None or readings.all_digits(given))
     if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
         row = int(np.argmin(column.missing))
         shown = f"{column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
-        reading, note, column = readings.DIGITS, both(note, f"whole numbers that are dates: {shown}"), found
+        reading, note, column = readings.DIGITS, joined(note, f"whole numbers that are dates: {shown}"), found
     if times.TAKEN in note:
         warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
@@ -100,7 +100,7 @@ def rule_of(
         name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
     if column.kind == "text":
-        return _rule_of_levels(rule, column, imputes, targets), column
+        return _rule_of_categories(rule, column, imputes, targets), column
     present = column.values[~column.missing]
     if column.kind == "time":
         parts, fill = times.varying_parts(present), int(np.median(present)) if imputes else None
@@ -112,41 +112,40 @@ def rule_of(
         most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
         limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
         said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
-        note = both(note, said)
+        note = joined(note, said)
     return replace(rule, fill=fill, bound=bound, note=note), column
 
 
-def _rule_of_levels(
+def _rule_of_categories(
     rule: ColumnRule, column: Column, imputes: bool, targets: CategoryTargets | None
 ) -> ColumnRule:
-    levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
-    if len(levels) <= MAX_LEVELS:
-        return replace(rule, levels=levels)
-    if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
-        return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
+    categories = tuple(sorted(column.values.drop_null().unique().to_pylist()))
+    if len(categories) <= MAX_CATEGORIES:
+        return replace(rule, categories=categories)
+    if imputes and len(categories) > UNIQUE * int((~column.missing).sum()):
+        return dropped(rule, f"{len(categories)} different texts, nearly one for each row (an identifier?)")
     if targets is None:
-        raise TableError(
-            f"column {column.name!r} holds text with {len(levels)} different values; at most {MAX_LEVELS} are encoded without targets: "
-            "group them, give numbers, or drop the column"
-        )
-    found = statistics_of(column.values, levels, targets)
-    said = f"{len(levels)} different texts are encoded by {', '.join(found.names)} of the targets of their rows, for training rows by other rows"
-    return replace(rule, statistics=found, note=both(rule.note, said))
+        what = f"column {column.name!r} holds text with {len(categories)} different values"
+        most = f"at most {MAX_CATEGORIES} are encoded without targets"
+        raise TableError(f"{what}; {most}: group them, give numbers, or drop the column")
+    found = statistics_of(column.values, categories, targets)
+    what = f"{', '.join(found.names)} of the targets of their rows, for training rows by other rows"
+    said = f"{len(categories)} different texts are encoded by {what}"
+    return replace(rule, statistics=found, note=joined(rule.note, said))
 
 
 def encode(
-    rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_levels: bool
+    rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
     """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note on its values.
 
-    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know, except `new_levels`.
+    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know, except `new_categories`.
     """
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
             return ""
         other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
-        place = column.first(other)
-        said = f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {place}: nothing is known of what they do"
+        said = f"{other.sum()} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: their effect is not known"
         return said if other.any() else ""
     column, said = _as_at_fit(rule, column, strict)
     missing = column.missing
@@ -154,13 +153,11 @@ def encode(
         out[:, -1] = missing
     is_usual = rule.indicator and not (len(out) >= readings.FEWEST and missing.all())
     if missing.any() and not said and not is_usual:
-        stand_in, had = (
-            "the median" if rule.kind != "text" else "no level",
-            "values" if rule.indicator else "none",
-        )
-        said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row_of_first(missing)}"
+        had = "values" if rule.indicator else "none"
+        stand_in = f"{'no category' if rule.kind == 'text' else 'the median'}, the first at data row {row_of_first(missing)}"
+        said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}"
     if rule.kind == "text":
-        return both(said, _encode_levels(rule, column, out, strict and not new_levels))
+        return joined(said, _encode_categories(rule, column, out, strict and not new_categories))
     if rule.kind == "time":
         micros = np.where(missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
@@ -191,7 +188,7 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         return column, ""
     if column.missing.all():
         values = np.full(len(column.missing), 0 if rule.kind == "time" else np.nan)
-        return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
+        return replace(column, kind=rule.kind, values=values), ""
     if column.kind == "number" and rule.reading is not None and rule.reading.digits:
         column = readings.with_digits(column)
     if column.kind == "text":
@@ -201,10 +198,10 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
             raise _changed(rule, column, int(np.argmax(bad)))
         first, is_new = int(np.argmin(read.missing)), rule.reading is None and kind == "number"
         texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
-        return read, both(texts if is_new and not bad.all() else "", read.caution)
+        return read, joined(texts if is_new and not bad.all() else "", read.caution)
     if "time" in (column.kind, rule.kind) and (column.kind, column.zoned) != (rule.kind, rule.zoned):
         raise _changed(rule, column)
-    return column, both("" if column.note in rule.note else column.note, column.caution)
+    return column, joined("" if column.note in rule.note else column.note, column.caution)
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
@@ -212,36 +209,32 @@ def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableE
     row = int(np.argmin(column.missing)) if row is None else row
     value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
-    holds, shown = _HELD[column.kind], str(value)
-    if column.kind == "text":
-        shown = repr(value.as_py())
-    if column.kind == "time":
-        shown = str(value.astype("datetime64[us]"))
-        holds += zone[column.zoned] if rule.kind == "time" else ""
     held += zone[rule.zoned] if rule.kind == "time" and column.kind in ("time", "text") else ""
-    return TableError(
-        f"column {rule.name!r} held {held} at fit and holds {holds} now: {shown} at data row {row + 1}"
-    )
+    holds = _HELD[column.kind] + (zone[column.zoned] if rule.kind == column.kind == "time" else "")
+    if column.kind in ("text", "time"):
+        value = repr(value.as_py()) if column.kind == "text" else value.astype("datetime64[us]")
+    place = f"{value} at data row {row + 1}"
+    return TableError(f"column {rule.name!r} held {held} at fit and holds {holds} now: {place}")
 
 
-def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
+def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
     texts, statistics = texts_of(column), rule.statistics
-    levels = rule.levels if statistics is None else statistics.levels
-    codes = codes_of(texts, levels)
+    categories = rule.categories if statistics is None else statistics.categories
+    codes = codes_of(texts, categories)
     if statistics is None:
-        known = np.flatnonzero(codes < len(levels))
+        known = np.flatnonzero(codes < len(categories))
         out[known, codes[known]] = 1.0
     else:
         out[:, : len(statistics.names)] = np.array(statistics.rows)[codes]
-    unseen = (codes == len(levels)) & ~column.missing
+    unseen = (codes == len(categories)) & ~column.missing
     if not unseen.any():
         return ""
-    level, row = texts[int(np.argmax(unseen))].as_py(), row_of_first(unseen)
-    count, stand_in = (
+    count, place = (
         int(unseen.sum()),
-        "no level" if statistics is None else "a random one of the known levels",
+        f"{texts[int(np.argmax(unseen))].as_py()!r} at data row {row_of_first(unseen)}",
     )
     if strict:
-        why = f", which was not in the training data ({count} such rows)"
-        raise TableError(f"column {rule.name!r} has the level {level!r} at data row {row}{why}")
-    return f"{count} level(s) that were not in the training rows are taken as {stand_in}, the first, {level!r}, at data row {row}"
+        why = f"which was not in the training data ({count} such rows)"
+        raise TableError(f"column {rule.name!r} has the category {place}, {why}")
+    stand_in = "no category" if statistics is None else "a random one of the known categories"
+    return f"{count} value(s) that were not in the training rows are taken as {stand_in}, the first {place}"

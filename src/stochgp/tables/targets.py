@@ -25,25 +25,25 @@ from .columns import (
     unmasked,
 )
 from .readings import Reading, as_read, reading_of
-from .rules import MAX_LEVELS
+from .rules import MAX_CATEGORIES
 
 logger = logging.getLogger("stochgp.data")
 
-MOST_CLASSES = 1_000  # different labels that are remembered
+MAX_CLASSES = 1_000  # different labels that are remembered
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 MIN_RANGE = 1e-150  # of targets, whose square is not 0
 
 
 @dataclass(frozen=True, eq=False)
 class FileTargets:
-    """How a target's column of files becomes numbers: as they are, counts, or the number of each label among all `levels`, sorted.
+    """How a target's column of files becomes numbers: as they are, counts, or the number of each label among all `labels`, sorted.
 
     A model learns `transform` of the numbers, if there is one, without parameters to learn. Errors of a block name its data row.
     """
 
     kind: Literal["real", "count", "class"] = "real"
     transform: Any = None
-    levels: Shaped[np.ndarray, " C"] | None = None
+    labels: Shaped[np.ndarray, " C"] | None = None
 
     @property
     def scaled(self) -> bool:
@@ -54,30 +54,27 @@ class FileTargets:
         """The targets with the labels of this block."""
         if self.kind != "class":
             return self
-        found = np.unique(label_column(table, name))
-        if self.levels is not None and len(found):
-            if (self.levels.dtype == object) != (found.dtype == object):
-                raise TableError(f"target column {name!r} holds text in some files and numbers in others")
-            found = np.unique(np.concatenate([self.levels, found]))
-        if len(found) > MOST_CLASSES:
-            raise TableError(
-                f"target column {name!r} holds more than {MOST_CLASSES} different labels: no classes"
-            )
-        return replace(self, levels=found)
+        found, what = np.unique(label_column(table, name)), f"target column {name!r} holds"
+        if self.labels is not None and len(found):
+            if (self.labels.dtype == object) != (found.dtype == object):
+                raise TableError(f"{what} text in some files and numbers in others")
+            found = np.unique(np.concatenate([self.labels, found]))
+        if len(found) > MAX_CLASSES:
+            raise TableError(f"{what} more than {MAX_CLASSES} different labels: no classes")
+        return replace(self, labels=found)
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
         """Those of a block, by which rows are divided too. Text is refused: other blocks may write it otherwise."""
         if self.kind == "class":
-            levels: Any = self.levels
-            return np.searchsorted(levels, label_column(table, name)).astype(np.float64)
+            labels: Any = self.labels
+            return np.searchsorted(labels, label_column(table, name)).astype(np.float64)
         y = target_column(table, name, reads_text=False)
-        bad, wanted = _no_counts(y) & (self.kind == "count"), "counts are whole numbers of at least 0"
-        if self.transform is not None and not bad.any():
-            bad = y <= self.transform.lower
-            wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
-        if bad.any():
-            place = f"{y[np.argmax(bad)]:g} at data row {row_of_first(bad)}"
-            raise TableError(f"target column {name!r} holds {place}; {wanted}")
+        try:
+            if self.kind == "count":
+                refuse_no_counts(y)
+            self.learned(y)
+        except ValueError as error:
+            raise TableError(f"target column {name!r}: {error}") from error
         return y
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
@@ -117,16 +114,15 @@ def target_column(
 
 def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
     """NaN where missing. Raises TableError for a column that holds no numbers."""
+    what = f"column {column.name!r} holds"
     if column.kind == "time":
-        raise TableError(
-            f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
-        )
+        raise TableError(f"{what} dates or times; the target must be numbers, such as days since a start")
     if column.kind == "text":
         reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
         if reading is None or reading.kind != "number":
             bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
             shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
-            raise TableError(f"column {column.name!r} holds text ({shown}); the target must be numbers")
+            raise TableError(f"{what} text ({shown}); the target must be numbers")
         logger.info("the target is read as numbers: %s", said or "all texts are")
         if read.caution:
             warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
@@ -149,14 +145,13 @@ def holds_classes(table: Any, name: str) -> bool:
     if reading is not None and reading.kind == "number":
         return False
     stray = as_read(Reading("number"), column)[1]
-    n_levels, fault = len(column.values.drop_null().unique()), ""
+    n_different, fault = len(column.values.drop_null().unique()), ""
     if reading is not None and reading.kind != "boolean":
         fault = "dates or times as text"
     elif 0 < 2 * stray.sum() < len(stray):
-        shown = f"{column.values[int(np.argmax(stray))].as_py()!r} at data row {row_of_first(stray)}"
-        fault = f"text (most are numbers, but {shown} is not)"
-    elif n_levels > MAX_LEVELS:
-        fault = f"text with {n_levels} different values"
+        fault = f"text (most are numbers; of the others {column.first(stray)})"
+    elif n_different > MAX_CATEGORIES:
+        fault = f"text with {n_different} different values"
     if fault:
         remedy = "if its values are labels of classes, give --task classes"
         raise TableError(f"target column {name!r} holds {fault}; {remedy}")
@@ -193,21 +188,14 @@ def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
 
 def refuse_no_counts(y: np.ndarray) -> None:
     """Raises ValueError, with the first, for targets that are no counts."""
-    bad = _no_counts(y)
+    bad = (y < 0) | (y != np.floor(y))
     if bad.any():
-        first = y[int(np.argmax(bad))]
-        raise ValueError(
-            f"counts are whole numbers of at least 0, but {bad.sum()} of {bad.size} targets are not, such as {first:g}"
-        )
-
-
-def _no_counts(y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-    """Which are no whole numbers of at least 0."""
-    return (y < 0) | (y != np.floor(y))
+        found = f"{bad.sum()} of {bad.size} targets are not, such as {y[np.argmax(bad)]:g} at data row {row_of_first(bad)}"
+        raise ValueError(f"counts are whole numbers of at least 0, but {found}")
 
 
 def name_of_targets(y: Any) -> str | None:
-    """That of a series; y itself where it is the name of a column of files."""
+    """The name of a series; y itself if it is the name of a column of files."""
     name = y if isinstance(y, str) else getattr(y, "name", None)
     return name if isinstance(name, str) else None
 
@@ -290,14 +278,11 @@ def read_weights(
     """
     if sample_weight is None:
         return None
-    # Masked weights become NaN, which is refused.
     given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
-    found = np.asarray(given, np.float64)
-    if found.shape != (len(X),):
-        raise ValueError(
-            f"sample_weight has the shape {found.shape} for {len(X)} rows; it must be [{len(X)}]"
-        )
-    found = checked_weights(found)
+    found, N = np.asarray(given, np.float64), len(X)  # NaN if masked
+    if found.shape != (N,):
+        raise ValueError(f"sample_weight has the shape {found.shape} for {N} rows; it must be [{N}]")
+    checked_weights(found)
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero, or too small a number")
     return found
@@ -310,10 +295,10 @@ def checked_weights(
     bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
     if bad.any():
         value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"
-        if value < 0:
-            raise ValueError(f"{name} is negative, {value:g}, {place}")
-        most = f"a weight is the number of rows that a row stands for, at most {LARGEST_WEIGHT:g}"
-        raise ValueError(f"{name} is {value:g} {place}; {most}")
+        is_what = (
+            f"is negative, {value:g}," if value < 0 else f"is {value:g}, not from 0 to {LARGEST_WEIGHT:g},"
+        )
+        raise ValueError(f"{name} {is_what} {place}")
     return weight
 
 
@@ -323,9 +308,7 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
     found = np.asarray(groups)
     refuse_missing(groups, "the group")
     if found.shape != (n_rows,):
-        raise ValueError(
-            f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
-        )
+        raise ValueError(f"groups must have an entry for each of the {n_rows} rows, not shape {found.shape}")
     try:
         return np.unique(found, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:

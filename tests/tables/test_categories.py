@@ -86,7 +86,8 @@ def test_a_new_level_is_a_random_one_of_the_known(fitted):
     statistics = fitted._fitted.encoder.columns[0].statistics
     ranked = statistics.at_ranks(STAND_INS)
     names = [
-        statistics.levels[np.flatnonzero((np.array(statistics.rows) == row).all(axis=1))[0]] for row in ranked
+        statistics.categories[np.flatnonzero((np.array(statistics.rows) == row).all(axis=1))[0]]
+        for row in ranked
     ]
     x = [-1.0, 0.5]
     new = pd.DataFrame({"shop": ["new", "newer"], "x": x})
