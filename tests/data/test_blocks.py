@@ -11,7 +11,7 @@ import pytest
 
 from stochgp import data
 from stochgp.data.files import FileSource, hash_again, hash_keys, is_below, open_files, with_targets
-from stochgp.data.standardise import Summary
+from stochgp.data.rows import Summary
 from stochgp.tables import files as files_module
 
 N = 700

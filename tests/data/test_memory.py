@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stochgp.data.memory import MemorySource, independent_batches, padded_size, shuffled_batches
-from stochgp.data.standardise import Standardiser
+from stochgp.data.rows import Standardiser
 
 host_rows = functools.partial(MemorySource, on_device=False)
 

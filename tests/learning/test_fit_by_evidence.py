@@ -14,7 +14,7 @@ from sweeps import some_of
 from toy import KEY, make_gp, make_toy
 
 from stochgp.data.memory import MemorySource
-from stochgp.data.standardise import Standardiser
+from stochgp.data.rows import Standardiser
 from stochgp.features import Network
 from stochgp.learners import (
     BSGD,

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp.tables.bounds import bound_of, target_outliers
 from stochgp.tables.encoding import TableEncoder
+from stochgp.tables.rules import bound_of
+from stochgp.tables.targets import target_outliers
 
 N = 300
 NORMAL = np.random.default_rng(0).normal(size=N)

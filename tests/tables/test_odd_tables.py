@@ -10,10 +10,10 @@ import pytest
 
 from stochgp.data import TableEncoder, read_table, target_column
 from stochgp.storage.trees import decode, encode
-from stochgp.tables.bounds import bound_of
 from stochgp.tables.categories import FOLDS, WEIGHTS, CategoryTargets
 from stochgp.tables.columns import Column
 from stochgp.tables.readings import reading_of
+from stochgp.tables.rules import bound_of
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -357,9 +357,7 @@ def test_what_is_new_at_predict_is_said_and_never_an_error():
     row = dict(zip(encoder.output_names, X.T, strict=True))
     assert (row["x"][0], row["t=u"][1], row["t=v"][1]) == (np.median(AMOUNTS), 0, 0)
     assert (
-        len(notes) == 3
-        and "the first 'w' at data row 2" in notes[1]
-        and "'soon', at data row 1" in notes[2]
+        len(notes) == 3 and "the first 'w' at data row 2" in notes[1] and "'soon', at data row 1" in notes[2]
     )
 
 

@@ -20,7 +20,6 @@ import cyclopts
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli import reports
 from stochgp.names import did_you_mean, load_code, lookup
 from stochgp.version import __version__
 
@@ -118,7 +117,7 @@ def fit(
     if target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
     left_out = _left_out(source, target, _names_in(inputs), _names_in(ignore), weight)
-    from stochgp.cli.rows import divided, naming  # loads JAX
+    from stochgp.cli import rows  # loads JAX
     from stochgp.compiled import require_jax
 
     require_jax()
@@ -127,9 +126,11 @@ def fit(
     estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
     kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
     options = {"weight": weight, "split_by": _names_in(split_by) or ()}
-    train, test, classify = divided(source, estimator, target, left_out, kind, test_fraction, seed, **options)
+    train, test, classify = rows.divided(
+        source, estimator, target, left_out, kind, test_fraction, seed, **options
+    )
     estimator = make(True) if classify else estimator
-    with naming(source):
+    with rows.naming(source):
         estimator.fit(*train, checkpoint=checkpoint)
     estimator.target_name_ = target
     estimator.trained_on_ = {
@@ -138,7 +139,7 @@ def fit(
     estimator.save(out)
     if estimator.plan_["ended"]["choice"] == "interrupted":
         raise KeyboardInterrupt(f"the model so far is in {out}")
-    reports.show(_report(estimator, train, test, source, out), as_json)
+    rows.show(_report(estimator, train, test, source, out), as_json)
 
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
@@ -181,18 +182,18 @@ def _left_out(
 
 def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dict[str, Any]:
     """Return the summary that `fit` prints."""
-    from stochgp.cli.rows import labelled_parts, mean_scores, naming
+    from stochgp.cli import rows
 
     in_blocks, aside = isinstance(train[1], str), f"{source}, rows set aside"
     try:
-        report = reports.described(estimator, out, estimator.n_rows_ if in_blocks else len(train[1]))
+        report = rows.described(estimator, out, estimator.n_rows_ if in_blocks else len(train[1]))
         if test is None:
             return report
         if not in_blocks:
-            with naming(aside):
-                return report | reports.scores(estimator, *test)
-        parts = labelled_parts(estimator, str(test.path), train[1], test)
-        return report | mean_scores(estimator, parts, aside)
+            with rows.naming(aside):
+                return report | rows.scores(estimator, *test)
+        parts = rows.labelled_parts(estimator, str(test.path), train[1], test)
+        return report | rows.mean_scores(estimator, parts, aside)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
 
@@ -259,18 +260,18 @@ def predict(
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
     """
     load_code(code)
-    from stochgp.cli.rows import parts_of
+    from stochgp.cli import rows
     from stochgp.tables.files import table_writer
 
     if out != STDIO:
         _check_outputs(out, None, [model, source, *(code or ())])
-    levels = reports.parsed_quantiles(quantiles)
+    levels = rows.parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
-    parts = parts_of(source, estimator)
-    with reports.table_on_stdout() if out == STDIO else table_writer(out) as write:
+    parts = rows.parts_of(source, estimator)
+    with rows.table_on_stdout() if out == STDIO else table_writer(out) as write:
         for block in parts:
             with block.placing():
-                write(reports.prediction_columns(estimator, block.table, levels))
+                write(rows.prediction_columns(estimator, block.table, levels))
 
 
 @app.command
@@ -300,7 +301,7 @@ def evaluate(
         depend on the two most relevant inputs.
     """
     load_code(code)
-    from stochgp.cli.rows import is_large, labelled_parts, mean_scores
+    from stochgp.cli import rows
     from stochgp.storage.files import check_can_write, replacing
 
     if report is not None:
@@ -312,15 +313,15 @@ def evaluate(
         raise ValueError("the model does not know its target's name: give --target")
     if report is not None and hasattr(estimator, "classes_"):
         raise ValueError("--report: there is a picture of numbers, not of classes")
-    if report is not None and is_large(source, estimator.memory_limit):
+    if report is not None and rows.is_large(source, estimator.memory_limit):
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
-    parts = labelled_parts(estimator, source, name)
+    parts = rows.labelled_parts(estimator, source, name)
     parts = parts if report is None else list(parts)
-    reports.show(mean_scores(estimator, parts, source), as_json)
+    rows.show(rows.mean_scores(estimator, parts, source), as_json)
     if report is not None:
-        ((rows, _),) = parts
+        ((found, _),) = parts
         with replacing(report) as partial:
-            reports.picture(estimator, *rows).savefig(partial, format=Path(report).suffix[1:])
+            rows.picture(estimator, *found).savefig(partial, format=Path(report).suffix[1:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from stochgp.tables.molecules import Fingerprints, Morgan
 from stochgp.tables.targets import label_column, target_column
 
 from .files import FileSource
-from .standardise import Standardiser
+from .rows import Standardiser
 
 __all__ = [
     "FileSource", "Fingerprints", "Morgan", "Neighbours", "Standardiser", "TableEncoder", "TableError", "label_column", "read_table", "target_column",

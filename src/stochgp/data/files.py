@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int, UInt64
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.names import did_you_mean, lookup
-from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import (
     LARGEST,
     TableError,
@@ -32,12 +31,11 @@ from stochgp.tables.columns import (
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
 from stochgp.tables.molecules import Encoder, name_inputs
-from stochgp.tables.targets import REAL, FileTargets, checked_weights
+from stochgp.tables.targets import REAL, FileTargets, checked_targets, checked_weights
 from stochgp.warning import warn
 
 from .memory import Source, padded
-from .rows import Data
-from .standardise import NO_ROWS, Standardiser, Summary
+from .rows import NO_ROWS, Data, Standardiser, Summary
 from .time_order import groups_in_time
 from .training import TrainingData
 

@@ -17,8 +17,7 @@ from stochgp.compiled import kept_on_disk
 from stochgp.numerics.arrays import extended, filled_up, on_device
 from stochgp.sharding import spread
 
-from .rows import Data
-from .standardise import Standardiser, first_not_finite
+from .rows import Data, Standardiser, first_not_finite
 
 CHUNK_ROWS = 1 << 16
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14

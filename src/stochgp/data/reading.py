@@ -16,11 +16,9 @@ from sklearn.utils.validation import validate_data
 from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data.files import FileSource, note_columns
-from stochgp.data.rows import Data
-from stochgp.data.standardise import first_not_finite, refuse_not_finite
+from stochgp.data.rows import Data, first_not_finite, refuse_not_finite
 from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
 from stochgp.names import lookup
-from stochgp.tables.bounds import checked_targets
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
 from stochgp.tables.encoding import TableEncoder, rows_without_values, some_rows
@@ -35,7 +33,7 @@ from stochgp.tables.molecules import (
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.tables.targets import read_groups, read_targets, read_weights, refuse_no_targets
+from stochgp.tables.targets import checked_targets, read_groups, read_targets, read_weights, refuse_no_targets
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")

@@ -18,7 +18,7 @@ from stochgp.results import Estimate
 from stochgp.tables.encoding import TableEncoder
 from stochgp.warning import warn
 
-from .standardise import Standardiser
+from .rows import Standardiser
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
 EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from stochgp.tables.molecules import Encoder
 
 from .memory import MemorySource, Source
-from .rows import Data
-from .standardise import Standardiser
+from .rows import Data, Standardiser
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")

@@ -159,7 +159,7 @@ class TableEncoder:
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
         """(Rule, columns of the matrix) of columns that are encoded by statistics of the targets."""
-        found = [(rule, place.start) for rule, place in self.places if rule.statistics is not None]
+        found: list[tuple[Any, int]] = [(rule, place.start) for rule, place in self.places if rule.statistics]
         return [(rule, slice(start, start + len(rule.statistics.names))) for rule, start in found]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
@@ -246,7 +246,8 @@ def known_instead(
     A new category is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
     """
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
-    for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
+    encoded: Any = getattr(encoder, "with_statistics", ())
+    for number, (rule, place) in enumerate(encoded):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():

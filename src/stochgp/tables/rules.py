@@ -5,17 +5,22 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64
+from jaxtyping import Bool, Float, Float64
 
 from stochgp.warning import warn
 
 from . import readings, times
-from .bounds import Bound, bound_of
 from .categories import CategoryStatistics, CategoryTargets, codes_of, statistics_of
 from .columns import Column, TableError, joined, row_of_first
 from .readings import Reading
 
 MAX_CATEGORIES = 50
+# Numbers far beyond all others of their column, such as 9,831 mm of rain in an hour, are moved near them.
+FAR = 10.0  # interquartile ranges from the median, beyond which a value may be isolated
+ISOLATED = 7.0  # times as far as 99.9 % of the values: of 161 real columns errors reach 8 to 730, honest values at most 6.6
+BULK = 0.999
+MIN_ROWS = 20
+MAX_APART = 0.05  # of the rows, that may be isolated inputs, or equal targets of no usual code
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # categories, as a share of the rows, from which on a column of texts says nothing of new rows
 _HELD = {
@@ -25,6 +30,27 @@ _HELD = {
     "time": "dates",
     "span": "times of day or durations",
 }
+
+
+@dataclass(frozen=True)
+class Bound:
+    """x ↦ m + s g((x − m)/s), g(z) = z for |z| ≤ c, else sign(z) (c + log(1 + |z| − c)): smooth, increasing, and the identity for 99.9 % of the rows.
+
+    m is the median; s the interquartile range, or twice the median distance of other values from m where that is 0.
+    """
+
+    center: float
+    scale: float
+    limit: float
+
+    def __call__(self, x: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        z = (x - self.center) / self.scale
+        size = np.abs(z)
+        beyond = size > self.limit
+        if not beyond.any():
+            return x
+        moved = self.limit + np.log1p(np.where(beyond, size - self.limit, 0.0))
+        return np.where(beyond, self.center + self.scale * np.sign(z) * moved, x)
 
 
 @dataclass(frozen=True)
@@ -238,3 +264,31 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
         raise TableError(f"column {rule.name!r} has the category {place}, {why}")
     stand_in = "no category" if statistics is None else "a random one of the known categories"
     return f"{count} value(s) that were not in the training rows are taken as {stand_in}, the first {place}"
+
+
+def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
+    """Of finite values; None if none is far beyond 99.9 % of them (or all but one)."""
+    if len(x) < MIN_ROWS:
+        return None
+    center = float(np.median(x))
+    low, high = np.quantile(x, (0.25, 0.75))
+    scale, distance = float(high - low), np.abs(x - center)
+    if scale == 0.0:
+        others = distance[distance > 0]
+        scale = 2 * float(np.median(others)) if len(others) else 0.0
+    if not 0.0 < scale < np.inf or not distance.max() > FAR * scale:
+        return None
+    apart = int(isolated(x, center, FAR * scale, ISOLATED).sum())
+    last = len(x) - 1 - max(1, round((1 - BULK) * len(x)), apart if apart <= MAX_APART * len(x) else 0)
+    limit = max(1.0, float(np.partition(distance, last)[last]) / scale)
+    return Bound(center, scale, limit) if distance.max() > ISOLATED * limit * scale else None
+
+
+def isolated(x: Float[np.ndarray, " N"], center: float, least: float, ratio: float) -> Bool[np.ndarray, " N"]:
+    """Values more than `least` from the centre and `ratio` times as far as the next nearer one on their side, and all beyond them."""
+    found = np.zeros(len(x), bool)
+    for distance in (x - center, center - x):
+        ordered = np.sort(np.append(distance[distance > 0], 0.0))
+        starts = np.flatnonzero(ordered[1:] > np.maximum(least, ratio * ordered[:-1]))
+        found |= distance >= (ordered[1 + starts[0]] if len(starts) else np.inf)
+    return found

@@ -10,8 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from stochgp.data.rows import Data
-from stochgp.data.standardise import refuse_not_finite
+from stochgp.data.rows import Data, refuse_not_finite
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
