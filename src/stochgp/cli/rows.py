@@ -66,9 +66,9 @@ def divided(
     seed: int,
     **options: Any,
 ) -> tuple[tuple[Any, Any], Any, bool]:
-    """X and y of `fit`, the test rows (None without a fraction) and whether targets are classes.
+    """Return X and y of `fit`, the test rows (None without a fraction) and whether targets are classes.
 
-    Rows are a table, or with `options` of `FileSource.of`, and of much data, blocks. Test rows of blocks are chosen by their values.
+    Rows are a table; with `options` of `FileSource.of`, and if there are many, blocks whose test rows are chosen by their values.
     """
     is_of_molecules = getattr(estimator, "smiles", None) is not None
     if any(options.values()) and is_of_molecules:
@@ -100,10 +100,7 @@ def divided(
 
 
 def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -> Iterator[Block]:
-    """Yield the rows of DATA for a fitted estimator, as one block if they are few; or those of `rows`.
-
-    Columns of a text file in blocks have the types that they had at the fit.
-    """
+    """Yield the rows of DATA, or of `rows`, for a fitted estimator, with the types of the fit; few rows as one block."""
     if rows is None and not is_large(source, estimator.memory_limit):
         table = data.read_table(source)
         yield Block(table, Path(source), np.arange(table.num_rows))
@@ -122,10 +119,7 @@ def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.FileSource | None = None
 ) -> Iterator[tuple[Labelled, Block]]:
-    """Yield the rows of DATA, or of `aside`, that can be scored, as `parts_of` does.
-
-    Warns of rows without a target, which are left out if missing values are imputed.
-    """
+    """Yield the rows of DATA, or of `aside`, that have a target; warn of the others."""
     n_rows, dropped = 0, list[int]()
     for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
         with block.placing():
@@ -153,10 +147,7 @@ def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source:
 
 
 def split_off(table: pa.Table, target: str, classify: bool = False, allow_missing: bool = False) -> Labelled:
-    """The inputs and the target column of a table: numbers (NaN if missing) or labels.
-
-    Raises ValueError without such a column, or without any other.
-    """
+    """Return the inputs and the targets of a table: numbers (NaN if missing) or labels."""
     if classify:
         targets = data.label_column(table, target)
     else:
@@ -265,10 +256,7 @@ def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
 
 
 def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
-    """The columns that `predict` writes: mean, standard deviation, central 95 % and quantiles of observations.
-
-    Of a classifier the class, and the probability of each.
-    """
+    """Return what `predict` writes: mean, std, central 95 % and quantiles of observations; or class and probabilities."""
     inputs = _inputs_of(estimator, inputs)
     if hasattr(estimator, "classes_"):
         if quantiles:

@@ -66,7 +66,7 @@ class Block(NamedTuple):
             raise TableError(f"{self.file}: {_ROW.sub(number, str(error))}") from error
 
     def filtered(self, kept: Bool[np.ndarray, " N"]) -> "Block":
-        """These rows."""
+        """Return these rows."""
         return Block(self.table.filter(pa.array(kept)), self.file, self.rows[kept])
 
 
@@ -149,7 +149,7 @@ class FileSource(Source):
         ]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
-        """(All but, and) the rows set aside: a row is one of them if the hash of its values says so, in whatever order or files rows are.
+        """Return the other rows, and those set aside: a row is set aside if the hash of its values says so.
 
         Raises ValueError unless 0 < fraction < 1.
         """
@@ -184,10 +184,7 @@ class FileSource(Source):
         return np.stack([self.of_inputs.low, self.of_inputs.high])
 
     def read(self) -> Iterator[tuple[Data, Block]]:
-        """Yield rows of positive weight with the block they are of; the hash of the `split_by` columns is their group.
-
-        Raises TableError, with file and row, for values that cannot be used.
-        """
+        """Yield rows of positive weight with their block; the hash of the `split_by` columns is their group."""
         for block in with_targets(self, self.target, self.encoder.missing):
             with block.placing():
                 rows = self.numbers(block.table)
@@ -212,7 +209,7 @@ class FileSource(Source):
         return checked_weights(column.values, f"the column of weights {self.weight!r}", "data row")
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """All rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
+        """Yield all rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
         assert self.scales is not None  # as `read_files` returns it
         for rows, block in self.read():
             for start in range(0, len(rows), size):
@@ -224,7 +221,7 @@ class FileSource(Source):
 def with_targets(
     blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
-    """The blocks without rows whose target is missing, infinite or beyond 1e150, whose numbers are added to `dropped`.
+    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150; add their numbers to `dropped`.
 
     Raises TableError, with file and row, for such a row if `missing` is "refuse".
     """
@@ -246,10 +243,7 @@ def with_targets(
 
 
 def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
-    """64 bits of the values of a row in these columns: SplitMix64 (Steele, Lea and Flood 2014).
-
-    It takes the bits of numbers and times in float64, −0 as 0, and 64 bits of texts.
-    """
+    """Return 64 bits of the values of each row in these columns by SplitMix64 (Steele, Lea and Flood 2014); −0 is 0."""
     found = np.zeros(table.num_rows, np.uint64)
     for name in names:
         series = nw.from_native(table[name], series_only=True)
@@ -287,10 +281,9 @@ def _mixed(x: UInt64[np.ndarray, " N"]) -> UInt64[np.ndarray, " N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """(The source with its encoder, labels and summaries of all rows; a uniform sample; the number of rows without a target).
+    """Return the source with its encoder, labels and summaries; a uniform sample; the number of rows without a target.
 
-    The encoder is fitted to the sample, whose size `n_sample` gives for a number of inputs. Memory is for a block and twice the sample.
-    Raises TableError, with file and row, for values that cannot be used.
+    Memory is for a block and twice the sample. Raises TableError, with file and row, for values that cannot be used.
     """
     most = n_sample(len(source.names()))
     while True:
@@ -321,10 +314,7 @@ def open_files(
 def _sampled(
     source: FileSource, missing: str, seed: int, most: int
 ) -> tuple[FileSource, np.ndarray, pa.Table, int]:
-    """(The source with its size and all labels; hashes of sampled rows, their table in the order of the files; the number of rows without a target).
-
-    The rows of the smallest hashes are a uniform sample without replacement, in whatever order rows come.
-    """
+    """Return the source with its size and labels; hashes and table of the rows of smallest hashes; rows without a target."""
     parts: list[tuple[np.ndarray, pa.Table]] = []
     dropped, size, largest, target = list[int](), 0, np.uint64(2**64 - 1), source.target
     for block in with_targets(source, target, missing, dropped):
@@ -366,11 +356,10 @@ def read_files(
     keeps_all: bool,
     rule: FileTargets = REAL,
 ) -> tuple[TrainingData, FileSource]:
-    """A uniform sample of the rows in files, standardised by all of them, with the source of all.
+    """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
 
-    `rule` makes numbers of the target's column, and `others` are arguments of `fit` for rows in memory. Sets `n_features_in_` and
-    `feature_names_in_`. Raises ValueError or TypeError, with file and row, for values that cannot be used, and if a family
-    that `keeps_all` rows has no memory for them.
+    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
+    cannot be used, and if a family that `keeps_all` rows has no memory for them.
     """
     lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
     if not isinstance(target, str):

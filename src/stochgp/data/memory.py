@@ -96,10 +96,9 @@ class MemorySource(Source):
         return self._scales[0].transform(self.X, self.dtype if dtype is None else dtype)
 
     def evaluated(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
-        """What `evaluate` returns for the standardised inputs, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
+        """Return float64 results [N, …] of `evaluate` for blocks of `n_block` standardised rows, the last one filled up.
 
-        With None it is given CHUNK_ROWS rows at a time, and none to fill up. Results of rows of NaN are NaN. Raises ValueError where a result
-        is not finite: inputs so far from the training rows that the features overflow.
+        None means CHUNK_ROWS rows, without filling up. Rows of NaN have results of NaN. Raises ValueError for results that are not finite.
         """
         results, X = tuple[np.ndarray, ...](), self.X
         skipped = np.isnan(X[:, 0])
@@ -190,7 +189,7 @@ def _extended(rows: Data, missing: int) -> Data:
 
 
 def padded_size(n: int) -> int:
-    """A size of at least n of which there are few, so that sets of nearby sizes share compiled code.
+    """Return one of few sizes of at least n, so that sets of nearby sizes share compiled code.
 
     Powers of two up to 1,024, then eight sizes between a power of two and the next; beyond 16,384 n itself.
     """
@@ -203,10 +202,9 @@ def padded_size(n: int) -> int:
 def shuffled_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """The batches of steps start … start + K − 1: without replacement within an epoch of ⌊n/B⌋ steps, a new shuffle for every epoch.
+    """Return the batches of steps start … start + K − 1: a new shuffle for every epoch of ⌊n/B⌋ steps.
 
-    The seed alone says which batch a step has, however a run is cut into stretches. Rows left over at the end of an epoch wait for the
-    next.
+    They depend on the seed and the step alone.
     """
     n, per_epoch = len(indices), len(indices) // batch_size
     steps = np.arange(start, start + n_steps)
@@ -221,10 +219,7 @@ def shuffled_batches(
 def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """The batches of steps start … start + K − 1: independent uniform draws, with replacement.
-
-    The seed alone says which batch a step has, however a run is cut into stretches.
-    """
+    """Return the batches of steps start … start + K − 1: independent uniform draws, by the seed and the step alone."""
     blocks = range(start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER))
     drawn = [
         np.random.default_rng((*seed, block)).choice(indices, (DRAWN_TOGETHER, batch_size))

@@ -60,12 +60,11 @@ def read_training_rows(
     inputs: Inputs = Inputs.NUMBERS,
     new_rows: str = BETWEEN,
 ) -> tuple[Data, Encoder | None]:
-    """The rows given to `fit`, checked, in the user's units; and the encoder of their inputs.
+    """Return the checked rows given to `fit`, in the user's units, and the encoder of their inputs.
 
-    Record columns and rows that are not used as they are, and groups that are blocks of time. Set `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
-    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
-    apart. Rows of weight 0 are left out. Missing values are treated as the setting `missing` says, in arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
-    (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
+    Equal rows become one with the sum of their weights (`Data.merged`); rows without weight, target or any input are left out. Without
+    `groups`, `new_rows` decides about blocks of time (`groups_in_time`). Set `n_features_in_` and `feature_names_in_`. Raises ValueError or
+    TypeError, naming row and column, for values that cannot be used.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
@@ -112,10 +111,7 @@ def _known(
     estimator: Any,
     context: FitContext,
 ) -> Bool[np.ndarray, " N"] | None:
-    """Which rows have a weight, a target and any input (if X is given), None for all; warn of rows without the last two, and record them.
-
-    Raises ValueError where no row is left.
-    """
+    """Return the rows that have a weight, a target and any input (if X is given), None for all; warn of rows without the last two."""
     refuses, outliers = estimator.missing == "refuse", getattr(estimator, "target_outliers", "keep")
     codes, said = checked_targets(y, weight, outliers, refuses)
     if said:
@@ -153,10 +149,9 @@ def read_rows(
     joins: Encoder | None = None,
     may_weigh_nothing: bool = False,
 ) -> Data:
-    """Checked rows of inputs that are numbers already, in their order. `joins` is the encoder of a fitted model whose rows they join.
+    """Return checked rows of inputs that are numbers already. `joins` is the encoder of a fitted model whose rows they join.
 
-    Raises ValueError, naming the row, for targets, weights and groups that cannot be used, for all weights 0 unless that may be, and for packed
-    fingerprints that the encoder has no bits for.
+    Raises ValueError, naming the row, for values that cannot be used, and for all weights 0 unless that may be.
     """
     if is_packed(joins):
         refuse_further_counts(X)

@@ -42,12 +42,9 @@ class Standardiser:
     def fit(
         cls, X: Real[np.ndarray, " N *D"], weight: Real[np.ndarray, " N"] | None = None
     ) -> "Standardiser":
-        """Mean and standard deviation of X: [N, D] or [N], read in chunks of rows, in float64.
+        """Return mean and standard deviation of X [N, D] or [N], read in chunks, in float64; weights count as repetitions.
 
-        Weights count as repetitions: weight 2 equals the row given twice, weight 0 its absence.
-
-        Raises ValueError on no rows, on values that are not finite or beyond 1e150, and on weights that are
-        negative, not finite or all zero.
+        Raises ValueError on no rows, on values that are not finite or beyond 1e150, and on weights that cannot be used.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -222,7 +219,7 @@ class Data:
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
     def without_near_copies(self, equal: Integer[np.ndarray, " N"]) -> "Data":
-        """One of all rows that are equal when `rounded`, with a warning; all, where fewer than 1 % would go.
+        """Leave out all but one of the rows that are equal when `rounded`, with a warning, if these are at least 1 %.
 
         `equal` has the number of the first row that equals each row as it stands (`equal_rows`).
         """
@@ -243,10 +240,9 @@ class Data:
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Data":
-        """Up to 10,000 rows of weight 1 in place of those that count as several, where these are equal by chance; else the rows as they are.
+        """Replace rows of weight ρ by ρ rows, up to 10,000, if they are equal by chance: each may then be held out alone.
 
-        So they are where of two rows of equal inputs and group one in ten has another target, as of few levels: each is an observation of its own, that may be held
-        out without the others. Copies, of the same row again and again, are not.
+        They are if, of two rows of equal inputs and group, one in ten has another target. Copies of the same row are not.
         """
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):

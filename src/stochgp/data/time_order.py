@@ -50,11 +50,10 @@ def groups_in_time(
     record: Callable[[str, Any, str], None],
     in_order: bool = True,
 ) -> Int32[np.ndarray, " N"] | None:
-    """The number of each row's block of time, None if rows are judged one by one. `record` takes the decision (`FitContext.record`).
+    """Return the number of each row's block of time, None if rows are judged one by one; `record` the decision.
 
-    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls, a month or what a
-    table happens to be sorted by. Both warn if they take blocks of time. "after" without such columns takes the order of the rows.
-    X is None where inputs are no numbers. Fewer than 40 rows have no blocks. Raises ValueError for "after" where nothing says the order.
+    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "after"
+    without such columns takes the order of the rows. X is None if inputs are no numbers. Raises ValueError for "after" without an order.
     """
     N, asked = len(y), new_rows == AFTER
     if new_rows == BETWEEN or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
@@ -98,10 +97,7 @@ def groups_in_time(
 def time_order(
     X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Float[np.ndarray, " N"], str] | None:
-    """(When rows were taken, in days or places; by what), None if nothing says so.
-
-    By the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`).
-    """
+    """Return when rows were taken, in days or places, and by which columns; None if nothing shows it."""
     start, dates = 0, []
     for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
         if rule.kind == "time":
@@ -223,11 +219,9 @@ def depends(correlation: Estimate) -> bool:
 def drift(
     X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
 ) -> Estimate:
-    """½ log of how much larger squared errors of the last rows are, predicted from earlier ones in place of rows of their own time too.
+    """½ log of how much larger squared errors of the last 15 % of the rows are if they are predicted from earlier rows alone.
 
-    Of half of the last 15 % of the rows, each predicted by the mean of its 10 nearest rows: of earlier ones, and of these and the other half.
-
-    Neighbours in time may have errors that are independent given the inputs while what the inputs mean changes: prices of one computer fall.
+    Half of them are predicted by the means of their 10 nearest rows: of earlier ones, and of these and the other half.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])

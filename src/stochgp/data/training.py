@@ -83,9 +83,9 @@ class TrainingData:
 
     @functools.cached_property
     def spread(self) -> float:
-        """What variances start from: the mean square of the targets that the model sees, 1 where they are standardised or all 0.
+        """Start of variances: the mean square of the targets that the model sees, 1 if they are standardised or all 0.
 
-        Raises ValueError where 10⁻¹² or 10¹² times of it is beyond the numbers of `dtype`, or its square beyond those of float64.
+        Raises ValueError if 10⁻¹² or 10¹² times of it is beyond the numbers of `dtype`, or its square beyond those of float64.
         """
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
@@ -135,10 +135,7 @@ class TrainingData:
         return dataclasses.replace(self.everything, mesh=mesh)
 
     def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
-        """Standardised rows for a learner: on the device, or on the host and standardised as they are taken.
-
-        A mesh shares passes over them.
-        """
+        """Return standardised rows for a learner, on the device or standardised as they are taken; a mesh shares passes."""
         rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
             return MemorySource(self.X, self.y, rows.weight, **of)

@@ -41,7 +41,7 @@ def write(
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """A tree built as `like`, and the facts; None if the file holds no run.
+    """Return a tree built as `like`, and the facts; None if the file holds no run.
 
     Raises CheckpointError for a damaged file, and for a run of another fingerprint.
     """

@@ -48,7 +48,7 @@ _START = b'{"__metadata__":{"stochgp":'  # of every such file, after eight bytes
 def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -> None:
     """Write `tree` and `metadata` (JSON values with text keys) to a file, which stays as it was if anything fails.
 
-    A tree is made of what `codec` lists. Raises ValueError, with the place in the tree, for anything else, such as a user's function.
+    Raises ValueError, with the place in the tree, for values that are not listed above, such as a user's function.
     """
     tensors: dict[str, np.ndarray] = {}
     structure = encode(tree, tensors)
@@ -56,10 +56,9 @@ def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -
 
 
 def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
-    """The tree and the metadata of a file of `save_tree`: the same classes, dtypes and bits.
+    """Return the tree and the metadata of a file of `save_tree`: the same classes, dtypes and bits.
 
-    float64 arrays keep their dtype also outside of an x64 context. Raises ValueError in one line if the file is not of stochgp,
-    truncated, changed since it was written, or of a newer format.
+    Raises ValueError in one line if the file is not of stochgp, truncated, changed since it was written, or of a newer format.
     """
     header, tensors = _read(path)
     try:
@@ -136,10 +135,7 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
 
 
 def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """The value that `encode` described; each array is taken out of `tensors` and used once.
-
-    Raises ValueError, KeyError or TypeError for another description.
-    """
+    """Return the value that `encode` described; each array is taken out of `tensors` and used once."""
     match node:
         case None | bool() | int() | float() | str():
             return node

@@ -17,10 +17,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 class CategoryTargets(NamedTuple):
-    """C values of each of N rows, whose statistics are taken, and the weights of rows; the name "mean" is of real targets.
-
-    Rows of a `group` share a fold.
-    """
+    """C values of each of N rows, whose statistics are taken, and the weights of rows; rows of a `group` share a fold."""
 
     values: Float64[np.ndarray, "N C"]
     names: tuple[str, ...]

@@ -124,10 +124,9 @@ def is_array(table: Any) -> bool:
 
 
 def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
-    """What a series or a one-dimensional array holds; times of day become hours, durations seconds, mixed kinds text.
+    """Return the column of a series or an array [N]; times of day become hours, durations seconds, mixed kinds text.
 
-    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row, the count and a remedy), and for
-    other types.
+    Raises TableError, naming the column, on infinite values, other types and, unless allowed, missing values (with the first row).
     """
     column = _read(name, raw)
     bad = column.infinite if allow_missing else column.infinite | column.missing

@@ -67,11 +67,10 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
-        """The rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
+        """Return the rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 categories needs `targets` of the rows. Raises TableError, naming the column,
-        if these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
-        values (with the first data row and the count).
+        Text with more than 50 categories needs `targets` of the rows. Raises TableError, naming the column and the first row, for types that are
+        neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite values.
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
@@ -109,10 +108,9 @@ class TableEncoder:
         return {name: note for name, note in notes.items() if note}
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
-        """The matrix of a table: columns by name, in any order; further columns are ignored (`unknown`).
+        """Return the matrix of a table: columns by name, in any order; notes are logged.
 
-        Notes on the values are logged. Raises TableError, naming the column, for a missing column and another kind of values than
-        at fit, and, with `missing="refuse"`, for missing, infinite and unknown values (with the row).
+        Raises TableError, naming column and row, for values that cannot be used.
         """
         X, notes = self.encoded(table)
         for note in notes:
@@ -241,9 +239,9 @@ def rows_without_values(table: Any) -> Any:
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """(Which rows of a matrix have a category that is new in a column of statistics; these rows with 32 known ones instead).
+    """Return the rows that have a new category in a column of statistics, and these rows with 32 known ones instead.
 
-    A new category is taken as a random one of the known: predictions are mixtures over them, here at equally spaced ranks of their means.
+    Predictions are mixtures over the known categories, here at equally spaced ranks of their means.
     """
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     encoded: Any = getattr(encoder, "with_statistics", ())

@@ -96,11 +96,9 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """A function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows, at least one call.
+    """Return a function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows.
 
-    After a failure, the file at `path` is as before. csv numbers have the digits that give the same number back.
-
-    Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)
@@ -144,7 +142,7 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
 
 
 def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
-    """The file, or those of the folder and of folders in it, sorted by their names.
+    """Return the file, or those of the folder and of folders in it, sorted by their names.
 
     Raises ValueError, in one line, if there is no such file or folder, or if it does not hold tables of one type.
     """
@@ -209,10 +207,9 @@ def _named(path: Path, table: pa.Table) -> pa.Table:
 def tables_of(
     file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a .csv, .tsv (both also with .gz), .parquet or .feather file in tables of at most 65,536 rows.
+    """Yield the rows of a file in tables of at most 65,536 rows, without more in memory; `columns` None = all.
 
-    Memory is for one table, never for all. `columns` are read, None = all. Columns of text files have `types`, or those that their first rows
-    show. Raises TooNarrowError if later rows need another type, and ValueError, in one line, for a damaged file and an absent column.
+    Raises TooNarrowError if later rows of text need other `types`, and ValueError, in one line, for a damaged file and an absent column.
     """
     suffix = file_suffix(file, SUFFIXES)
     with _naming_damage(file):
@@ -272,10 +269,7 @@ def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
 
 
 def _csv_form(file: Path) -> dict[str, Any]:
-    """Options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal.
-
-    Raises ValueError if the file is empty, in UTF-16, or has no line of names.
-    """
+    """Return options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal."""
     with pa.input_stream(str(file)) as stream:
         start = stream.read(START)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):

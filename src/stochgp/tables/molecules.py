@@ -133,10 +133,7 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Rows as packed words, the same way at fit and at predict: of counts, or with `morgan` of the molecules of a table.
-
-    If it `skips`, an unreadable molecule becomes a row of NaN, else it is refused.
-    """
+    """Rows as packed words: of counts, or with `morgan` of the molecules of a table, where it `skips` unreadable ones as NaN."""
 
     levels: tuple[int, ...]
     morgan: Morgan | None = None
@@ -267,10 +264,7 @@ def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.nd
 
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
-    """(Counts [N, n_bits] as a sparse matrix, which molecules are missing, empty or cannot be read: their rows are 0).
-
-    Raises ValueError if the extra is not installed.
-    """
+    """Return counts [N, n_bits] as a sparse matrix, and which molecules are missing, empty or cannot be read (rows of 0)."""
     if not are_installed():
         raise ValueError("molecules need RDKit: pip install 'stochgp[molecules]'")
     from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
@@ -317,10 +311,9 @@ def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray
 
 
 def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
-    """(How rows are packed, the packed rows) for `fit`; (None, rows of float64) where an array holds fractions.
+    """Return the encoder and the packed rows for `fit`; (None, rows of float64) for an array that holds fractions.
 
-    With the setting `smiles` X is a table, and molecules that cannot be read are rows of NaN where `missing` is "skip". Columns of a data
-    frame of counts are taken by position. Sets `n_features_in_`. Raises ValueError, naming row and column, for what are no fingerprints.
+    With the setting `smiles` X is a table. Sets `n_features_in_`. Raises ValueError, naming row and column, for other values.
     """
     smiles = estimator.smiles
     if smiles is not None:

@@ -76,10 +76,9 @@ Found = tuple[Reading, np.ndarray, np.ndarray, str, str]
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None
 ) -> tuple[Reading | None, Column, str]:
-    """(How a column of texts is read, None if they are categories; the column as it is read, cautious of what may be wrong; a note).
+    """Return how a column of texts is read (None if they are categories), the column as it is read, and a note.
 
-    `day_first` is the order of day and month in other columns.
-    At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`.
+    At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
     """
     different, codes = _coded(column)
     n = len(codes)

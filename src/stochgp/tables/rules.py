@@ -100,11 +100,10 @@ def rule_of(
     named: bool = True,
     day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read). In a `named` column, numbers such as 20141013 are dates if values are imputed.
+    """Return the rule for a training column, and the column as it is read.
 
-    `day_first` as of `readings.reading_of`. Warns of dates that another order, or a number, may stand for. If values are
-    imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50 categories
-    without `targets`, and, if nothing is imputed, for a column without values.
+    In a `named` column, numbers such as 20141013 are dates if values are imputed; then a few unreadable cells are missing. Raises TableError
+    for more than 50 categories without `targets`, and, if nothing is imputed, for a column without values.
     """
     name, note, reading, given = column.name, column.note, None, column
     if column.missing.all():
@@ -163,9 +162,9 @@ def _rule_of_categories(
 def encode(
     rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
-    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note on its values.
+    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note.
 
-    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for any that the rule does not know, except `new_categories`.
+    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for unknown ones.
     """
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):

@@ -139,10 +139,9 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
 
 
 def holds_classes(table: Any, name: str) -> bool:
-    """Whether the column `name` holds labels of classes: text or booleans.
+    """Return True if the column `name` holds labels of classes: text or booleans.
 
-    Text that is numbers in all rows is no label. Raises ValueError if the column is absent, and for text that is mostly numbers (with the first
-    data row of another text), that is dates, or that has more than 50 different values.
+    Raises ValueError for text that is mostly numbers, that is dates, or that has more than 50 different values.
     """
     column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
@@ -215,7 +214,7 @@ def refuse_no_targets(estimator: Any, y: Any) -> None:
 def read_targets(
     y: Any, allow_missing: bool = False, context: FitContext | None = None
 ) -> Float[np.ndarray, " N"]:
-    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
+    """Return y [N] in float64, NaN if missing; text is read if all of it is numbers.
 
     Durations become seconds, and times of day hours, with a warning and an entry of the context. Dates are refused.
     """
@@ -278,10 +277,7 @@ def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarra
 def read_weights(
     sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
 ) -> Float[np.ndarray, " N"] | None:
-    """The weights [N]; one number stands for all rows; None where none are given.
-
-    Raises ValueError for another shape, negative ones, those beyond 1e30, and a sum of 0 unless that may be.
-    """
+    """Return the weights [N]; one number stands for all rows. Raises ValueError for weights that cannot be used."""
     if sample_weight is None:
         return None
     given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
@@ -344,7 +340,7 @@ def checked_targets(
     refuses_codes: bool = False,
     leaves_out: bool = True,
 ) -> tuple[Bool[np.ndarray, " N"], str]:
-    """(Which targets of weight above 0 are codes that are left out, a note on others far from all) (`target_outliers`).
+    """Return the targets that are codes and left out, and a note on others far from all (`target_outliers`).
 
     `outliers` is "warn", "refuse" (ValueError for both kinds) or "keep" (none is looked for). `refuses_codes`: ValueError for codes.
     """
