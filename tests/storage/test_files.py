@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stochgp import data, features, kernels, learners, networks
+from stochgp import data, features, kernels, networks
 from stochgp.data.rows import Data
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import checkpoint, files, trees
@@ -199,17 +199,6 @@ def test_every_changed_byte_is_noticed(path):
         if whole[at : at + 1] != b" ":  # the blanks that fill up the header
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             assert str(path) in refusal(load_tree, path), at
-
-
-def test_files_name_classes_as_users_import_them():
-    """So that a class may move between the rooms that a package for users is made of."""
-    for thing, name in (
-        (learners.SCGD(), "stochgp.learners:SCGD"),
-        (learners.ByLoss(), "stochgp.learners:ByLoss"),
-        (data.Standardiser.identity((D,)), "stochgp.data:Standardiser"),
-        (data.TableEncoder(()), "stochgp.data:TableEncoder"),
-    ):
-        assert trees.encode(thing, {})["class"] == name
 
 
 def test_a_model_is_not_a_checkpoint(path):

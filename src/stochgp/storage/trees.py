@@ -11,6 +11,7 @@ function                              {"function": "jax.nn:relu"}, {"default": "
 module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}, one that a user has registered {"class": "registered kernel:cosine", …}
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -19,7 +20,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
 _FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
 _ALL = (*_FUNCTIONS, *_CLASSES)
 _REGISTERED = "registered "
-_OFFER = ("stochgp.data", "stochgp.learners")  # packages for users, whose names are of several rooms
 FORMAT = 2
 _HEADER = "stochgp"
 _DIGEST = ', "sha256": "'  # the last entry of the JSON header
@@ -64,9 +64,8 @@ def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
     try:
         return decode(header["structure"], tensors), header["metadata"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} cannot be read by stochgp {__version__} (it was written by {header.get('version')}): {error}"
-        ) from error
+        what = f"cannot be read by stochgp {__version__} (it was written by {header.get('version')})"
+        raise ValueError(f"{path} {what}: {error}") from error
 
 
 def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
@@ -89,18 +88,14 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray
             text = file.metadata()[_HEADER]
             header = json.loads(text)
             if header["format"] > FORMAT:
-                raise ValueError(
-                    f"{path} was written by format {header['format']} (stochgp {header['version']}); "
-                    f"this version reads up to {FORMAT}: upgrade stochgp"
-                )
+                what = f"was written by format {header['format']} (stochgp {header['version']})"
+                raise ValueError(f"{path} {what}; this version reads up to {FORMAT}: upgrade stochgp")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
     body, _, digest = text.rpartition(_DIGEST)
     if digest != _digest(body + "}", tensors) + '"}':
-        raise ValueError(
-            f"{path} is damaged: its content is not what was written (the SHA-256 digest differs)"
-        )
+        raise ValueError(f"{path} is damaged: its content was changed (the SHA-256 digest differs)")
     return header, tensors
 
 
@@ -115,23 +110,54 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
-    """The JSON of `value`; its arrays are added to `tensors`. Raises ValueError, naming the place, for what cannot be stored."""
-    if value is None or type(value) in (bool, int, str):
+    """Return the JSON of `value`, and add its arrays to `tensors`. Raises ValueError, naming the place, for other values."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
         return value
-    if type(value) is float:
+    if kind is float:
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _encode_array(value, tensors, where)
-    if type(value) in (list, tuple):
+    if kind in (list, tuple):
         items = [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
-        return {type(value).__name__: items}
+        return {kind.__name__: items}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {key: encode(item, tensors, f"{where}[{key!r}]") for key, item in value.items()}}
-    if not isinstance(value, type) and (names := _field_names(type(value))) is not None:
-        return _encode_fields(value, names, tensors, where)
-    if callable(value) and (name := _public_name(value, _ALL)) is not None:
-        return {"function": name}
-    raise ValueError(_refusal(value, where))
+    names = None if isinstance(value, type) else _field_names(kind)
+    if names is not None and (known := _public_name(kind, _CLASSES)) is not None:
+        fields = {}
+        for name in names:
+            item = getattr(value, name)
+            if callable(item) and _public_name(item, _ALL) is None and item is _default(kind, name):
+                fields[name] = {"default": known, "argument": name}  # equinox.nn has nameless functions
+            else:
+                fields[name] = encode(item, tensors, f"{where}.{name}")
+        return {"class": known, "fields": fields}
+    if names is None and callable(value) and (known := _public_name(value, _ALL)) is not None:
+        return {"function": known}
+    what, remedy = (
+        f"an object of {kind.__module__}.{kind.__qualname__}",
+        "build it from modules of stochgp and equinox.nn",
+    )
+    if callable(value) and hasattr(value, "__name__"):
+        what, remedy = f"the function or class {value.__name__!r}", "use a function of jax.nn or jax.numpy"
+    remedy += (
+        ", register its class (`stochgp.register`), or save the arrays with equinox.tree_serialise_leaves"
+    )
+    raise ValueError(f"{where} is {what}, and a file of stochgp holds no code: {remedy}")
+
+
+def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dict[str, str]:
+    name = f"{len(tensors):04d} {where}"  # the number keeps names apart
+    if is_key(value):
+        tensors[name] = np.asarray(jax.random.key_data(value))
+        return {"key": name, "implementation": str(jax.random.key_impl(value))}
+    array = np.asarray(value, order="C")
+    if not any(jnp.issubdtype(array.dtype, of) for of in (np.bool_, jnp.integer, jnp.floating)):
+        raise ValueError(f"{where} is an array of {array.dtype}; only booleans and real numbers can be saved")
+    tensors[name] = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    scalar = "scalar" if isinstance(value, np.generic) else "jax"
+    return {"array": name, "kind": "numpy" if isinstance(value, np.ndarray) else scalar}
 
 
 def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
@@ -141,14 +167,17 @@ def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
             return node
         case {"float": str(text)}:
             return float(text)
-        case {"list": list(items)}:
-            return [decode(item, tensors) for item in items]
-        case {"tuple": list(items)}:
-            return tuple(decode(item, tensors) for item in items)
+        case {"list": list(items)} | {"tuple": list(items)}:
+            found = [decode(item, tensors) for item in items]
+            return found if "list" in node else tuple(found)
         case {"dict": dict(items)}:
             return {key: decode(item, tensors) for key, item in items.items()}
-        case {"array": str(name), "kind": str(kind)}:
-            return _decode_array(tensors.pop(name), kind)
+        case {"array": str(name), "kind": "numpy" | "scalar" as kind}:
+            return tensors.pop(name) if kind == "numpy" else tensors.pop(name)[()]
+        case {"array": str(name), "kind": "jax"}:
+            require_jax()
+            with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
+                return jax.device_put(np.array(tensors.pop(name)))  # a copy: what was read may be let go
         case {"key": str(name), "implementation": str(implementation)}:
             return jax.random.wrap_key_data(jnp.asarray(tensors.pop(name)), impl=implementation)
         case {"function": str(name)}:
@@ -163,52 +192,8 @@ def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
 
 
 def is_key(value: Any) -> bool:
-    """Whether it is a typed PRNG key, or an array of them."""
+    """Return True for a typed PRNG key, or an array of them."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def as_numbers(value: Any, where: str) -> np.ndarray:
-    """A NumPy array of booleans, integers or real numbers, in this machine's byte order. Raises ValueError for another type."""
-    array = np.asarray(value, order="C")
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in (np.bool_, jnp.integer, jnp.floating)):
-        raise ValueError(f"{where} is an array of {array.dtype}; only booleans and real numbers can be saved")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dict[str, str]:
-    name = f"{len(tensors):04d} {where}"  # the number keeps names apart
-    if is_key(value):
-        tensors[name] = np.asarray(jax.random.key_data(value))
-        return {"key": name, "implementation": str(jax.random.key_impl(value))}
-    tensors[name] = as_numbers(value, where)
-    kind = {np.ndarray: "numpy", np.generic: "scalar"}
-    return {"array": name, "kind": next((kind[base] for base in kind if isinstance(value, base)), "jax")}
-
-
-def _decode_array(array: np.ndarray, kind: str) -> Any:
-    if kind == "jax":
-        require_jax()
-        with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
-            return jax.device_put(np.array(array))  # a copy: what was read may be let go
-    if kind not in ("numpy", "scalar"):
-        raise ValueError(f"its structure has an array of an unknown kind {kind!r}")
-    return array if kind == "numpy" else array[()]
-
-
-def _encode_fields(
-    value: Any, names: list[str], tensors: dict[str, np.ndarray], where: str
-) -> dict[str, Any]:
-    kind = type(value)
-    if (class_name := _public_name(kind, _CLASSES)) is None:
-        raise ValueError(_refusal(value, where))
-    fields = {}
-    for name in names:
-        item = getattr(value, name)
-        if callable(item) and _public_name(item, _ALL) is None and item is _default(kind, name):
-            fields[name] = {"default": class_name, "argument": name}  # equinox.nn has nameless functions
-        else:
-            fields[name] = encode(item, tensors, f"{where}.{name}")
-    return {"class": class_name, "fields": fields}
 
 
 def _field_names(kind: Any) -> list[str] | None:
@@ -239,55 +224,37 @@ def _default(kind: Any, argument: str) -> Any:
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """The text "module:name" with the outermost allowed module that has the thing, or "registered kind:name"; None if there is none."""
+    """The text "module:name" of an allowed module that has the thing, or "registered kind:name"; None if there is none."""
     for what, table in REGISTERED.items() if isinstance(thing, type) else ():
         for known, entry in table.items():
             if class_of(entry) is thing:
                 return f"{_REGISTERED}{what}:{known}"
-    home, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
-    if not isinstance(home, str) or not isinstance(name, str):
-        return None
-    parts = home.split(".")
-    parents = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-    for module in (*_OFFER, *(parent for parent in parents if _allows(allowed, parent)), *allowed):
-        if getattr(sys.modules.get(module), name, None) is thing:
+    name: Any = getattr(thing, "__name__", None)
+    modules: list[Any] = [getattr(thing, "__module__", None), *_FUNCTIONS]
+    for module in modules:
+        known = isinstance(module, str) and isinstance(name, str) and _allows(allowed, module)
+        if known and getattr(sys.modules.get(module), name, None) is thing:
             return f"{module}:{name}"
     return None
 
 
-def _find(name: str, allowed: tuple[str, ...]) -> Callable[..., Any]:
-    """What "module:name" stands for. Raises ValueError unless it was defined under that name in an allowed module."""
+def _find(name: str, allowed: tuple[str, ...]) -> Any:
+    """The class or function "module:name". Raises ValueError unless it was defined under that name in an allowed module."""
     module, _, attribute = name.partition(":")
     if module.startswith(_REGISTERED):
         what = module.removeprefix(_REGISTERED)
         if (own := class_of(REGISTERED.get(what, {}).get(attribute))) is not None:
             return own
-        raise ValueError(
-            f"it holds the registered {what} {attribute!r}: register its class before (`stochgp.register`, `--with` of the command line)"
-        )
+        remedy = "register its class before (`stochgp.register`, `--with` of the command line)"
+        raise ValueError(f"it holds the registered {what} {attribute!r}: {remedy}")
     if _allows(allowed, module) and "__" not in name:
-        try:
+        with contextlib.suppress(ModuleNotFoundError):
             found = getattr(importlib.import_module(module), attribute, None)
-        except ModuleNotFoundError:
-            found = None
-        if callable(found) and getattr(found, "__name__", None) == attribute and _public_name(found, allowed):
-            return found
+            if callable(found) and _public_name(found, allowed) == name:
+                return found
     raise ValueError(f"it names {name!r}, which this version does not have or does not load from files")
 
 
 def _allows(allowed: tuple[str, ...], module: str) -> bool:
     inside = tuple(f"{package}." for package in allowed if package in _CLASSES)
     return module in allowed or module.startswith(inside)
-
-
-def _refusal(value: Any, where: str) -> str:
-    if callable(value) and hasattr(value, "__name__"):
-        what, remedy = f"the function or class {value.__name__!r}", "use a function of jax.nn or jax.numpy"
-    else:
-        kind = type(value)
-        what = f"an object of {kind.__module__}.{kind.__qualname__}"
-        remedy = "build it from modules of stochgp and equinox.nn, register its class (`stochgp.register`)"
-    return (
-        f"{where} is {what}, and a file of stochgp holds no code: {remedy}, "
-        "or save the arrays with equinox.tree_serialise_leaves and load them into a model that your code builds"
-    )
