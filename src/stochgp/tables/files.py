@@ -174,18 +174,6 @@ class TooNarrowError(ValueError):
         self.name, self.wider = name, wider
 
 
-@contextlib.contextmanager
-def _naming_damage(file: Path) -> Iterator[None]:
-    """Turn errors of readers into one line that begins with the path."""
-    try:
-        yield
-    except DAMAGE as error:
-        if isinstance(error, TableError | TooNarrowError) or str(error).startswith(str(file)):
-            raise
-        what = "cannot be read; truncated or damaged?"
-        raise ValueError(f"{file}: {what} ({_one_line(error)})") from error
-
-
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
@@ -212,7 +200,7 @@ def tables_of(
     Raises TooNarrowError if later rows of text need other `types`, and ValueError, in one line, for a damaged file and an absent column.
     """
     suffix = file_suffix(file, SUFFIXES)
-    with _naming_damage(file):
+    try:
         if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
             tables = _of_csv(file, types or {})
         else:
@@ -226,6 +214,10 @@ def tables_of(
             table = table if columns is None else table.select(list(columns))
             for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
                 yield table.slice(start, BLOCK_ROWS)
+    except DAMAGE as error:
+        if isinstance(error, TableError | TooNarrowError) or str(error).startswith(str(file)):
+            raise
+        raise ValueError(f"{file}: cannot be read; truncated or damaged? ({_one_line(error)})") from error
 
 
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
@@ -285,20 +277,16 @@ def _csv_form(file: Path) -> dict[str, Any]:
     delimiter = delimiter or _delimiter(lines[: -1 if is_cut else None][:LINES] or lines)
     cells = next(csv.reader(lines[:1], delimiter=delimiter))
     if all(map(is_number, cells)) and not all(cell.strip().isdigit() for cell in cells):
-        raise ValueError(
-            f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
-        )
+        what = f"the first line holds numbers ({lines[0][:40]})"
+        raise ValueError(f"{file}: {what}; it must hold the column names")
     rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
+    mark, skipped = "," if has_comma else ".", int(bool(says))
     return {
-        "read_options": pa_csv.ReadOptions(
-            block_size=CSV_BYTES, encoding=encoding, skip_rows=int(bool(says))
-        ),
+        "read_options": pa_csv.ReadOptions(block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped),
         "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": pa_csv.ConvertOptions(
-            null_values=NULLS,
-            strings_can_be_null=True,
-            decimal_point="," if has_comma else ".",
+            null_values=NULLS, strings_can_be_null=True, decimal_point=mark
         ),
     }
 

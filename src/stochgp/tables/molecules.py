@@ -55,9 +55,7 @@ class Fingerprints:
         """
         X = checked_counts(X, whole=True)
         if levels is None:
-            largest = X.max(axis=0)
-            largest = largest.todense() if scipy.sparse.issparse(largest) else largest
-            levels = tuple(int(level) for level in np.ravel(largest))
+            levels = tuple(map(int, X.max(axis=0).toarray().ravel()))
         if X.shape[1] != len(levels):
             raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]}")
         if sum(levels) > MOST_ELEMENTS:
@@ -67,7 +65,7 @@ class Fingerprints:
         columns, level = _elements(np.array(levels))
         words = np.empty((X.shape[0], n_words(len(columns)) + 1), np.float32)
         for rows in _chunks(X.shape[0], len(columns)):
-            dense = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows]
+            dense = X[rows].toarray()
             words[rows, :-1] = packed_bits(dense[:, columns] >= level[None, :])
             words[rows, -1] = np.maximum(dense.astype(np.int64) - np.array(levels), 0).sum(axis=1)
         return cls(levels, words)
@@ -195,34 +193,23 @@ Encoder = TableEncoder | FingerprintEncoder
 
 
 def checked_counts(X: Any, whole: bool = False) -> Any:
-    """A CSR matrix, or an array of two axes, of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
-    is_sparse = scipy.sparse.issparse(X)
-    if is_sparse:
-        X = scipy.sparse.csr_array(X)
-        X.sum_duplicates()
-    else:
+    """Return a CSR matrix of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
+    if not scipy.sparse.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2 or X.dtype.kind not in "biuf":
             raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
-    values = X.data if is_sparse else X
-    bad, what = ~(np.isfinite(values) & (values >= 0)), "a fingerprint holds numbers of at least 0"
+    X = scipy.sparse.csr_array(X)
+    X.sum_duplicates()
+    bad, what = ~(np.isfinite(X.data) & (X.data >= 0)), "a fingerprint holds numbers of at least 0"
     if whole and not bad.any():
-        bad, what = values != np.floor(values), "packed fingerprints hold whole numbers"
+        bad, what = X.data != np.floor(X.data), "packed fingerprints hold whole numbers"
     if bad.any():
         first = int(np.argmax(bad))
-        row = np.searchsorted(X.indptr, first, side="right") - 1 if is_sparse else first // X.shape[1]
-        column = X.indices[first] if is_sparse else first % X.shape[1]
-        place = f"row {row + 1}, column {column + 1} holds {values.flat[first]}"
-        raise ValueError(f"{what}, but {place} (both count from 1)")
+        row, column = int(np.searchsorted(X.indptr, first, side="right")), X.indices[first] + 1
+        raise ValueError(f"{what}, but row {row}, column {column} holds {X.data[first]} (both count from 1)")
     return X
-
-
-def holds_fractions(X: Any) -> bool:
-    """Whether a number of the checked rows is not whole."""
-    values = X.data if scipy.sparse.issparse(X) else X
-    return values.dtype.kind == "f" and bool((values != np.floor(values)).any())
 
 
 def _chunks(n_rows: int, n_elements: int) -> list[slice]:
@@ -324,10 +311,11 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
         name_inputs(estimator, 1, [morgan.column])
         return found
     X = counts_of(X)
-    X = X if isinstance(X, Fingerprints) else checked_counts(X)
-    name_inputs(estimator, X.shape[1])
-    if not isinstance(X, Fingerprints | scipy.sparse.sparray) and holds_fractions(X):
-        return None, np.asarray(X, np.float64)
+    name_inputs(estimator, np.shape(X)[-1])
+    if not isinstance(X, Fingerprints):
+        values = checked_counts(X).data
+        if not scipy.sparse.issparse(X) and (values != np.floor(values)).any():
+            return None, np.asarray(X, np.float64)
     encoder, words = FingerprintEncoder.fit(X)
     budget.require(4 * len(words) * words.shape[1], f"{len(words)} packed fingerprints")
     return encoder, words
