@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext
@@ -31,7 +31,14 @@ from stochgp.tables.columns import (
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
 from stochgp.tables.molecules import Encoder, name_inputs
-from stochgp.tables.targets import REAL, FileTargets, checked_targets, checked_weights
+from stochgp.tables.targets import (
+    checked_targets,
+    checked_weights,
+    label_column,
+    refuse_no_counts,
+    target_column,
+    with_labels,
+)
 from stochgp.warning import warn
 
 from .memory import Source, padded
@@ -92,8 +99,10 @@ class FileSource(Source):
     split_by : tuple of str
         Columns whose values belong together, such as patients: rows that agree in them are on the same side of every division. They are inputs
         unless `columns` leaves them out.
-    target, rule, encoder, size, of_inputs, of_targets, scales, dtype, mesh
-        Set by `fit`: the target's column, how it and the inputs become numbers, of all rows the number and summaries, and what a model sees.
+    target, kind, transform : str, "real" or "count" or "class", AbstractTransform or None
+        Set by `fit`, as all below: the target's column, its numbers and their transform without parameters to learn.
+    labels, encoder, size, of_inputs, of_targets, scales, dtype, mesh
+        All classes, sorted; how inputs become numbers; of all rows the number and summaries; what a model sees.
     """
 
     path: Path
@@ -103,7 +112,9 @@ class FileSource(Source):
     weight: str | None = None
     split_by: tuple[str, ...] = ()
     target: str = ""
-    rule: FileTargets = REAL
+    kind: Literal["real", "count", "class"] = "real"
+    transform: Any = None
+    labels: Shaped[np.ndarray, " C"] | None = None
     encoder: Any = None
     size: int = 0
     of_inputs: Summary = NO_ROWS
@@ -193,11 +204,37 @@ class FileSource(Source):
 
     def numbers(self, table: pa.Table) -> Data:
         """The rows of positive weight of a part of the files."""
-        y, weight = self.rule.numbers(table, self.target), self.weights(table)
+        y, weight = self.targets(table), self.weights(table)
         key = hash_keys(table, self.split_by) if self.split_by else None
         X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
         rows = Data(X, y, weight, key).counted()
-        return replace(rows, y=self.rule.learned(rows.y))
+        return replace(rows, y=self.learned(rows.y))
+
+    @property
+    def scaled(self) -> bool:
+        """True if models may standardise the targets."""
+        return self.kind == "real" or self.transform is not None
+
+    def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
+        """The targets of a block before the transform. Text is refused: other blocks may write it otherwise."""
+        if self.kind == "class":
+            labels: Any = self.labels
+            return np.searchsorted(labels, label_column(table, self.target)).astype(np.float64)
+        y = target_column(table, self.target, reads_text=False)
+        try:
+            if self.kind == "count":
+                refuse_no_counts(y)
+            self.learned(y)
+        except ValueError as error:
+            raise TableError(f"target column {self.target!r}: {error}") from error
+        return y
+
+    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """The targets of a model, of these numbers."""
+        if self.transform is None:
+            return y
+        self.transform.check(y)
+        return np.asarray(self.transform(y), np.float64)
 
     def weights(self, table: pa.Table) -> Float[np.ndarray, " N"] | None:
         """The column of weights of a block."""
@@ -319,8 +356,9 @@ def _sampled(
     dropped, size, largest, target = list[int](), 0, np.uint64(2**64 - 1), source.target
     for block in with_targets(source, target, missing, dropped):
         with block.placing():
-            source = replace(source, rule=source.rule.sees(block.table, target))
-            source.rule.numbers(block.table, target)
+            if source.kind == "class":
+                source = replace(source, labels=with_labels(source.labels, block.table, target))
+            source.targets(block.table)
             source.weights(block.table)
             names = sorted([*source.inputs(block.table), target])
             hashes = hash_again(hash_keys(block.table, names, missing != "refuse"), seed)
@@ -354,7 +392,8 @@ def read_files(
     context: FitContext,
     *,
     keeps_all: bool,
-    rule: FileTargets = REAL,
+    kind: Literal["real", "count", "class"] = "real",
+    transform: Any = None,
 ) -> tuple[TrainingData, FileSource]:
     """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
 
@@ -371,12 +410,13 @@ def read_files(
         if value is not None:
             raise ValueError(f"{name} is for rows in memory: X names files")
 
-    source = replace(X if isinstance(X, FileSource) else FileSource.of(X), target=target, rule=rule)
+    source = X if isinstance(X, FileSource) else FileSource.of(X)
+    source = replace(source, target=target, kind=kind, transform=transform)
     seed = context.sample_seed + SAMPLE_SEED
     n_sample = lambda n_inputs: _sample_size(n_inputs, context.budget, keeps_all)
     source, rows, n_dropped = open_files(source, missing=estimator.missing, seed=seed, n_sample=n_sample)
     encoder, n_inputs = source.encoder, len(source.encoder.output_names)
-    if rule.scaled and (
+    if source.scaled and (
         said := checked_targets(rows.y, None, estimator.target_outliers, leaves_out=False)[1]
     ):
         warn(f"of {len(rows)} rows of the files: {said}", UserWarning, stacklevel=2)
@@ -414,9 +454,9 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 
 def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingData:
     """The sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
-    is_whole, scaled, standardize = source.size == len(rows), source.rule.scaled, bool(estimator.standardize)
+    is_whole, scaled, standardize = source.size == len(rows), source.scaled, bool(estimator.standardize)
     mean = getattr(estimator, "mean", None) if scaled else None
-    mean = None if mean is None else float(source.rule.learned(np.array([mean], np.float64))[0])
+    mean = None if mean is None else float(source.learned(np.array([mean], np.float64))[0])
     rows = rows.merged() if is_whole else rows
     data = TrainingData.of(rows, standardize, mean, estimator.dtype, leaves_targets=not scaled)
     data = replace(data, encoder=source.encoder)

@@ -31,7 +31,7 @@ from stochgp.families.variational import (
     variational_posterior,
 )
 from stochgp.likelihoods import Bernoulli, Softmax
-from stochgp.tables.targets import FileTargets, read_labels, refuse_one_class
+from stochgp.tables.targets import read_labels, refuse_one_class
 
 START_VARIANCE = 4.0  # of the latent functions: with probit noise the typical class probability is 98 %
 
@@ -130,9 +130,9 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         """Read rows with class numbers and set `classes_`. Raises ValueError for fewer than two."""
         if are_files(X):
             refuse_fingerprints(self)
-            others, targets = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
-            data, found = read_files(self, X, y, others, context, keeps_all=False, rule=targets)
-            classes: Any = found.rule.labels
+            others = {"sample_weight": sample_weight, "groups": groups}
+            data, found = read_files(self, X, y, others, context, keeps_all=False, kind="class")
+            classes: Any = found.labels
             check_classification_targets(classes)
             if len(np.unique(data.rows.y)) < 2:
                 raise ValueError(

@@ -32,9 +32,9 @@ from stochgp.estimators.report import (
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.families.targets import (
     data_of_counts,
+    refuse_learned_transform,
     standardised,
     target_transform,
-    targets_in_files,
     transformed,
     transformed_files,
 )
@@ -51,7 +51,7 @@ from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.sharding import from_first, mesh_of, n_processes
 from stochgp.tables.molecules import FingerprintEncoder, Inputs
-from stochgp.tables.targets import FileTargets, name_of_targets
+from stochgp.tables.targets import name_of_targets
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -101,9 +101,12 @@ def read_regression_data(
     if are_files(X):
         if inputs is not Inputs.NUMBERS:
             raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
-        targets = FileTargets("count") if counts else targets_in_files(wanted, estimator.target)
+        refuse_learned_transform(wanted)
+        kind = "count" if counts or estimator.target == "count" else "real"
         others = {"sample_weight": sample_weight, "groups": groups}
-        data, found = read_files(estimator, X, y, others, context, keeps_all=keeps_all, rule=targets)
+        data, found = read_files(
+            estimator, X, y, others, context, keeps_all=keeps_all, kind=kind, transform=wanted
+        )
         return data if wanted is None else transformed_files(data, found, context)
     time_order = between_if(calibration is not None, estimator.new_rows)
     rows, encoder = read_training_rows(

@@ -14,7 +14,7 @@ from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean
-from stochgp.tables.targets import REAL, FileTargets, refuse_no_counts
+from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
@@ -89,20 +89,17 @@ def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
     return TrainingData.of(rows, standardize, None, dtype, leaves_targets=True)
 
 
-def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> FileTargets:
-    """Return the rule for targets in files. Raises ValueError for a transform with parameters."""
-    if wanted is None:
-        return REAL
-    if not isinstance(wanted, Log):
+def refuse_learned_transform(wanted: AbstractTransform | str | None) -> None:
+    """Raise ValueError for a transform with parameters, which targets in files do not have."""
+    if wanted is not None and not isinstance(wanted, Log):
         raise ValueError(
             "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
         )
-    return FileTargets("count" if target == "count" else "real", wanted)
 
 
 def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
     """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
-    T = found.rule.transform
+    T = found.transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_targets.mean[0]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")

@@ -1,8 +1,7 @@
 """Targets, labels, weights and groups as checked numbers: of arrays, of a column of a table, and of files block by block."""
 
 import logging
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int32, Shaped
@@ -38,60 +37,6 @@ REPEATED = 3  # times
 SHOWN = 5  # targets
 FILLS = ("32767", "32768", "65535", "2.147484e+09", "9.223372e+18")  # the ends of integer types
 MIN_RANGE = 1e-150  # of targets, whose square is not 0
-
-
-@dataclass(frozen=True, eq=False)
-class FileTargets:
-    """How a target's column of files becomes numbers: as they are, counts, or the number of each label among all `labels`, sorted.
-
-    A model learns `transform` of the numbers, if there is one, without parameters to learn. Errors of a block name its data row.
-    """
-
-    kind: Literal["real", "count", "class"] = "real"
-    transform: Any = None
-    labels: Shaped[np.ndarray, " C"] | None = None
-
-    @property
-    def scaled(self) -> bool:
-        """Whether models may standardise them."""
-        return self.kind == "real" or self.transform is not None
-
-    def sees(self, table: Any, name: str) -> "FileTargets":
-        """The targets with the labels of this block."""
-        if self.kind != "class":
-            return self
-        found, what = np.unique(label_column(table, name)), f"target column {name!r} holds"
-        if self.labels is not None and len(found):
-            if (self.labels.dtype == object) != (found.dtype == object):
-                raise TableError(f"{what} text in some files and numbers in others")
-            found = np.unique(np.concatenate([self.labels, found]))
-        if len(found) > MAX_CLASSES:
-            raise TableError(f"{what} more than {MAX_CLASSES} different labels: no classes")
-        return replace(self, labels=found)
-
-    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        """Those of a block, by which rows are divided too. Text is refused: other blocks may write it otherwise."""
-        if self.kind == "class":
-            labels: Any = self.labels
-            return np.searchsorted(labels, label_column(table, name)).astype(np.float64)
-        y = target_column(table, name, reads_text=False)
-        try:
-            if self.kind == "count":
-                refuse_no_counts(y)
-            self.learned(y)
-        except ValueError as error:
-            raise TableError(f"target column {name!r}: {error}") from error
-        return y
-
-    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The targets of a model, of these numbers."""
-        if self.transform is None:
-            return y
-        self.transform.check(y)
-        return np.asarray(self.transform(y), np.float64)
-
-
-REAL = FileTargets()
 
 
 def target_column(
@@ -181,6 +126,18 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
     with np.errstate(invalid="ignore"):  # numbers that no integer holds
         whole = column.values.astype(np.int64)
     return whole if (whole == column.values).all() else column.values
+
+
+def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " C"]:
+    """Return the sorted labels with those of a block of a file. Raises TableError for two kinds, and for more than 1,000."""
+    found, what = np.unique(label_column(table, name)), f"target column {name!r} holds"
+    if labels is not None and len(found):
+        if (labels.dtype == object) != (found.dtype == object):
+            raise TableError(f"{what} text in some files and numbers in others")
+        found = np.unique(np.concatenate([labels, found]))
+    if len(found) > MAX_CLASSES:
+        raise TableError(f"{what} more than {MAX_CLASSES} different labels: no classes")
+    return found
 
 
 def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
