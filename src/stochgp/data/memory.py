@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from stochgp.compiled import kept_on_disk
-from stochgp.numerics.arrays import extended, filled_up, on_device
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.sharding import spread
 
 from .rows import Data, Standardiser, first_not_finite
@@ -41,8 +41,7 @@ class Source(abc.ABC):
             yield from self.local_blocks(size)
             return
         for rows in self.local_blocks(size * self.mesh.size):
-            missing = -len(rows.y) % self.mesh.size
-            yield spread(_extended(rows, missing) if missing else rows, self.mesh)
+            yield spread(rows, self.mesh)
 
 
 class MemorySource(Source):
@@ -166,8 +165,9 @@ class MemorySource(Source):
         return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """All rows in order, in blocks of min(`size`, `padded_size(N)`) rows."""
-        return self.equal_blocks(min(size, padded_size(self.size)))
+        """All rows in order, in blocks of min(`size`, `padded_size(N)`) rows, which divide by the devices; the last is filled up."""
+        n_devices = 1 if self.mesh is None else self.mesh.size
+        return self.equal_blocks(min(size, -(-padded_size(self.size) // n_devices) * n_devices))
 
     def equal_blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of `size` rows, the last filled up by rows of weight 0."""
@@ -181,11 +181,6 @@ def padded(rows: Data, size: int, dtype: Any) -> Data:
     """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
     fill = lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0))
     return Data(fill(rows.X), fill(rows.y), fill(rows.weights))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _extended(rows: Data, missing: int) -> Data:
-    return extended(rows, missing, "constant")
 
 
 def padded_size(n: int) -> int:

@@ -81,15 +81,11 @@ def groups_in_time(
     group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
-    why = (
-        f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time. "
-        "For new rows between these, new_rows='between' predicts better"
-    )
+    why = f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time. "
+    why += "For new rows between these, new_rows='between' predicts better"
     if not asked:
-        said = (
-            f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it"
-        )
-        warn(said, stacklevel=4)
+        said = f"new_rows='auto' treats this table as a forecast ('after'): {why}"
+        warn(f"{said}; new_rows='after' confirms it", stacklevel=4)
     record("new_rows", AFTER, why)
     return group
 
@@ -98,13 +94,10 @@ def time_order(
     X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Float[np.ndarray, " N"], str] | None:
     """Return when rows were taken, in days or places, and by which columns; None if nothing shows it."""
-    start, dates = 0, []
-    for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
-        if rule.kind == "time":
-            dates.append((X[:, start], repr(rule.name)))
-        start += len(rule.output_names)
+    places = encoder.places if isinstance(encoder, TableEncoder) else ()
+    dates = [(X[:, place.start], repr(rule.name)) for rule, place in places if rule.kind == "time"]
     if dates:
-        return next((one for one in dates if (np.diff(one[0]) >= 0).all()), dates[0])
+        return next((found for found in dates if (np.diff(found[0]) >= 0).all()), dates[0])
     columns, changes = increasing(X, sorted_too) if in_order else ([], np.zeros(0))
     if not columns:
         return None
