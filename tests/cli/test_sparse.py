@@ -124,8 +124,8 @@ def cells(column):
 
 NUMBERS = [f"{i * 0.37:.2f}" for i in range(120)]
 NO_CLASSES = {
-    "one bad cell": ([*NUMBERS[:70], "n.b.", *NUMBERS[71:]], "'n.b.' at data row 71 is not"),
-    "few rows, one bad cell": ([*NUMBERS[:19], "x"], "'x' at data row 20 is not"),
+    "one bad cell": ([*NUMBERS[:70], "n.b.", *NUMBERS[71:]], "not all: the first, 'n.b.', at data row 71"),
+    "few rows, one bad cell": ([*NUMBERS[:19], "x"], "not all: the first, 'x', at data row 20"),
     "a label of its own for every row": ([f"name {i}" for i in range(120)], "120 different values"),
 }
 
@@ -164,7 +164,7 @@ def test_the_task_that_is_asked_for_is_done(tmp_path, capsys):
     path.write_text(cells([*(["1", "2", "B"] * 6), "1", "2"]))
     arguments = ["fit", path, "--target", "y", "--model", "sparse", "--out", model]
     assert main([str(a) for a in [*arguments, *QUICK]]) == 2
-    assert "'B' at data row 3 is not" in capsys.readouterr().err
+    assert "not all: the first, 'B', at data row 3" in capsys.readouterr().err
     assert list(fitted_labels(capsys, arguments)) == ["1", "2", "B"]
     assert main([str(a) for a in [*arguments, *QUICK, "--task", "numbers"]]) == 2
     assert "holds text ('B' at data row 3); the target must be numbers" in capsys.readouterr().err

@@ -196,31 +196,14 @@ def table_on_stdout() -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
-    """What `fit` reports of the model in the file `out`; None for what is not known."""
-    report = {
-        "model": out,
-        "n_train": n_train,
-        "nlml": getattr(estimator, "nlml_", None),
-        "noise_variance": getattr(estimator, "noise_variance_", None),
-        "n_iter": estimator.n_iter_,
-        "converged": estimator.converged_,
-        "seconds": estimator.fit_seconds_,
-    }
-    if hasattr(estimator, "elbo_"):
-        report["elbo"] = estimator.elbo_
-    if hasattr(estimator, "weights_"):
-        report["members"] = estimator.weights_
-    if not isinstance(estimator, stochgp.KernelGPRegressor):
-        return report
-    plan = {name: entry["choice"] for name, entry in estimator.plan_.items()}
-    kept = estimator.learner is None
-    return report | {
-        "hyperparameters": "as given, nothing was learned" if kept else f"learned by {plan['learner']}",
-        **{name: plan.get(name) for name in ("prediction", "solver", "variance")},
-        "residual": estimator.fit_report_.get("residual"),
-        "file_bytes": Path(out).stat().st_size,
-        "file_holds": "the training rows, standardised: a kernel model predicts from them",
-    }
+    """Return what `fit` reports of the model in the file `out`; None for unknown values."""
+    names = ("nlml", "noise_variance", "elbo", "weights", "n_iter", "converged", "fit_seconds")
+    found = {name: getattr(estimator, f"{name}_", None) for name in names}
+    report = {"model": out, "n_train": n_train} | found
+    report["members"], report["seconds"] = report.pop("weights"), report.pop("fit_seconds")
+    for name in ("learner", "prediction", "solver", "variance"):
+        report[name] = estimator.plan_.get(name, {}).get("choice")
+    return report | {"residual": getattr(estimator, "fit_report_", {}).get("residual")}
 
 
 def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:

@@ -99,7 +99,7 @@ def holds_classes(table: Any, name: str) -> bool:
     if reading is not None and reading.kind != "boolean":
         fault = "dates or times as text"
     elif 0 < 2 * stray.sum() < len(stray):
-        fault = f"text (most are numbers; of the others {column.first(stray)})"
+        fault = f"text (most are numbers, but not all: {column.first(stray)})"
     elif n_different > MAX_CATEGORIES:
         fault = f"text with {n_different} different values"
     if fault:
