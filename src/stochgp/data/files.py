@@ -136,7 +136,7 @@ class FileSource(Source):
         return source
 
     def names(self) -> list[str]:
-        """Of all columns of the first file. Raises ValueError, with its name, if it cannot be read."""
+        """Return the names of all columns of the first file."""
         return column_names(self.path)
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":

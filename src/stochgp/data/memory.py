@@ -123,7 +123,7 @@ class MemorySource(Source):
 
     @property
     def in_groups(self) -> bool:
-        """Whether groups have several rows."""
+        """Return True if groups have several rows."""
         return self.group is not None and len(np.unique(self.group)) < self.size
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
@@ -136,7 +136,7 @@ class MemorySource(Source):
         return found
 
     def weights(self) -> Float[np.ndarray, " N"]:
-        """ρ of every row."""
+        """Return ρ of every row."""
         return np.ones(self.size) if self.weight is None else self.weight
 
     def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
@@ -149,7 +149,7 @@ class MemorySource(Source):
         return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
     def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-        """Those of all rows, on the host, in the dtype of the source or in `dtype`."""
+        """Return the inputs of all rows on the host, in the dtype of the source or in `dtype`."""
         X = np.empty((self.size, self.n_inputs), self.dtype if dtype is None else dtype)
         for start in range(0, self.size, CHUNK_ROWS):
             rows = np.arange(start, min(start + CHUNK_ROWS, self.size))

@@ -45,7 +45,7 @@ _FLOATS = (np.float64, np.float32)
 
 
 def are_files(X: Any) -> bool:
-    """Whether X names a file or a folder, or is `data.FileSource`."""
+    """Return True if X names a file or a folder, or is `data.FileSource`."""
     return isinstance(X, str | os.PathLike | FileSource)
 
 
@@ -184,7 +184,7 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
 def read_inputs_at_fit(
     estimator: Any, X: Any, budget: Budget, missing: str, targets: CategoryTargets | None = None
 ) -> tuple[TableEncoder | None, np.ndarray]:
-    """(What encodes the table, None for an array of which nothing is imputed; the numbers); sets `n_features_in_` and `feature_names_in_`."""
+    """Return the encoder of the table, None for an array of which nothing is imputed, and the numbers; set the names."""
     if not is_array(X):
         encoder = TableEncoder.fit(X, missing=missing, targets=targets)
         numbers = _encoded(encoder, X, lambda: budget, targets)[0]
@@ -203,7 +203,7 @@ def read_inputs_at_fit(
 def _encoded(
     encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: CategoryTargets | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
+    """Return the numbers of a table, if they fit, and notes; a training table has `targets`. Plain arrays are not copied."""
     is_plain = encoder.is_plain and isinstance(X, np.ndarray) and X.shape[1:] == (len(encoder.columns),)
     if is_plain and first_not_finite(X) is None:
         return X, []

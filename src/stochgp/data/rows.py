@@ -65,9 +65,9 @@ class Standardiser:
     def transform(
         self, X: Real[np.ndarray, " N *D"], dtype: DTypeLike = np.float64, start: int = 0
     ) -> Float[np.ndarray, " N *D"]:
-        """(X − mean) / scale, computed in float64 and stored as `dtype`; X itself is untouched.
+        """Return (X − mean) / scale, computed in float64 and stored as `dtype`.
 
-        Raises ValueError, with row (counted from `start`) and column, where X or the result is not finite in `dtype`.
+        Raises ValueError, with row (counted from `start`) and column, if X or the result is not finite in `dtype`.
         """
         X = np.asarray(X)
         if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
@@ -90,7 +90,7 @@ class Standardiser:
 
 
 class Summary(NamedTuple):
-    """Of some rows, column by column: their number (or the sum of their weights), smallest and largest value, mean, and Σ (x − mean)²."""
+    """Number (or sum of the weights), smallest and largest value, mean, and Σ (x − mean)² of each column of some rows."""
 
     count: float
     low: Float[np.ndarray, " D"]
@@ -115,7 +115,7 @@ class Summary(NamedTuple):
         return cls(count, X.min(axis=0), X.max(axis=0), mean, rho @ (X - mean) ** 2)
 
     def merged(self, other: "Summary") -> "Summary":
-        """Of the rows of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n with δ the difference of the means."""
+        """Return the summary of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, δ the difference of means."""
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         n, delta = self.count + other.count, other.mean - self.mean
@@ -259,7 +259,7 @@ class Data:
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:
-    """Of rows of the same group, whose sizes are n, each in both orders."""
+    """Return the number of ordered pairs of rows of one group, of groups of sizes n."""
     return float(n @ (n - 1))
 
 

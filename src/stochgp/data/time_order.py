@@ -1,4 +1,4 @@
-"""Whether new rows lie between the training rows or after them in time; in the second case blocks of neighbouring rows are groups.
+"""Return True if new rows lie between the training rows or after them in time; in the second case blocks of neighbouring rows are groups.
 
 A row an hour from its neighbours is predicted from them, a row of next month is not. Where the table says when its rows were taken, and
 neighbours in time resemble each other beyond what the inputs say, rows are held out and left out in blocks of time.
@@ -135,7 +135,7 @@ def increasing(
 
 
 def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
-    """Of rows that are `tied` with the next: no value falls, and some rise."""
+    """Return True if, among rows `tied` with the next, no value falls and some rise."""
     if (np.diff(values[: FIRST + 1])[tied[:FIRST]] < 0).any():
         return False
     steps = np.diff(values)[tied]
@@ -156,11 +156,10 @@ def n_blocks(n_rows: int, reach: int) -> int:
 def dependence(
     X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
 ) -> tuple[Estimate, int]:
-    """(The correlation between the errors of a row and the next, blocks taken as independent; after how many rows it is below UNRELATED).
+    """Return the correlation between the errors of a row and the next, and after how many rows it is below UNRELATED.
 
-    Of errors e_i and e_i+lag, rows in order of time, each predicted by the mean of its 10 nearest rows of other blocks. The rows are cut into
-    40 blocks. Every second one is predicted, row i from one half of the others, row i + lag from the other half: so the errors have no noise
-    of neighbours in common.
+    Each row is predicted by the mean of its 10 nearest rows of other blocks, of 40. Row i is predicted from one half of every second block,
+    row i + lag from the other half: so their errors have no noise of neighbours in common.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     order = np.argsort(position, kind="stable")
@@ -204,7 +203,7 @@ def _errors_from(
 
 
 def depends(correlation: Estimate) -> bool:
-    """Whether knowing the next row is worth 0.01 nats a row, −½ log(1 − ρ²), by two standard errors of ρ."""
+    """Return True if knowing the next row is worth 0.01 nats a row, −½ log(1 − ρ²), by two standard errors of ρ."""
     least = correlation.value - SURE * correlation.stderr
     return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 

@@ -197,7 +197,7 @@ def is_key(value: Any) -> bool:
 
 
 def _field_names(kind: Any) -> list[str] | None:
-    """Of a dataclass, an Equinox module or a named tuple; None for other classes."""
+    """Return the fields of a dataclass, an Equinox module or a named tuple; None for other classes."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     return list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else None

@@ -70,7 +70,7 @@ class CategoryStatistics:
     rows: tuple[tuple[float, ...], ...]
 
     def at_ranks(self, n: int) -> Float64[np.ndarray, "n S"]:
-        """Of n of the categories, at equally spaced ranks of their first statistic."""
+        """Return the statistics of n categories, at equally spaced ranks of the first statistic."""
         rows = np.array(self.rows[:-1], np.float64)
         return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
@@ -82,7 +82,7 @@ def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
 
 
 def statistics_of(texts: Any, categories: tuple[str, ...], targets: CategoryTargets) -> CategoryStatistics:
-    """Of all rows."""
+    """Return the statistics of all rows."""
     codes = codes_of(texts, categories)
     is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
@@ -95,7 +95,7 @@ def statistics_of(texts: Any, categories: tuple[str, ...], targets: CategoryTarg
 def out_of_fold(
     texts: Any, statistics: CategoryStatistics, targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
-    """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
+    """Return the statistics of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
     L, codes, folds = len(statistics.categories), codes_of(texts, statistics.categories), targets.fold
     found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
     for fold in np.unique(folds):
@@ -134,7 +134,7 @@ def _table(
 def _prior_rows(
     n: Float64[np.ndarray, " L"], means: Float64[np.ndarray, " L"], squares: Float64[np.ndarray, " L"]
 ) -> tuple[float, float]:
-    """(k = σ²/τ², σ²): between categories τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
+    """Return k = σ²/τ² and σ²; between categories τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
     N, there = float(n.sum()), int((n > 0).sum())
     if there < 2:
         return WEIGHTS[1], float(squares.sum() / (N or 1.0))

@@ -43,7 +43,7 @@ _KINDS: dict[str, Any] = {  # of objects
 
 
 class TableError(ValueError):
-    """What a table holds cannot be used."""
+    """A table that cannot be used."""
 
 
 class Caution(str):
@@ -68,7 +68,7 @@ class Column:
 
     @property
     def infinite(self) -> Bool[np.ndarray, " N"]:
-        """Which numbers are infinite, or beyond 1e150."""
+        """Numbers that are infinite, or beyond 1e150."""
         if self.kind not in ("number", "boolean"):
             return np.zeros(len(self.missing), bool)
         return np.abs(self.values) > LARGEST
@@ -119,7 +119,7 @@ def table_columns(table: Any) -> dict[str, Any]:
 
 
 def is_array(table: Any) -> bool:
-    """Whether columns are known by position: arrays, lists of rows."""
+    """Return True if columns are known by position: arrays, lists of rows."""
     return not hasattr(type(table), "columns")  # of the type: some frames compute the attribute
 
 
@@ -172,7 +172,7 @@ def joined(*notes: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether float() reads it."""
+    """Return True if float() reads it."""
     try:
         float(text)
     except ValueError:
@@ -197,7 +197,7 @@ def unmasked(values: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether it stands for no value: None, NaN, NaT, pandas' NA."""
+    """Return True if it stands for no value: None, NaN, NaT, pandas' NA."""
     if value is None or type(value).__name__ == "NAType":  # pandas
         return True
     if isinstance(value, decimal.Decimal):

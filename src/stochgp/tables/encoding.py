@@ -98,7 +98,7 @@ class TableEncoder:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is of an array of numbers that stay as they are, if they are finite."""
+        """Return True if it is of an array of numbers that stay as they are, if they are finite."""
         return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
@@ -120,7 +120,10 @@ class TableEncoder:
     def encoded(
         self, table: Any, new_categories: bool = False
     ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, notes on its values: a line for a column, a `Caution` unless it is of new categories alone). With `new_categories` these are taken in any case."""
+        """Return the matrix and notes on its values: `Caution` unless they are of new categories alone.
+
+        With `new_categories` these are taken in any case.
+        """
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
         X, notes = np.zeros((n_rows, len(self.output_names))), []
@@ -150,13 +153,13 @@ class TableEncoder:
 
     @property
     def places(self) -> list[tuple[ColumnRule, slice]]:
-        """(Rule, its columns of the matrix)."""
+        """Rules, each with its columns of the matrix."""
         ends = np.cumsum([len(rule.output_names) for rule in self.columns]).tolist()
         return list(zip(self.columns, map(slice, [0, *ends], ends), strict=False))
 
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
-        """(Rule, columns of the matrix) of columns that are encoded by statistics of the targets."""
+        """Rules with statistics of the targets, each with the columns of these."""
         found: list[tuple[Any, int]] = [(rule, place.start) for rule, place in self.places if rule.statistics]
         return [(rule, slice(start, start + len(rule.statistics.names))) for rule, start in found]
 

@@ -162,7 +162,7 @@ def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
 
 
 def column_names(path: str | os.PathLike) -> list[str]:
-    """Those of the first file. Raises ValueError, with its name, if it cannot be read."""
+    """Return the names of the columns of the first file. Raises ValueError, with its name, if it cannot be read."""
     return next(tables_of(files_of(path)[0])).column_names
 
 

@@ -79,7 +79,7 @@ class Fingerprints:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(Molecules, columns)."""
+        """Molecules, columns."""
         return len(self.words), len(self.levels)
 
     def counts(self) -> Any:
@@ -141,7 +141,7 @@ class FingerprintEncoder:
     def fit(
         cls, X: Any, morgan: Morgan | None = None, skips: bool = False
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
-        """(The encoder, the packed rows) of arrays, sparse matrices or `Fingerprints`; with `morgan` of a table. Raises as `transform`."""
+        """Return the encoder and the packed rows of arrays, sparse matrices or `Fingerprints`; with `morgan` of a table."""
         if morgan is None:
             packed = X if isinstance(X, Fingerprints) else Fingerprints.pack(X)
             return cls(packed.levels), packed.words
@@ -153,12 +153,12 @@ class FingerprintEncoder:
 
     @property
     def named(self) -> bool:
-        """Whether rows are read from a column by name."""
+        """Return True if rows are read from a column by name."""
         return self.morgan is not None
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Of the numbers of a packed row."""
+        """Names of the numbers of a packed row."""
         return (*(f"word {i}" for i in range(n_words(sum(self.levels)))), "further counts")
 
     @property
@@ -219,7 +219,7 @@ def _chunks(n_rows: int, n_elements: int) -> list[slice]:
 
 
 def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Column, level from 1) of every element: the first of all columns, then the second of those that have it, and so on."""
+    """Return column and level, from 1, of every element: the first of all columns, then the second of those that have it."""
     highest = int(levels.max(initial=0))
     columns = [np.flatnonzero(levels >= level) for level in range(1, highest + 1)]
     level = np.repeat(np.arange(1, highest + 1), [len(part) for part in columns])
@@ -281,7 +281,7 @@ def are_installed() -> bool:
 
 
 class Inputs(Enum):
-    """What an estimator makes of its inputs; the value says so in `plan_`."""
+    """Treatment of an estimator's inputs, as `plan_` says it."""
 
     NUMBERS = "standardised if so asked"
     AS_GIVEN = "as they are: the Tanimoto kernel knows the origin and the scale, so `standardize` is of the targets alone"
@@ -328,7 +328,7 @@ def counts_of(X: Any) -> Any:
 
 
 def is_packed(encoder: Any) -> bool:
-    """Whether an estimator's encoder packs fingerprints."""
+    """Return True if an estimator's encoder packs fingerprints."""
     return isinstance(encoder, FingerprintEncoder)
 
 
@@ -343,7 +343,7 @@ def refuse_further_counts(words: np.ndarray) -> None:
 
 
 def without_skipped(rows: np.ndarray) -> np.ndarray:
-    """Which rows of a molecule encoder were read; warns of the others."""
+    """Return the rows of a molecule encoder that were read; warn of the others."""
     there = ~np.isnan(rows[:, 0])
     if not there.all():
         which = np.flatnonzero(~there) + 1

@@ -114,7 +114,7 @@ def reading_of(
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
-    """Whether the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
+    """Return True if the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
     orders = set()
     for column in columns:
         if column.kind == "text" and not column.missing.all():
@@ -129,14 +129,14 @@ def _some(different: Any) -> Any:
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
-    """(The column of values that its texts stand for, missing if they cannot be read; which cells cannot)."""
+    """Return the column of values that its texts stand for, missing if they cannot be read, and these cells."""
     different, codes = _coded(column)
     values, is_read = read_texts(reading, different)
     return _with_values(reading, column, values[codes], is_read[codes])
 
 
 def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
-    """(The different texts of a column, the number of each text that is not missing)."""
+    """Return the different texts of a column, and the number of each text that is not missing."""
     coded = whole(column.values.drop_null()).dictionary_encode()
     return coded.dictionary, coded.indices.to_numpy()
 
@@ -171,7 +171,7 @@ def with_digits(column: Column) -> Column:
 
 
 def all_digits(column: Column) -> bool:
-    """Whether texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
+    """Return True if texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
 
@@ -194,7 +194,7 @@ def numbers_as_dates(column: Column) -> Column | None:
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " n"]]:
-    """(Values of different texts, which could be read)."""
+    """Return the values of different texts, and which could be read."""
     if reading.kind == "time":
         iso = times.times_of_texts(texts)
         if iso is not None and iso[1] == reading.zoned:
@@ -213,14 +213,14 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(Numbers, NaN if a text is none; their units)."""
+    """Return numbers, NaN if a text is none, and their units."""
     found = [_number(text.strip(), comma) for text in texts.to_pylist()]
     values, units = zip(*found, strict=True) if found else ((), ())
     return np.array(values, np.float64), np.array(units, dtype=object)
 
 
 def _number(text: str, comma: bool) -> tuple[float, str]:
-    """(A number, NaN if it is none; its unit); "B" alone after a number may be a code."""
+    """Return a number, NaN if it is none, and its unit; "B" alone after a number may be a code."""
     if text[:1] == "(" and text[-1:] == ")" and text[1:2] not in ("-", "−", "+"):  # as accountants write it
         text = f"-{text[1:-1]}"
     match = _NUMBER[comma].fullmatch(text)
@@ -298,7 +298,7 @@ def _spans(different: Any, codes: Int[np.ndarray, " N"]) -> Found:
 
 
 def _hours(text: str) -> float:
-    """Of a time of day or a duration; NaN if it is neither."""
+    """Return the hours of a time of day or a duration; NaN if it is neither."""
     if match := _CLOCK.fullmatch(text):
         sign, H, M, S, half = match.groups()
         hour = int(H) if half is None else int(H) % 12 + 12 * (half[0] in "pP")

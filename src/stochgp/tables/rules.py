@@ -206,7 +206,7 @@ def texts_of(column: Column) -> Any:
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
-    """(The column of the rule's kind, a note on cells that are not)."""
+    """Return the column as of the rule's kind, and a note on other cells."""
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
@@ -266,7 +266,7 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
 
 
 def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
-    """Of finite values; None if none is far beyond 99.9 % of them (or all but one)."""
+    """Return the bound of finite values; None if none is far beyond 99.9 % of them (or all but one)."""
     if len(x) < MIN_ROWS:
         return None
     center = float(np.median(x))

@@ -204,7 +204,10 @@ def read_targets(
 
 
 def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
-    """(The classes, sorted; the number of each row's, NaN where the label is missing). Raises ValueError where labels are no classes, and, with `missing="refuse"`, where any is missing."""
+    """Return the sorted classes, and the number of each row's class, NaN if the label is missing.
+
+    Raises ValueError for labels that are no classes, and, with `missing="refuse"`, for missing ones.
+    """
     from sklearn.utils.multiclass import check_classification_targets  # takes long to load
     from sklearn.utils.validation import column_or_1d
 
@@ -283,7 +286,7 @@ def refuse_missing(labels: Any, what: str) -> None:
 
 
 def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
-    """Which labels are None or NaN; in a list, before NumPy makes text of them."""
+    """Return the labels that are None or NaN; in a list, before NumPy makes text of them."""
     values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
     if values.dtype.kind not in "fO":
         return np.zeros(values.size, bool)
@@ -318,10 +321,10 @@ def checked_targets(
 
 
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """(Which targets are codes for missing values, which others are far from all; NaN is neither).
+    """Return the targets that are codes for missing values, and others far from all; NaN is neither.
 
-    Both lie beyond a gap, more than 20 robust standard deviations from the median: 1.4826 times the median distance from it, of other values if that is 0.
-    A code is different from 0, and 99, 999, −99.9 …, a power of ten from 10⁵, the end of an integer type, at least 10³⁰, or the target of 3 rows.
+    Both lie beyond a gap, more than 20 robust standard deviations from the median: 1.4826 times the median distance from it (of other values
+    if that is 0). Codes are 99, −99.9 …, a power of ten from 10⁵, the end of an integer type, at least 10³⁰, or the target of 3 rows, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]
@@ -339,7 +342,7 @@ def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"],
 
 
 def _is_fill(size: float) -> bool:
-    """Whether a number of this size usually stands for a missing one."""
+    """Return True if a number of this size usually stands for a missing one."""
     text = f"{size:.7g}"
     digits = text.replace(".", "")
     is_power = size >= 1e5 and text.split("e", 1)[0].rstrip("0") == "1"
@@ -347,7 +350,7 @@ def _is_fill(size: float) -> bool:
 
 
 def _is_beyond_in_logs(value: float, bulk: Float[np.ndarray, " n"]) -> bool:
-    """Whether a value is far from all others in logarithms too, or these have the other sign or both."""
+    """Return True if a value is far from all others in logarithms too, or these have the other sign or both."""
     sizes = np.sign(value) * bulk
     if (sizes < 0).any() or not (sizes > 0).any():
         return True

@@ -61,7 +61,7 @@ _DATES = np.dtype([("micros", int), ("is_date", bool), ("zoned", bool), ("first"
 
 
 def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
-    """(Microseconds of Arrow dates or timestamps, 0 if missing, cut off to whole ones; whether they are UTC)."""
+    """Return whole microseconds of Arrow dates or timestamps, 0 if missing; True if they are UTC."""
     zone = getattr(values.type, "tz", None)
     exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0)
     return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
@@ -188,10 +188,10 @@ def _ahead(zone: str) -> int:
 def order_of(
     different: Any, codes: Int64[np.ndarray, " N"], of_table: bool | None = None
 ) -> tuple[bool, str, np.ndarray]:
-    """(Whether the day comes first in dates such as 1/2/2017; a note, "" if there are none or both orders give the same; `dates_of` the different texts).
+    """Return True if the day comes first in dates such as 1/2/2017; a note; `dates_of` the different texts.
 
-    A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month;
-    else that in which different dates are evenly spaced; else that in which dates move least from row to row; else the day comes first.
+    A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month; else
+    that in which they are evenly spaced; else that in which they move least from row to row; else the day comes first.
     """
     found = {True: dates_of(different, True)}
     rows = codes[found[True]["first"][codes] > 0]
@@ -220,6 +220,6 @@ def order_of(
 
 
 def certain_order(found: np.ndarray) -> bool | None:
-    """Whether the day comes first in `dates_of` texts, if a number above 12 shows it."""
+    """Return True if the day comes first in `dates_of` texts, if a number above 12 shows it."""
     days, months = int((found["first"] > 12).sum()), int((found["second"] > 12).sum())
     return days >= months if days or months else None
