@@ -36,8 +36,8 @@ def write(
     path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str, notes: dict[str, Any]
 ) -> None:
     """Write the arrays of `tree`, the JSON values `facts` and `notes`, and the fingerprint `mark`."""
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
-    _save(path, arrays, {"facts": facts, "fingerprint": mark, "notes": notes})
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))
+    _save(path, leaves, {"facts": facts, "fingerprint": mark, "notes": notes})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
@@ -45,17 +45,14 @@ def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, 
 
     Raises CheckpointError for a damaged file, and for a run of another fingerprint.
     """
-    arrays, metadata = _loaded(path)
+    leaves, metadata = _loaded(path)
     if "fingerprint" not in metadata:
         return None
     if metadata["fingerprint"] != mark:
-        raise CheckpointError(
-            f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"
-        )
+        why = "belongs to another run (other data, settings, seed or version)"
+        raise CheckpointError(f"the checkpoint {path} {why}: name another file or remove it")
     dynamic, static = eqx.partition(like, eqx.is_array_like)
-    leaves, structure = jax.tree.flatten(dynamic)
-    restored = [_as_before(new, old) for new, old in zip(arrays, leaves, strict=True)]
-    return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(dynamic), leaves), static), metadata["facts"]
 
 
 def notes(path: str | os.PathLike) -> dict[str, Any]:
@@ -67,33 +64,32 @@ def key_of_run(path: str | os.PathLike, random_state: Any) -> PRNGKeyArray:
     """Return `as_key(random_state)`. If it is None, use the seed in the file, which keeps a new seed if it has none."""
     if random_state is not None:
         return as_key(random_state)
-    arrays, metadata = _loaded(path)
+    leaves, metadata = _loaded(path)
     kept = metadata.get("notes", {})
     if "seed" not in kept:
         kept = {"seed": int(np.random.SeedSequence().generate_state(1)[0])}
-        _save(path, arrays, metadata | {"notes": kept})
+        _save(path, leaves, metadata | {"notes": kept})
     return as_key(kept["seed"])
 
 
-def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
+def _loaded(path: str | os.PathLike) -> tuple[list[Any], dict[str, Any]]:
     """Arrays and metadata, none if there is no file."""
     if not Path(path).exists():
         return [], {}
     try:
-        arrays, metadata = load_tree(path)
+        leaves, metadata = load_tree(path)
         if "notes" not in metadata:
             raise ValueError(f"{path} holds a model")
     except ValueError as error:
-        raise CheckpointError(
-            f"the checkpoint cannot be used: {error}; name another file or remove it"
-        ) from error
-    return arrays, metadata
+        what = f"the checkpoint cannot be used: {error}; name another file or remove it"
+        raise CheckpointError(what) from error
+    return leaves, metadata
 
 
-def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) -> None:
+def _save(path: str | os.PathLike, leaves: list[Any], metadata: dict[str, Any]) -> None:
     """Warn of a failure, such as a full disk: the old file stays, and the fit goes on."""
     try:
-        save_tree(path, arrays, metadata)
+        save_tree(path, leaves, metadata)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         warn(f"the checkpoint {path} cannot be written ({why}); the fit goes on without it")
@@ -102,10 +98,3 @@ def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) 
 def _text(value: Any) -> str:
     """The repr without addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def _as_before(new: np.ndarray, old: Any) -> Any:
-    """`new` as an array or a number of the type of `old`."""
-    if isinstance(old, jax.Array):
-        return jax.numpy.asarray(new, old.dtype)
-    return new if isinstance(old, np.ndarray) else type(old)(new)
