@@ -54,7 +54,6 @@ STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[s
     "cut at 0": ((POOL,), {}, {REGRESSOR + "truncate": _first}, ()),
     "calibration of the pool": ((POOL,), {}, {REGRESSOR + "calibrate_pool": _none}, ()),
     "wider variances of later rows": ((POOL,), {}, {REGRESSOR + "widen_for_later_times": lambda members, others, context: others}, IN_TIME),
-    "weights by distance in time": ((POOL,), {}, {"stochgp.pools.weights.stack_near_and_far": lambda found, _: importlib.import_module("stochgp.pools.weights").stack(found)}, IN_TIME),
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def _quick_members():
 def model(_quick_members):
     """Of members with given weights, without a temperature."""
     weigh = GPClassifier._weigh
-    given = PoolWeights.constant(["smooth", "rough"], W, "given")
+    given = PoolWeights(["smooth", "rough"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(GPClassifier, "_weigh", lambda *of: weigh(*of) and given)
         patched.setattr(classifier, "calibrate_pool", lambda *_: None)

@@ -45,7 +45,7 @@ class Member:
 
 
 class ByRow:
-    by_row, is_joint = True, False
+    is_joint = False
 
     def weights(self, X):
         return np.array([[0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
@@ -86,7 +86,7 @@ def test_draws_of_a_hurdle_have_the_covariance_of_its_observations():
 
 
 def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
-    pool = Pool(MEMBERS, PoolWeights.constant(["a", "b"], np.array([0.25, 0.75]), ""))
+    pool = Pool(MEMBERS, PoolWeights(["a", "b"], np.array([0.25, 0.75]), ""))
     assert pool.pooling.is_joint and not Hurdle.is_joint
     functions = pool.sample_functions(2_000, key=jax.random.key(0))
     drawn = pool.observed(functions, X, key=jax.random.key(1))
@@ -99,7 +99,7 @@ def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
 @pytest.mark.parametrize("members", [MEMBERS[1:], (Member(1.0, C), MEMBERS[1])], ids=len)
 def test_the_standard_deviation_of_an_observation_is_that_of_its_corrected_distribution(members):
     names, w = [*"ab"][: len(members)], np.full(len(members), 1 / len(members))
-    pooling = PoolWeights.constant(names, w, "")
+    pooling = PoolWeights(names, w, "")
     pool = Pool(members, pooling, PITRecalibration(2.0, 1.5, 0.1, 500))
     mean, std = pool.mean_and_std(X, include_noise=True)
     assert_allclose(std, pool.distribution(X).std, rtol=1e-12)

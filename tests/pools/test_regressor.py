@@ -1,7 +1,6 @@
 """`GPRegressor`: which rows its members learn from, and that its predictions are the mixture of theirs."""
 
 import pickle
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -18,9 +17,9 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import held_out, members, regressor, targets
+from stochgp.pools import held_out, members, regressor
 from stochgp.pools.held_out import BLOCK, SINGLE
-from stochgp.pools.weights import Distance, PoolWeights, alone
+from stochgp.pools.weights import PoolWeights, alone
 from stochgp.transforms import Log
 
 N = 1_000
@@ -29,8 +28,7 @@ X = GENERATOR.uniform(-2, 2, (N, 2))
 F = np.sin(2 * X[:, 0]) + X[:, 1]
 Y = 10 + F + 0.3 * GENERATOR.normal(size=N)
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
-LEVEL = np.array([0.0, 0.4])
-W = np.exp(LEVEL) / np.exp(LEVEL).sum()
+W = np.array([0.4, 0.6])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +46,7 @@ def default(_quick_members):
 @pytest.fixture(scope="module")
 def pool(_quick_members):
     """Of members with given weights."""
-    weights = PoolWeights.constant(["feature", "sparse"], W, "given")
+    weights = PoolWeights(["feature", "sparse"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(regressor, "weigh", lambda *_: weights)
         return GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
@@ -101,26 +99,6 @@ def test_functions_are_of_the_members_in_proportion_to_their_weights(pool):
     assert_allclose(draws.std(axis=1), std, rtol=0.1)
     observed = pool.sample_y(NEW[:5], S, include_noise=True)
     assert_allclose(observed.std(axis=1), pool.predict(NEW[:5], True, include_noise=True)[1], rtol=0.1)
-
-
-def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(pool):
-    parts, other = list(pool.estimators_.values()), pickle.loads(pickle.dumps(pool))
-    distance = Distance(X[:50], np.ones(2), np.arange(2))
-    distance = replace(distance, low=np.median(distance(X[50:300])), high=np.median(distance(NEW + 1)))
-    slope = np.array([0.0, 2.0])
-    other._pooling = PoolWeights(["feature", "sparse"], LEVEL, slope, W, distance=distance)
-    other._correction = None
-    w = other._pooling.weights(NEW)
-    assert np.ptp(w[:, 0]) > 0.1
-    means = np.stack([member.predict(NEW) for member in parts], axis=1)
-    mean, covariance = other.predict(NEW, return_cov=True)
-    assert_allclose(mean, np.sum(w * means, axis=1))
-    assert_allclose(np.diag(covariance), other.predict(NEW, return_std=True)[1] ** 2, rtol=1e-5)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-8
-    draws = other.sample_functions(4_000, 1)(NEW[:5])
-    assert np.all(abs(draws.mean(axis=1) - mean[:5]) < 4 * draws.std(axis=1) / 4_000**0.5)
-    found = other.predict_distribution(NEW)
-    assert_allclose(found[3:4].cdf(10.0), found.cdf(10.0)[3:4])
 
 
 def test_files_and_pickles_give_the_same_bits(pool, tmp_path):
@@ -335,17 +313,6 @@ def test_trees_learn_again_from_all_rows():
     assert_allclose(of(trees), of(expected))
     assert_allclose(trees.predict(NEW), expected.predict(NEW), atol=1e-3)
     assert np.sqrt(np.mean((trees.predict(X) - steps) ** 2)) < 0.15
-
-
-def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkeypatch):
-    role = SINGLE * (np.arange(N) < 9)
-    distance = Distance(X[9:], np.ones(2), np.arange(2))
-    weights = PoolWeights(["sparse"], LEVEL, LEVEL, W, distance=distance)
-    given = {"sparse": SparseGPRegressor()}, Data(X, Y), role, weights
-    refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor()))
-    assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
-    monkeypatch.setattr(targets, "takes_in", lambda *_: True)
-    assert len(refitted().distance.rows) == N
 
 
 @pytest.fixture(scope="module")

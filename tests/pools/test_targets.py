@@ -102,7 +102,7 @@ def test_all_members_learn_the_logarithm_of_prices(tmp_path):
 
 def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tmp_path):
     w = np.array([0.4, 0.6])
-    weights = PoolWeights.constant(["feature", "linear"], w, "given")
+    weights = PoolWeights(["feature", "linear"], w, "given")
     monkeypatch.setattr(regressor, "weigh", lambda *_: weights)
     monkeypatch.setattr(regressor, "MEMBERS", weights.names)
     found = GPRegressor(random_state=0).fit(X, COUNTS)

@@ -8,7 +8,7 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor
 from stochgp.data.rows import Data
-from stochgp.pools import held_out, regressor, weights
+from stochgp.pools import held_out, regressor
 from stochgp.pools.held_out import BLOCK, LEARNED
 from stochgp.pools.weights import alone
 
@@ -29,8 +29,6 @@ def test_members_are_scored_near_and_far():
     y = slow + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     found = GPRegressor(members=["feature"], random_state=0).fit(table, y)
     assert set(found.scores_) == {"feature", "feature_by_blocks"} and found.plan_.new_rows.choice == "after"
-    if found._pooling.distance is not None:
-        assert len(found._pooling.distance.rows) == N
     between = GPRegressor(members=["feature"], random_state=0, new_rows="between").fit(table, y)
     assert set(between.scores_) == {"feature"}
     for one in found.estimators_.values():
@@ -55,7 +53,7 @@ def test_members_of_tables_with_a_time():
 def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     """Its posterior is that of a fit to all rows at its hyperparameters, in their units, with wider errors."""
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
-    monkeypatch.setattr(weights, "stack_near_and_far", lambda *_: alone("kernel_by_blocks", "given"))
+    monkeypatch.setattr(regressor, "weigh", lambda *_: alone("kernel_by_blocks", "given"))
     monkeypatch.setattr(held_out, "best_width", lambda *_: 2.0)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]

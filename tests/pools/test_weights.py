@@ -1,4 +1,4 @@
-"""Weights of pools have the highest score, and follow the distance to the training rows in tables with a time."""
+"""Weights of pools have the highest score."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,25 +16,8 @@ from stochgp.data.rows import Data
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
-from stochgp.pools.held_out import (
-    LEARNED,
-    SINGLE,
-    best_width,
-    distance_in_time,
-    log_density_of_wider,
-    without_worse_kernel,
-)
-from stochgp.pools.weights import (
-    MIN_END_WEIGHT,
-    Distance,
-    HeldOutPredictions,
-    PoolWeights,
-    columns_of_time,
-    pool_scores,
-    stack,
-    stack_near_and_far,
-    stacking_weights,
-)
+from stochgp.pools.held_out import best_width, log_density_of_wider, without_worse_kernel
+from stochgp.pools.weights import HeldOutPredictions, pool_scores, stack, stacking_weights
 
 R = 600
 GENERATOR = np.random.default_rng(0)
@@ -102,9 +85,9 @@ def test_a_row_of_weight_2_counts_as_two():
 
 def test_a_pool_of_independent_members_is_taken_and_beats_both():
     weights = stack(two_members())
-    assert weights.names == ["a", "b"] and not weights.by_row
+    assert weights.names == ["a", "b"]
     new = two_members(n=20_000)
-    assert score_of(new, weights.average) > max(score_of(new, w) for w in np.eye(2) + 1e-300) + 0.02
+    assert score_of(new, weights.values) > max(score_of(new, w) for w in np.eye(2) + 1e-300) + 0.02
 
 
 def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member():
@@ -115,7 +98,7 @@ def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member()
     found = predicted([mean + 0.01 * generator.normal(size=R), mean], [0.3, 0.3], y)
     assert weights_of(found).min() > 0.03
     weights = stack(found)
-    assert weights.names == [found.best] and weights.average.tolist() == [1.0]
+    assert weights.names == [found.best] and weights.values.tolist() == [1.0]
     assert f"against {found.best!r}, 'the pool' gains" in weights.why
 
 
@@ -124,7 +107,7 @@ def test_a_member_without_information_is_left_out():
     y = GENERATOR.normal(size=R)
     good = y + 0.1 * GENERATOR.normal(size=R)
     weights = stack(predicted([good, good + GENERATOR.normal(size=R)], [0.1, 1.1], y))
-    assert weights.names == ["a"] and weights.average.tolist() == [1.0]
+    assert weights.names == ["a"] and weights.values.tolist() == [1.0]
 
 
 def test_a_member_whose_mean_is_clearly_worse_than_a_constant_has_no_weight():
@@ -154,7 +137,7 @@ def test_a_member_with_a_density_of_zero_does_not_lose_the_pool():
     found = two_members()
     found.log_density[:5, 1] = -np.inf
     weights = stack(found)
-    assert "a" in weights.names and np.isfinite(weights.average).all()
+    assert "a" in weights.names and np.isfinite(weights.values).all()
 
 
 @pytest.mark.parametrize(("gain", "name"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
@@ -168,81 +151,6 @@ def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_g
         and f"without {(set(names) - set(kept.names)).pop()!r}" in why
     )
     assert without_worse_kernel(kept)[1] == ""
-
-
-UNIT = Distance(np.zeros((1, 1)), np.ones(1), np.arange(1), low=-1.5, high=1.5)  # of x, log |x|
-
-
-def test_near_and_far_rows_have_the_weights_of_each_kind():
-    """At the low end of the distance weights are those of near rows alone, at the high end those of far ones; log odds are linear between."""
-    ends = [two_members(), two_members((0.6, 0.5))]
-    far = np.arange(2 * R) >= R
-    merged = np.concatenate([one.mean for one in ends])
-    y = np.concatenate([one.y for one in ends])
-    found = predicted(merged.T, [1.0, 1.0], y, np.exp(np.where(far, 1.5, -1.5)))
-    found = replace(found, far=far, log_density=np.concatenate([one.log_density for one in ends]))
-    weights = stack_near_and_far(found, UNIT)
-    odds = lambda d: float(np.diff(np.log(weights.weights(np.exp([[d]]))[0]))[0])
-    for rows, d in ((~far, -1.5), (far, 1.5)):
-        assert_allclose(odds(d), np.diff(np.log(stack(found.take(rows)).average))[0], atol=1e-9)
-    assert_allclose(odds(0.0), (odds(-1.5) + odds(1.5)) / 2, atol=1e-9)
-    assert weights.names == ["a", "b"] and weights.by_row
-
-
-def test_a_member_of_one_end_has_next_to_no_weight_at_the_other():
-    y, far = GENERATOR.normal(size=2 * R), np.arange(2 * R) >= R
-    errors = [np.where(far, 1.0, 0.1), np.where(far, 0.1, 1.0)]
-    means = [y + s * GENERATOR.normal(size=2 * R) for s in errors]
-    means, errors = [*means, means[0] + GENERATOR.normal(size=2 * R)], [*errors, np.sqrt(errors[0] ** 2 + 1)]
-    found = replace(predicted(means, errors, y, np.exp(np.where(far, 1.5, -1.5))), far=far)
-    weights = stack_near_and_far(found, UNIT)
-    assert weights.names == ["a", "b"]  # without the member that has no weight at either end
-    near, beyond = weights.weights(np.exp([[-1.5], [1.5]]))
-    assert near[1] <= 1.1 * MIN_END_WEIGHT and beyond[0] <= 1.1 * MIN_END_WEIGHT
-
-
-def test_distances_are_between_the_medians_of_both_kinds():
-    near, far = (low + GENERATOR.uniform(size=(31, 2)) for low in (0.1, 3))
-    seen, later = np.zeros((2, 2)), np.repeat([False, True], 31)
-    X, role = np.concatenate([seen, near, far]), np.repeat([LEARNED, SINGLE], [2, 62])
-    rows = Data(X, np.zeros(64), None, (np.arange(64) > 0).astype(np.int32))
-    members = {"a": SimpleNamespace(_fitted=SimpleNamespace(inputs=SimpleNamespace(scale=np.ones(2))))}
-    found = replace(predicted([np.zeros(62)], [1.0], np.zeros(62)), rows=rows.take(role == SINGLE), far=later)
-    distance = distance_in_time(members, rows, role, found)
-    assert distance is not None
-    # neither column rises from block to block
-    expected = [np.median(np.log(np.linalg.norm(Z, axis=1))) for Z in (near, far)]
-    assert_allclose([distance.low, distance.high], expected)
-    assert distance_in_time(members, rows, role, replace(found, far=~later)) is None
-    assert distance_in_time(members, rows, role, replace(found, far=None)) is None
-
-
-def test_distances_in_time_are_along_its_column():
-    time = np.sort(GENERATOR.uniform(0, 100, 60))
-    X, block = np.column_stack([GENERATOR.normal(size=60), time]), np.repeat(np.arange(12), 5)
-    some = GENERATOR.permutation(60)
-    assert columns_of_time(X[some], block[some]).tolist() == [1]
-    assert columns_of_time(X[:, [0, 0]], block).tolist() == [0, 1]
-    years = np.repeat([2020.0, 2021.0, 2022.0], 20)  # four blocks are of one year
-    assert columns_of_time(np.column_stack([np.ones(60), years, time]), block).tolist() == [2]
-    found = Distance(X[:50, 1:] / 4, np.array([4.0]), np.array([1]))
-    assert_allclose(found(X[50:]), np.log(np.abs(X[50:, 1] - X[49, 1]) / 4), rtol=1e-9)
-    assert_allclose(found.joined(X[50:])(X[50:] + [1e9, 0]), np.log(1e-12))
-
-
-@pytest.mark.parametrize("D", [1, 3])
-def test_distances_are_to_the_nearest_row_and_clipped(D):
-    X, Z, scale = GENERATOR.normal(size=(50, D)), GENERATOR.normal(size=(20, D)), GENERATOR.uniform(1, 3, D)
-    distance = Distance(np.ascontiguousarray(X / scale), scale, np.arange(D))
-    expected = np.log(np.linalg.norm((Z[:, None] - X) / scale, axis=2).min(axis=1))
-    assert_allclose(distance(Z), expected, rtol=1e-9)
-    within = replace(distance, low=np.min(expected), high=np.max(expected))
-    assert_allclose(within(Z + 1e6) - within(X[:1]), within.high - within.low)
-    weights = PoolWeights(
-        ["a", "b"], np.zeros(2), np.array([0.0, 1.0]), np.ones(2) / 2, distance=within
-    ).weights(Z)
-    assert_allclose(weights.sum(axis=1), 1)
-    assert (np.diff(weights[np.argsort(expected), 1]) >= -1e-12).all()
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])

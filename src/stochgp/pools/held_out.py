@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from stochgp import deadline
 from stochgp.choosing import prefer
@@ -12,17 +12,14 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
-from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
-from stochgp.numerics.seeds import random_rows
 from stochgp.pools.members import BY_BLOCKS
-from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, columns_of_time
+from stochgp.pools.weights import HeldOutPredictions, PerRow
 from stochgp.results import RESULTS
 
 Mask = Bool[np.ndarray, " N"]
 # A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
-MAX_NEAR = 50_000  # training rows that distances are measured to
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
 # The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
 SHARE, MOST, LEAST = 0.1, 2_000, 800
@@ -190,25 +187,6 @@ def best_width(
     return max((1.1**k for k in range(40)), key=gain)
 
 
-def distance_in_time(
-    members: dict[str, Any], rows: Data, role: Roles, predictions: HeldOutPredictions
-) -> Distance | None:
-    """The distance in time to the nearest of at most 50,000 rows that members learned from, between its medians at near and at far rows.
-
-    None without rows of both kinds, or if those of far rows are not larger.
-    """
-    far = predictions.far
-    if far is None:
-        return None
-    seen, held = rows.take(role == LEARNED), predictions.rows
-    columns = columns_of_time(seen.X, np.asarray(seen.group))
-    scale = _lengthscales(members)[columns]
-    distance = Distance(np.empty((0, len(columns))), scale, columns)
-    distance = distance.joined(seen.X[random_rows(len(seen), MAX_NEAR, 0)])
-    low, high = (float(np.median(distance(held.X[i]))) for i in (~far, far))
-    return dataclasses.replace(distance, low=low, high=high) if low < high else None
-
-
 def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, float]]) -> None:
     """NLPD and RMSE of each member, in target units."""
     for k, name in enumerate(predictions.names):
@@ -223,13 +201,3 @@ def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " 
     """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
-
-
-def _lengthscales(members: dict[str, Any]) -> Float[np.ndarray, " D"]:
-    """Return those of the first member with a stationary kernel, in units of the inputs; without one the standard deviations of the inputs."""
-    scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)
-    for member in members.values():
-        kernel = along_inputs(getattr(member, "kernel_", None))
-        if kernel is not None and kernel.active_dims is None:
-            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
-    return scale

@@ -276,13 +276,11 @@ def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
     return False
 
 
-def takes_in(member: Any, rows: Data) -> bool:
-    """Update the posterior with held-out rows, and return whether family, time and memory allowed it: hyperparameters and features stay."""
+def update_posterior(member: Any, rows: Data) -> None:
+    """Add held-out rows, if family, time and memory allow it: hyperparameters and features stay."""
     update = {KernelGPRegressor: "update", FeatureGPRegressor: "partial_fit"}
     with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
         deadline.require()
         for kind, method in update.items():
             if isinstance(member, kind):
                 getattr(member, method)(rows.X, rows.y, rows.weight)
-                return True
-    return False

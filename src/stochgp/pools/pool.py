@@ -164,7 +164,7 @@ class PooledDraws(eqx.Module):
     def __call__(self, X: Any) -> Any:
         if not isinstance(X, jax.Array):
             return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
-        if self.pooling.by_row:
+        if not self.pooling.is_joint:
             raise ValueError(
                 "the weights of this pool depend on the row, and are found on the host: give a NumPy array"
             )
@@ -218,7 +218,7 @@ class PoolEstimator(PosteriorEstimator):
         context: FitContext,
     ) -> Any:
         self.estimators_ = {name: members[name] for name in weights.names}
-        self.weights_ = dict(zip(weights.names, weights.average.tolist(), strict=True))
+        self.weights_ = dict(zip(weights.names, weights.values.tolist(), strict=True))
         self._pooling, self._correction = weights, calibration
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
         context.record("members", list(weights.names), weights.why)

@@ -32,7 +32,6 @@ from stochgp.pools.held_out import (
     LEARNED,
     LINE,
     Roles,
-    distance_in_time,
     held_out,
     held_out_in_time,
     predict_held_out,
@@ -88,8 +87,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
     again if these are more than 12 %. With 100 to 1,000 rows a kernel GP and trees learn from all rows, and each of five folds is predicted from the others; with fewer rows a kernel GP predicts alone.
 
-    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. Weights from single rows
-    give way to those from blocks with the distance in time to the nearest training row.
+    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out, and count alike.
 
     Parameters
     ----------
@@ -196,7 +194,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights, calibration = self._weigh(members, rows, role, fold, scores, context)
             members = {name: members[name] for name in weights.names}
-            weights = self._refit(members, rows, role, weights, scores, context)
+            self._refit(members, rows, role, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, calibration, scores, n_rows, y, context)
 
@@ -324,10 +322,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         others, note = without_worse_kernel(others)
-        distance = distance_in_time(members, rows, role, others)
-        if distance is not None:
+        if others.far is not None:
             others = widen_for_later_times(members, others, context)
-        weights = weigh(others, self.ensemble, distance)
+        weights = weigh(others, self.ensemble)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
@@ -342,12 +339,11 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         members: dict[str, Any],
         rows: Data,
         role: Roles,
-        weights: PoolWeights,
         scores: dict[str, dict[str, float]],
         context: FitContext,
-    ) -> PoolWeights:
+    ) -> None:
         """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
-        held, widths, joined = rows.take(role != LEARNED), context.report.get("widths", {}), []
+        held, widths = rows.take(role != LEARNED), context.report.get("widths", {})
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
             for name, member in members.items() if len(held) else ():
@@ -357,11 +353,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 )
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
                 if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
-                    joined.append(update_member(member, held))
-            distance = weights.distance
-            if len(held) and distance is not None and all(joined):
-                weights = dataclasses.replace(weights, distance=distance.joined(held.X))
-        return weights
+                    update_member(member, held)
 
     def _fit_feature(
         self, files: Any, y: Any, others: Mapping[str, Any], context: FitContext

@@ -19,7 +19,7 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.observations.mean_function import boosted
 from stochgp.pools.held_out import LEARNED, held_out
-from stochgp.pools.members import raise_interrupt_of, takes_in
+from stochgp.pools.members import raise_interrupt_of, update_posterior
 from stochgp.pools.pool import Draws, Pool, report_members
 from stochgp.pools.weights import HeldOutPredictions, Inputs, PerRow, PoolWeights, alone
 from stochgp.transforms import AbstractTransform, Log
@@ -161,7 +161,6 @@ class Hurdle:
     width: float
     classifier: Pool | None = None
     n_samples: int = 0
-    by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
     positive: ClassVar[bool] = False
 
@@ -293,10 +292,9 @@ def unless_preferred(
     return alone(name, f"{found.why}: {weights.why}")
 
 
-def update_member(member: Any, held: Data) -> bool:
-    """`takes_in`; the members elsewhere of a hurdle model take in rows of other values."""
-    if isinstance(member, HurdleRegressor):
-        held, elsewhere = held.take(held.y != member.value), member.estimators_["elsewhere"]
-        joined = [update_member(part, held) for part in elsewhere.estimators_.values()]
-        return all(joined)
-    return takes_in(member, held)
+def update_member(member: Any, held: Data) -> None:
+    """Update the posterior with held-out rows; in a hurdle model, its members elsewhere with rows of other values."""
+    if not isinstance(member, HurdleRegressor):
+        return update_posterior(member, held)
+    for part in member.estimators_["elsewhere"].estimators_.values():
+        update_member(part, held.take(held.y != member.value))

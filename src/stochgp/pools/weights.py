@@ -15,76 +15,27 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Rounded, mixture
 from stochgp.distributions.transformed import truncated
-from stochgp.neighbours import Neighbours
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
 MIN_WEIGHT = 0.03  # a member with less is left out
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
-MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
-
-
-@dataclass(frozen=True, eq=False)
-class Distance:
-    """d(x) = log of the Euclidean distance to the nearest of these rows in some columns, clipped to [low, high], less their middle."""
-
-    rows: Inputs  # these columns alone, divided by `scale`
-    scale: Float[np.ndarray, " C"]
-    columns: Int[np.ndarray, " C"]
-    low: float = -np.inf
-    high: float = np.inf
-
-    @functools.cached_property
-    def _tree(self) -> Neighbours:
-        return Neighbours(self.rows)
-
-    def joined(self, X: Inputs) -> "Distance":
-        """To these rows too."""
-        return replace(self, rows=np.concatenate([self.rows, self._in_units(X)]))
-
-    def __call__(self, X: Inputs) -> PerRow:
-        Z = self._in_units(X)
-        nearest = self.rows[self._tree.query(Z, 1)[:, 0]]
-        d = np.log(np.maximum(np.linalg.norm(Z - nearest, axis=1), 1e-12))
-        middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
-        return np.clip(d, self.low, self.high) - middle
-
-    def _in_units(self, X: Float[np.ndarray, "N D"]) -> Inputs:
-        return np.ascontiguousarray(X[:, self.columns] / self.scale, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """w_k(x) = softmax_k(level_k + slope_k d(x)) of the named members, d the distance in time to the nearest training row; without a distance w = softmax(level).
-
-    `average` is the mean of w over the held-out rows; `positive`: the mixture is truncated at 0.
-    """
+    """The weights [K] of the named members; if `positive`, the mixture is truncated at 0."""
 
     names: list[str]
-    level: Float[np.ndarray, " K"]
-    slope: Float[np.ndarray, " K"]
-    average: Float[np.ndarray, " K"]
+    values: Float[np.ndarray, " K"]
     why: str = ""
-    distance: Distance | None = None
     positive: bool = False
     is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
 
-    @classmethod
-    def constant(cls, names: list[str], w: Float[np.ndarray, " K"], why: str) -> "PoolWeights":
-        """The same weights everywhere."""
-        return cls(names, np.log(w), np.zeros(len(w)), w, why)
-
-    @property
-    def by_row(self) -> bool:
-        """Whether weights depend on the row."""
-        return self.distance is not None and bool(self.slope.any())
-
-    def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        """The weights of each row, or [K] of all."""
-        if self.distance is None or not self.by_row:
-            return softmax(self.level)
-        return softmax(self.level + self.distance(X)[:, None] * self.slope, axis=1)
+    def weights(self, X: Inputs) -> Float[np.ndarray, " K"]:
+        """Return the weights, which are the same for all rows."""
+        return self.values
 
 
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
@@ -159,7 +110,7 @@ class HeldOutPredictions:
 
 def alone(name: str, why: str) -> PoolWeights:
     """One member."""
-    return PoolWeights.constant([name], np.ones(1), why)
+    return PoolWeights([name], np.ones(1), why)
 
 
 def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
@@ -178,11 +129,11 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     return replace(weights, positive=after <= before)
 
 
-def weigh(predictions: HeldOutPredictions, ensemble: bool, distance: Distance | None = None) -> PoolWeights:
+def weigh(predictions: HeldOutPredictions, ensemble: bool) -> PoolWeights:
     """The pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
     is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
     if ensemble and is_mixed:
-        return stack(predictions) if distance is None else stack_near_and_far(predictions, distance)
+        return stack(predictions)
     useful = predictions.of(predictions.informative())
     density = np.average(useful.log_density, axis=0, weights=useful.weight)
     why = "counts are predicted by one member" if ensemble else "ensemble=False: the highest held-out density"
@@ -213,27 +164,8 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     while True:
         w = stacking_weights(useful.log_density, useful.mean, useful.y, useful.weight)
         if len(w) == 1 or w.min() >= MIN_WEIGHT:
-            return PoolWeights.constant(useful.names, w, why)
+            return PoolWeights(useful.names, w, why)
         useful = useful.of([name for name, share in zip(useful.names, w, strict=True) if share > w.min()])
-
-
-def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> PoolWeights:
-    """In tables with a time: weights by single rows near the training rows, and by blocks at `far` ones; between them log w_k is linear in d."""
-    far = predictions.far
-    assert far is not None
-    ends = [stack(predictions.take(i)) for i in (~far, far)]
-    names = [name for name in predictions.names if any(name in end.names for end in ends)]
-    why = f"near training rows {ends[0].why}; far from them {ends[1].why}"
-    at = np.full((2, len(names)), MIN_END_WEIGHT)
-    for row, end in zip(at, ends, strict=True):
-        row[[names.index(name) for name in end.names]] = np.maximum(end.average, MIN_END_WEIGHT)
-    low, high = np.log(at / at[:, :1])
-    d = distance(predictions.rows.X)
-    made = PoolWeights(
-        names, (high + low) / 2, (high - low) / max(float(np.ptp(d)), 1e-12), np.empty(0), why, distance
-    )
-    w = np.broadcast_to(made.weights(predictions.rows.X), (len(d), len(names)))
-    return replace(made, average=np.average(w, axis=0, weights=predictions.weight))
 
 
 def pool_scores(
@@ -294,12 +226,3 @@ def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
             log_density[scored] = logsumexp(predictions.log_density[scored] + np.log(w), axis=1)
         mean[scored] = predictions.mean[scored] @ w
     return pool_scores(log_density, mean, predictions.y, predictions.weight)
-
-
-def columns_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> Int[np.ndarray, " C"]:
-    """The first column whose values rise from each block of time to the next; all columns if several together hold the time, as year and month."""
-    order = np.argsort(block, kind="stable")
-    first = np.flatnonzero(np.diff(block[order], prepend=-1))
-    low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
-    rises = np.flatnonzero(np.all(low[1:] > high[:-1], axis=0))
-    return rises[:1] if len(rises) else np.arange(X.shape[1])
