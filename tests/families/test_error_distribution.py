@@ -101,7 +101,8 @@ def test_files_and_refits_keep_the_law(family, tmp_path):
     model, X = fitted(family), rows(50, seed=2)[0]
     model.save(tmp_path / "model")
     again = make(family)
-    vars(again)["_chosen_likelihood"] = model.plan_["likelihood"]["choice"]
+    if family != "sparse":  # which learns a Student-t by name
+        vars(again)["_chosen_likelihood"] = model.plan_["likelihood"]["choice"]
     again.fit(*rows(N))
     assert again.plan_["likelihood"]["choice"] == model.plan_["likelihood"]["choice"]
     for other in (load(tmp_path / "model"), again):

@@ -106,7 +106,7 @@ def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(
     for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
         pool = GPRegressor(**settings)
         pool.target_ = "real"
-        assert "point_mass" not in pool._candidates(Data(X, Y), None, role, None)
+        assert "point_mass" not in pool._candidates(Data(X, Y), role, None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from stochgp.pools.members import Member
 
 def member(make, *given, **settings) -> Member:
     """The function of rows that a pool calls for this member."""
-    return lambda rows, days, memory_limit: make(*given, **settings)
+    return lambda rows, memory_limit: make(*given, **settings)
 
 
 G = {"likelihood": "gaussian"}

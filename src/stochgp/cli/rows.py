@@ -213,7 +213,7 @@ def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
         log_probabilities, classes = estimator.predict_log_proba(inputs), estimator.classes_
         return {
             "n": len(targets),
-            "accuracy": metrics.accuracy(targets, classes[log_probabilities.argmax(axis=1)]),
+            "accuracy": float((targets == classes[log_probabilities.argmax(axis=1)]).mean()),
             "log_loss": metrics.log_loss(targets, log_probabilities, classes),
         }
     found = estimator.predict_distribution(inputs)

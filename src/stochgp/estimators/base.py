@@ -355,5 +355,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     @property
     def _likelihood(self) -> Any:
-        """`likelihood=` of the targets that the model sees, which may be transformed."""
-        return self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
+        """`likelihood=` of the targets that the model sees, which may be transformed; for "auto" the choice of an earlier fit."""
+        found = self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
+        is_auto = isinstance(found, str) and found == "auto"
+        return self._chosen_likelihood or found if is_auto else found

@@ -141,7 +141,7 @@ def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> N
 
 def warn_of_data(estimator: Any, data: TrainingData, learns: bool) -> None:
     """Warn of properties of the rows that make a fit less certain than it reports."""
-    encoder = vars(estimator).pop("_encoder_of_pool", data.encoder)
+    encoder = vars(estimator).get("_encoder_of_pool", data.encoder)
     warn_of(dataclasses.replace(data, encoder=encoder), learns=learns, stacklevel=4)
 
 

@@ -40,9 +40,16 @@ from stochgp.families.feature_posterior import (
     refit_on_all_rows,
     taken_in,
 )
-from stochgp.families.kernel_choice import inputs_of, with_packing
 from stochgp.families.left_out import error_distribution
-from stochgp.families.likelihoods import AUTO, FEATURE, Asked, start_noise
+from stochgp.families.starts import (
+    AUTO,
+    FEATURE,
+    inputs_of,
+    name_of,
+    resolve_likelihood,
+    start_noise,
+    with_packing,
+)
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
@@ -148,13 +155,13 @@ class FeatureGPRegressor(FamilyRegressor):
                 raise ValueError(
                     "mean='linear' is not taken by a feature GP: it has a line with features='linear'"
                 )
-            asked, inputs = Asked.of(self._likelihood, FEATURE), self._inputs()
+            likelihood, inputs = resolve_likelihood(self._likelihood, FEATURE), self._inputs()
             data = read_regression_data(
                 self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
             )
             learner, why = named_learner(self.learner, FEATURE_LEARNERS, options_of(self))
             warn_of_data(self, data, learns=True)
-            start = self._start(asked, data, context)
+            start = self._start(likelihood, data, context)
             if (
                 isinstance(start.features, features.Linear)
                 and self.learner == "scgd"
@@ -171,7 +178,7 @@ class FeatureGPRegressor(FamilyRegressor):
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))
             errors = context.finish(
-                lambda: self._error_distribution(asked, learned, posterior, data, context)
+                lambda: self._error_distribution(likelihood, learned, posterior, data, context)
             )
             observation = observation_model(self, Gaussian(posterior.noise), errors, posterior, data, True)
             fitted = fitted_model(self, data, posterior, observation, context)
@@ -250,7 +257,7 @@ class FeatureGPRegressor(FamilyRegressor):
             kernel = "tanimoto"
         return inputs_of(kernel, self.smiles, self.missing)
 
-    def _start(self, asked: Asked, data: TrainingData, context: FitContext) -> FeatureGP:
+    def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
         """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -267,7 +274,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
         spread = data.spread
-        noise = cast(start_noise(asked, FEATURE, spread, self.dtype), self.dtype)
+        noise = cast(start_noise(likelihood, FEATURE, spread, self.dtype), self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance)
 
@@ -306,21 +313,20 @@ class FeatureGPRegressor(FamilyRegressor):
 
     def _error_distribution(
         self,
-        asked: Asked,
+        likelihood: Any,
         learned: FitResult,
         posterior: FeaturePosterior,
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
         """Return the error distribution on held-out rows, for linear features leave-one-out."""
-        asked = asked.as_chosen(self._chosen_likelihood)
-        held_out = getattr(learned.evidence, "held_out", None)
-        if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
-            return error_distribution(asked, posterior, learned.gp, data, context)
-        few = held_out is not None and asked.name == AUTO and len(held_out) < MIN_HELD_OUT
-        if asked.name == GAUSSIAN or (held_out is not None and not few):
-            return error_distribution(asked, posterior, learned.gp, data, context, held_out)
-        if asked.name == STUDENT:
+        name, held_out = name_of(likelihood), getattr(learned.evidence, "held_out", None)
+        if isinstance(learned.gp.features, features.Linear) and isinstance(likelihood, str):
+            return error_distribution(likelihood, posterior, learned.gp, data, context)
+        few = held_out is not None and name == AUTO and len(held_out) < MIN_HELD_OUT
+        if name == GAUSSIAN or (held_out is not None and not few):
+            return error_distribution(likelihood, posterior, learned.gp, data, context, held_out)
+        if name == STUDENT:
             raise ValueError(
                 "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
             )

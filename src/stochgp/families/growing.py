@@ -16,7 +16,7 @@ from stochgp.estimators.diagnostics import BEFORE, Seen, caution_of_rows, shift_
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
 from stochgp.families.default_learners import sparse_learner
-from stochgp.families.likelihoods import started_sparse
+from stochgp.families.starts import started_sparse
 from stochgp.families.targets import standardised, target_transform
 from stochgp.families.variational import (
     LATE,

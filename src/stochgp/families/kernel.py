@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_inputs, read_rows
@@ -31,21 +30,19 @@ from stochgp.families.common import (
     warn_of_data,
 )
 from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner, options_of
-from stochgp.families.kernel_choice import (
-    USUAL,
-    best_kernel,
-    inputs_of,
-    kernel_called,
-    near_in_time,
-    short_days,
-    with_level,
-    with_packing,
-)
 from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
 from stochgp.families.left_out import error_distribution
-from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
 from stochgp.families.solving import updated
+from stochgp.families.starts import (
+    AUTO,
+    KERNEL,
+    inputs_of,
+    near_in_time,
+    resolve_likelihood,
+    start_noise,
+    with_packing,
+)
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.conditionals import AbstractConditionals
@@ -55,7 +52,7 @@ from stochgp.models import KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
-from stochgp.parameters import cast
+from stochgp.parameters import cast, positive
 from stochgp.posteriors import (
     AbstractKernelPosterior,
     AbstractPosterior,
@@ -83,8 +80,7 @@ class KernelGPRegressor(FamilyRegressor):
     Parameters
     ----------
     kernel
-        "auto" (compared on held-out rows: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a
-        kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
+        "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
     learner
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`; None = keep the given hyperparameters.
@@ -188,7 +184,7 @@ class KernelGPRegressor(FamilyRegressor):
             context.record("learner", None if learner is None else type(learner).__name__, why)
             warn_of_data(self, data, learns=learner is not None)
             require_memory(data, self, context)
-            gp, learned = initial_kernel_gp(self, data, context), None
+            gp, learned = initial_kernel_gp(self, data), None
             if learner is not None:
                 learned = learned_kernel_gp(self, learner, gp, data, context)
                 gp = learned.gp
@@ -210,12 +206,12 @@ class KernelGPRegressor(FamilyRegressor):
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
     ) -> Dispersion | None:
         """Return the error distribution; "auto" compares only if the noise was learned."""
-        asked = Asked.of(self._likelihood, KERNEL).as_chosen(self._chosen_likelihood)
+        likelihood = resolve_likelihood(self._likelihood, KERNEL)
         keeps_noise = self.learner is None or self.noise_variance is not None
-        if asked.name == AUTO and keeps_noise:
+        if likelihood == AUTO and keeps_noise:
             context.record("likelihood", GAUSSIAN, "the noise was not learned")
             return None
-        return error_distribution(asked, posterior, gp, data, context)
+        return error_distribution(likelihood, posterior, gp, data, context)
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Add more rows to the posterior, by a solve that starts at the last solution.
@@ -313,26 +309,15 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
     return start
 
 
-def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData, context: FitContext) -> KernelGP:
-    """Return the given or named kernel, or the best on left-out rows, and the noise's start."""
+def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> KernelGP:
+    """Return the given or named kernel, and the noise's start."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
-    asked = Asked.of(estimator._likelihood, KERNEL)
-    noise = start_noise(asked, KERNEL, spread, estimator.dtype, estimator.noise_variance)
-    named = given if isinstance(given, str) else None
-    days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
-
-    def start(kernel: kernels.AbstractKernel | str) -> KernelGP:
-        if isinstance(kernel, str):
-            kernel = kernel_called(kernel, data.n_inputs, variance=spread, dtype=dtype)
-        return cast(KernelGP(kernel=near_in_time(kernel, days), noise=noise), estimator.dtype)
-
-    if named == "auto":
-        name, why = USUAL, context.refusal(too_few(data.n_rows, data.rows.group))
-        if why is None:
-            name, why = best_kernel(start, data.source(False), key=context.start_key)
-        context.record("kernel", name, why)
-        return start(name)
+    likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
+    noise = start_noise(likelihood, KERNEL, spread, estimator.dtype, estimator.noise_variance)
     kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
-    if named == "tanimoto":
-        kernel = with_level(kernel, spread, dtype)
-    return start(with_packing(kernel, is_packed(data.encoder)))
+    if isinstance(given, str):
+        encoder = vars(estimator).get("_encoder_of_pool", data.encoder)
+        kernel = near_in_time(kernel, encoder, data.n_rows, data.rows.group)
+    if isinstance(given, str) and given == "tanimoto":  # T > 0, so the level of f is not its average
+        kernel = kernel + kernels.Constant(positive(spread, dtype=dtype))
+    return cast(KernelGP(kernel=with_packing(kernel, is_packed(data.encoder)), noise=noise), estimator.dtype)

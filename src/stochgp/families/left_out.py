@@ -15,7 +15,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.families.likelihoods import AT_BOUND, AUTO, LEAST_DF, Asked
+from stochgp.families.starts import AUTO, fixed_df, name_of
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
@@ -31,7 +31,7 @@ SEED = 0
 SOME = 100  # rows from which the size of the noise is estimated
 TYPICAL_ROWS = 1000
 TYPICAL = 1.4826  # standard deviations of a Gaussian per median absolute deviation
-AS_BEFORE = "as an earlier fit chose"
+LEAST_DF = 2.2  # below it the bound of ν determines standard deviations
 ROWS = 65_536  # left-out rows: half as many lost 0.01 nats on the flights, twice as many gained 0.001
 BYTES_PER_NUMBER = 64  # of trees, per input of each row
 
@@ -95,7 +95,7 @@ def typical_error(near: Conditional) -> float:
 
 
 def error_distribution(
-    asked: Asked,
+    likelihood: Any,
     posterior: Any,
     gp: Any,
     data: TrainingData,
@@ -110,7 +110,7 @@ def error_distribution(
 
     Raises ValueError, with both numbers, if the user's choice exceeds the memory limit.
     """
-    name, why = asked.name, AS_BEFORE if asked.again else AS_ASKED
+    name, why = name_of(likelihood), AS_ASKED
     chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
     R, D = min(data.n_rows, ROWS) if held_out is None else len(held_out), data.n_inputs
     searched = search_bytes(gp, data, R) if held_out is None and hasattr(gp, "kernel") else 8 * R * D
@@ -133,8 +133,8 @@ def error_distribution(
                 preference = choose(rows, SEED, heavy_tails=heavy)
                 name, why = preference.name or GAUSSIAN, f"by left-out rows: {preference.why}"
             if name != GAUSSIAN:
-                scaled = asked.noise is None and not packed
-                dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=asked.df)
+                scaled = isinstance(likelihood, str) and not packed
+                dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=fixed_df(likelihood))
     except TimeIsUpError:
         name, why = GAUSSIAN, "there was no time: the fit was ended before another was chosen"
     context.record("likelihood", name, why)
@@ -142,7 +142,11 @@ def error_distribution(
         context.report["error_scale"] = dispersion.factor  # of the variances of observations
         context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
     if dispersion is not None and dispersion.df is not None:
-        bound = AT_BOUND if dispersion.df < LEAST_DF else ""
+        bound = (
+            "; at its bound: standard deviations are governed by it, quantiles are not"
+            if dispersion.df < LEAST_DF
+            else ""
+        )
         why = f"degrees of freedom of the Student-t, by the left-out rows{bound}"
         context.record("df", dispersion.df, why)
     return dispersion

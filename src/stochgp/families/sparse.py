@@ -25,7 +25,14 @@ from stochgp.families.common import (
 )
 from stochgp.families.default_learners import sparse_learner
 from stochgp.families.left_out import error_distribution
-from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
+from stochgp.families.starts import (
+    AUTO,
+    SPARSE,
+    is_of_counts,
+    name_of,
+    resolve_likelihood,
+    started_sparse,
+)
 from stochgp.families.variational import (
     LATE,
     bound_of,
@@ -134,18 +141,18 @@ class SparseGPRegressor(FamilyRegressor):
             See `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
         """
         with open_fit(self, checkpoint, callback) as context:
-            asked = Asked.of(self._likelihood, SPARSE)
+            given = resolve_likelihood(self._likelihood, SPARSE)
             refuse_fingerprints(self)
             data = read_regression_data(
-                self, X, y, sample_weight, groups, context, keeps_all=False, counts=asked.kind.is_of_counts
+                self, X, y, sample_weight, groups, context, keeps_all=False, counts=is_of_counts(given)
             )
-            learner = self._learner(asked, data, context)
+            learner = self._learner(name_of(given), data, context)
             warn_of_data(self, data, learns=True)
             gp = self._start(learner, data, context)
             learned, _ = learn(learner, gp, data, context)
             gp = learned.gp
             posterior = context.finish(lambda: self._posterior(gp, data, context))
-            errors = context.finish(lambda: self._error_distribution(asked, posterior, gp, data, context))
+            errors = context.finish(lambda: self._error_distribution(posterior, gp, data, context))
             likelihood = _with_noise_of(posterior, likelihood_of(gp))
             observation = observation_model(self, likelihood, errors, posterior, data, True)
             stream = growing.stream_of(self, gp, learned, data, context) if self._grows else None
@@ -193,7 +200,7 @@ class SparseGPRegressor(FamilyRegressor):
     def _grows(self) -> bool:
         return self.approximation in growing.GROWING
 
-    def _learner(self, asked: Asked, data: TrainingData, context: FitContext) -> AbstractLearner:
+    def _learner(self, likelihood: str, data: TrainingData, context: FitContext) -> AbstractLearner:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
         if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
             raise ValueError(
@@ -201,7 +208,7 @@ class SparseGPRegressor(FamilyRegressor):
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
-        learner, why = sparse_learner(self, data.n_all, asked.name in (AUTO, GAUSSIAN))
+        learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN))
         context.record("learner", type(learner).__name__, why)
         return learner
 
@@ -226,21 +233,20 @@ class SparseGPRegressor(FamilyRegressor):
 
     def _error_distribution(
         self,
-        asked: Asked,
         posterior: VariationalPosterior,
         gp: SparseGP,
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
         """Return the error distribution; "auto" compares on leave-one-out errors."""
-        if asked.name != AUTO:
+        if self._likelihood != AUTO:
             return None
         if isinstance(posterior.process, DecoupledProcess):
             why = "there was no time for functions whose optimum says how rows are predicted without them"
         elif data.rows.group is not None:
             why = "whole groups do not say how rows are predicted without them"
         else:
-            found = error_distribution(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, context)
+            found = error_distribution(AUTO, posterior, gp, data, context)
             vars(posterior).pop("solved", None)
             return found
         context.record("likelihood", GAUSSIAN, why)

@@ -18,8 +18,8 @@ from stochgp.data.memory import Source, padded_size
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
-from stochgp.families.kernel_choice import USUAL, inputs_of
 from stochgp.families.left_out import SEED, some_rows
+from stochgp.families.starts import inputs_of
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
@@ -64,7 +64,7 @@ def start(
 ) -> SparseGP:
     """Return the model before learning, with inducing points at centres of clusters."""
     dtype, n_rows = np.dtype(estimator.dtype), data.n_rows
-    name = named_kernel(estimator.kernel, USUAL, context)
+    name = named_kernel(estimator.kernel, "matern32", context)
     kernel = kernels.resolve(name, data.n_inputs, variance=variance, dtype=dtype)
     n = min(int(estimator.n_inducing), n_rows)
     points = choose_points(data.X, n, key=context.start_key)

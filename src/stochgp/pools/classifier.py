@@ -136,7 +136,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             role, fold = divide_classes(rows, in_time, context)
             is_compared, names = bool(role.any()), list(CLASSIFIERS)
             candidates = named_members(
-                self.members, names, CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
+                self.members, names, CLASSIFIERS, rows, self.memory_limit, ClassifierMixin
             )
             if not is_compared:
                 candidates = dict(list(candidates.items())[:1])

@@ -19,12 +19,11 @@ from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
-from stochgp.families.kernel_choice import near_in_time
-from stochgp.families.likelihoods import FEATURE, KERNEL, SPARSE
 from stochgp.families.solving import with_posterior
 from stochgp.families.sparse import SparseGPRegressor
+from stochgp.families.starts import FEATURE, KERNEL, SPARSE
 from stochgp.features import is_network
-from stochgp.kernels import Constant, Linear, Sum, resolve
+from stochgp.kernels import Constant, Linear, Sum
 from stochgp.names import lookup
 from stochgp.observations import LINEAR_MEAN, TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
@@ -33,7 +32,7 @@ from stochgp.storage.checkpoint import CheckpointError
 from stochgp.warning import say, silent
 
 BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
-Member = Callable[[Data, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
+Member = Callable[[Data, Any], Any]  # (rows, memory limit) → estimator
 
 # Beyond so many rows the kernel GP of a pool predicts from near rows: with 33,000 to 36,000 rows in a quarter of the seconds, at a loss of 0.01 to 0.08 nats.
 MAX_GLOBAL_ROWS = 20_000
@@ -48,24 +47,20 @@ SECONDS = 1.0  # for each member; with less no further member is fitted
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
-def kernel(rows: Data, days: list[int], memory_limit: Any) -> KernelGPRegressor:
+def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
     """A kernel GP, whose inputs may be rotated where rows have neither groups nor an order in time."""
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
-    found = KernelGPRegressor(
+    return KernelGPRegressor(
         prediction="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
         rotate_inputs=rows.group is None,
     )
-    if days:
-        start = resolve(found.kernel, rows.X.shape[1], dtype=found.dtype)
-        found.set_params(kernel=near_in_time(start, days))
-    return found
 
 
-def kernel_and_line(rows: Data, days: list[int], memory_limit: Any) -> KernelGPRegressor:
+def kernel_and_line(rows: Data, memory_limit: Any) -> KernelGPRegressor:
     """A kernel GP around a linear mean."""
-    found = kernel(rows, days, memory_limit)
+    found = kernel(rows, memory_limit)
     found.set_params(mean=LINEAR_MEAN)
     return found
 
@@ -73,7 +68,7 @@ def kernel_and_line(rows: Data, days: list[int], memory_limit: Any) -> KernelGPR
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
     """A member with this kernel, by name or made when it is needed; with few rows it has fewer inducing points and steps."""
 
-    def member(rows: Data, days: list[int], memory_limit: Any) -> SparseGPClassifier:
+    def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
         few = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if few is not None:
@@ -85,10 +80,10 @@ def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) ->
 
 REGRESSORS: Mapping[str, Member] = {
     "kernel": kernel,
-    "feature": lambda rows, days, memory_limit: FeatureGPRegressor(),
-    "linear": lambda rows, days, memory_limit: FeatureGPRegressor("linear"),
-    "trees": lambda rows, days, memory_limit: FeatureGPRegressor("linear", mean=TREES),
-    "sparse": lambda rows, days, memory_limit: SparseGPRegressor(),
+    "feature": lambda rows, memory_limit: FeatureGPRegressor(),
+    "linear": lambda rows, memory_limit: FeatureGPRegressor("linear"),
+    "trees": lambda rows, memory_limit: FeatureGPRegressor("linear", mean=TREES),
+    "sparse": lambda rows, memory_limit: SparseGPRegressor(),
     "kernel_and_line": kernel_and_line,
 }
 FAMILIES = {  # whose likelihoods a member takes
@@ -107,7 +102,6 @@ def named_members(
     names: list[str],
     known: Mapping[str, Member],
     rows: Data,
-    days: list[int],
     memory_limit: Any,
     kind: type,
 ) -> dict[str, Any]:
@@ -122,7 +116,7 @@ def named_members(
         lookup(members, {"auto": None}, "members")
     else:
         names = list(members)
-    return {name: lookup(name, known, "members")(rows, days, memory_limit) for name in names}
+    return {name: lookup(name, known, "members")(rows, memory_limit) for name in names}
 
 
 def seconds_for_members(pool: Any) -> float:
@@ -178,7 +172,7 @@ def fit_members(
         say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
         set_member(pool, name, member, n_left, settings, context)
         if isinstance(candidates[name], GPEstimator):
-            vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
+            vars(member)["_encoder_of_pool"] = encoder  # for warnings and for dates
         groups = rows.group if takes_groups(name, candidates) else None
         try:
             # The first member warns of the rows; the others would repeat it.
@@ -190,6 +184,7 @@ def fit_members(
                 fitted[name] = member
                 seconds.append(member.fit_seconds_)
                 raise_interrupt_of(member)
+            vars(member).pop("_encoder_of_pool", None)
             release()  # what compiling has left behind
         except ValueError as refused:
             if len(candidates) == 1 or isinstance(refused, CheckpointError):

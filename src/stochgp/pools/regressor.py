@@ -21,8 +21,7 @@ from stochgp.estimators.base import PosteriorRegressor
 from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.kernel_choice import short_days
-from stochgp.families.likelihoods import AUTO, Asked
+from stochgp.families.starts import AUTO, resolve_likelihood
 from stochgp.families.targets import untransformed
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
@@ -189,7 +188,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             rows, encoder, in_time = table
             settings = self._target_settings(rows, in_time, context)
             n_rows, (rows, role, fold) = len(rows), self._divide(rows, in_time, context)
-            candidates = self._candidates(rows, encoder, role, fold)
+            candidates = self._candidates(rows, role, fold)
             members = fit_members(self, candidates, rows.take(role == LEARNED), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights, calibration = self._weigh(members, rows, role, fold, scores, context)
@@ -246,7 +245,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         fold = folds(len(rows), rows.group, N_FOLDS, context.seed("division"))
         return rows, np.full(len(rows), LEARNED), fold
 
-    def _candidates(self, rows: Data, encoder: Any, role: Roles, fold: Roles | None) -> dict[str, Any]:
+    def _candidates(self, rows: Data, role: Roles, fold: Roles | None) -> dict[str, Any]:
         """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
@@ -254,20 +253,19 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         usual = MEMBERS if fold is None else MEMBERS_OF_FEW
         usual = [name for name in usual if name in known] or list(known)[:1]
 
-        def made(members: Any, names: list[str], groups: Any) -> dict[str, Any]:
-            days = short_days(encoder, len(rows), groups)
-            return named_members(members, names, known, rows, days, self.memory_limit, RegressorMixin)
+        def made(members: Any, names: list[str]) -> dict[str, Any]:
+            return named_members(members, names, known, rows, self.memory_limit, RegressorMixin)
 
         if not in_time or isinstance(self.members, Mapping):
-            found = made(self.members, usual, rows.group)
+            found = made(self.members, usual)
             if fold is None and not role.any():
                 found = dict(list(found.items())[:1])
         else:
             names = [name for name in MEMBERS_IN_TIME if name in known] or usual
-            found = made(self.members, names, rows.group)
+            found = made(self.members, names)
             if self.new_rows == AUTO:
                 first = next(iter(found))
-                single = made([first], [first], None)
+                single = made([first], [first])
                 found = single | {name + BY_BLOCKS: member for name, member in found.items()}
         is_tried = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
         is_tried = is_tried and self.target_ != COUNT and role.any()
@@ -291,7 +289,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         refusals = {}
         for member, family in FAMILIES.items():
             try:
-                Asked.of(untransformed(self.likelihood), family)
+                resolve_likelihood(untransformed(self.likelihood), family)
             except (TypeError, ValueError) as error:
                 refusals[member] = error
         if len(refusals) == len(FAMILIES):

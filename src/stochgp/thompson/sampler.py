@@ -14,7 +14,7 @@ from stochgp.data import Fingerprints
 from stochgp.data.rows import Data
 from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
-from stochgp.families.kernel_choice import inputs_of
+from stochgp.families.starts import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
