@@ -6,7 +6,6 @@ On a CPU memory is the process's resident memory; if JAX's default device is an 
 import contextlib
 import ctypes
 import math
-import multiprocessing
 import re
 import sys
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ _UNITS = {
     **{f"{letter}IB": 1024**i for i, letter in enumerate("KMGT", start=1)},
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
-WORKER = "LokyProcess"  # of the names of joblib's processes
 _CONTROL_GROUP = Path("/sys/fs/cgroup")  # of a container
 
 
@@ -41,12 +39,9 @@ class Budget:
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """The user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory.
-
-        Processes that joblib started together, as by `GridSearchCV(n_jobs=2)`, share it evenly: the whole of a given limit, else half of the available memory.
-        """
-        limit, n = parse_bytes(memory_limit), n_workers()
-        return cls(in_use() + available() // (2 * n) if limit is None else limit // n)
+        """The user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory."""
+        limit = parse_bytes(memory_limit)
+        return cls(in_use() + available() // 2 if limit is None else limit)
 
     def free(self) -> int:
         """Bytes that may still be taken; 0 when the limit is passed."""
@@ -134,17 +129,6 @@ def release() -> None:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def n_workers() -> int:
-    """How many processes joblib started together with this one, itself included; 1 if it started none."""
-    if not multiprocessing.current_process().name.startswith(WORKER):
-        return 1
-    parent, n = psutil.Process().parent(), 0
-    for process in [] if parent is None else parent.children():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            n += any(WORKER in part for part in process.cmdline())
-    return max(1, n)
 
 
 def resident() -> int:

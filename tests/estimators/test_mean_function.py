@@ -1,8 +1,5 @@
 """A prior mean that is fitted first: a fit to what a line or trees leave, with these put back everywhere."""
 
-import copy
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -321,13 +318,6 @@ def test_new_rows_join_a_stream_of_what_trees_leave():
     one.partial_fit(X[~first], Y[~first])
     rest.partial_fit(X[~first], Y[~first] - trees(X[~first]))
     np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + trees(NEW), rtol=1e-9)
-    other = copy.deepcopy(one)
-    other.merge(one)
-    moved = dataclasses.replace(trees, offset=np.asarray(trees.offset + 1.0))
-    observation = dataclasses.replace(one._fitted.observation, mean_function=moved)
-    other._fitted = dataclasses.replace(one._fitted, observation=observation)
-    with pytest.raises(ValueError, match="merge takes a model with the same"):
-        other.merge(one)
 
 
 def test_a_saved_model_has_its_trees(tmp_path):

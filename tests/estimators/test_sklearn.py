@@ -1,6 +1,5 @@
 """Inside scikit-learn: searches, pipelines, named outputs, several fits at once."""
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +10,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from stochgp import KernelGPRegressor
-from stochgp.budget import Budget, n_workers
 
 MODEL = KernelGPRegressor(epochs=5, random_state=0)
 
@@ -45,17 +43,6 @@ def test_targets_may_be_transformed():
     X, y = _data()
     model = TransformedTargetRegressor(MODEL, func=np.log, inverse_func=np.exp).fit(X, np.exp(y))
     np.testing.assert_allclose(model.predict(X), np.exp(model.regressor_.predict(X)))
-
-
-def _in_a_worker(limit):
-    return Budget.of(limit).limit, n_workers()
-
-
-@pytest.mark.long
-def test_fits_in_processes_of_joblib_share_the_limit():
-    assert _in_a_worker("4GB") == (4_000_000_000, 1)
-    found = joblib.Parallel(n_jobs=2)(joblib.delayed(_in_a_worker)("4GB") for _ in range(2))
-    assert found == [(2_000_000_000, 2)] * 2
 
 
 @pytest.mark.parametrize("n_jobs", [2])

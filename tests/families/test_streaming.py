@@ -1,7 +1,5 @@
 """Feature GPs that take in rows piece by piece: the same posterior as in one pass, weights by age, merged models, files."""
 
-import pickle
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,21 +80,6 @@ def test_what_is_forgotten_weighs_less_with_every_call(first):
         model.predict(NEW, return_std=True), dense(model, X, y, forget**age), strict=True
     ):
         assert_allclose(found, wanted, rtol=1e-6 if model.dtype == "float32" else 1e-9)
-
-
-def test_merged_models_hold_the_rows_of_both(first):
-    parts = np.array_split(np.arange(N_FIRST, N), 3)
-    models = [stochgp.load(first) for _ in range(3)]
-    for i, (model, part) in enumerate(zip(models, parts, strict=True)):
-        model.partial_fit(X[part], y[part], forget=1.0 if i == 0 else 0.0)  # one of them keeps the first rows
-    other_way = pickle.loads(pickle.dumps(models[2])).merge(models[1]).merge(models[0])
-    merged = models[0].merge(models[1]).merge(models[2])
-    wanted = stochgp.load(first).partial_fit(X[N_FIRST:], y[N_FIRST:])
-    assert merged.n_rows_ == other_way.n_rows_ == N
-    for model in (merged, other_way):
-        assert_allclose(model.predict(NEW, return_std=True), wanted.predict(NEW, return_std=True), **TIGHT)
-        seen = model._fitted.seen
-        np.testing.assert_array_equal([seen.low, seen.high], [X.min(axis=0), X.max(axis=0)])
 
 
 def test_a_saved_model_goes_on_to_the_same_bits(first, tmp_path):

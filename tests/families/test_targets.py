@@ -300,14 +300,8 @@ def test_feature_models_take_in_positive_targets(features, tmp_path):
     assert_allclose(grown.predict_quantiles(X_NEW, [0.3]), np.exp(of_logs.predict_quantiles(X_NEW, [0.3])))
     assert grown.nlml_ == pytest.approx(of_logs.nlml_ + shift, rel=1e-9)
     assert grown.drift_ == of_logs.drift_
-    other = load(tmp_path / "m").partial_fit(X_NEW, new, forget=0)
-    merged = load(tmp_path / "m").merge(other)
-    of_logs = load(tmp_path / "l").partial_fit(X_NEW, np.log(new))
-    assert merged.nlml_ == pytest.approx(of_logs.nlml_ + np.mean(np.log(np.concatenate([y, new]))), rel=1e-9)
-    with pytest.raises(ValueError, match="merge takes a model"):
-        merged.merge(of_logs)
     with pytest.raises(ValueError, match="positive targets"):
-        merged.partial_fit(X_NEW, -new)
+        grown.partial_fit(X_NEW, -new)
 
 
 def test_sparse_models_of_positive_targets_are_those_of_logarithms():

@@ -1,6 +1,5 @@
 """The interface of scikit-learn that all estimators share: settings, and everything that follows from a posterior. Each family has its own `fit`."""
 
-import html
 import logging
 import os
 import typing
@@ -19,7 +18,6 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import summarise
 from stochgp.estimators.saving import pack, save, unpack
-from stochgp.estimators.settings import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.likelihoods import Warped
 from stochgp.numerics.seeds import as_key
 from stochgp.tables.encoding import known_instead
@@ -61,44 +59,6 @@ class PosteriorEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         save(self, path)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings; where `deep`, also the fields of kernels, learners and other parts: `kernel__lengthscale`, for `set_params` and searches.
-
-        Parameters
-        ----------
-        deep : bool
-            Whether fields of parts are there too.
-        """
-        found = BaseEstimator.get_params(self, deep)
-        own = BaseEstimator.get_params(self, deep=False).items() if deep else ()
-        return found | {
-            f"{name}{BETWEEN_NAMES}{inner}": part
-            for name, value in own
-            for inner, part in fields_of(value).items()
-        }
-
-    def set_params(self, **params: Any) -> "PosteriorEstimator":
-        """Sets settings, and fields of parts by names such as `kernel__lengthscale`: the part is made again with them.
-
-        Raises ValueError for a name that is not there.
-
-        Parameters
-        ----------
-        **params
-            New values by name.
-        """
-        own, inner = {}, {}
-        settings = BaseEstimator.get_params(self, deep=False)
-        for name, value in params.items():
-            first, _, rest = name.partition(BETWEEN_NAMES)
-            of_part = rest and first in settings and not hasattr(settings[first], "get_params")
-            (inner.setdefault(first, {}) if of_part else own)[rest if of_part else name] = value
-        parts = {
-            name: with_fields(own.get(name, settings[name]), changes, name) for name, changes in inner.items()
-        }
-        BaseEstimator.set_params(self, **own | parts)
-        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -317,13 +277,6 @@ class GPEstimator(PosteriorEstimator):
     def summary(self) -> str:
         """Describe the fitted model in at most 20 lines: data, model, noise, accuracy, notes; `print(plan_)` shows all decisions."""
         return summarise(self)
-
-    def _html_repr(self) -> str:
-        """In notebooks: what scikit-learn shows, and the summary."""
-        from sklearn.utils import estimator_html_repr  # slow to load
-
-        text = f"<pre>{html.escape(self.summary())}</pre>" if hasattr(self, "plan_") else ""
-        return estimator_html_repr(self) + text
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

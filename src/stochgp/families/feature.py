@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
@@ -34,7 +33,6 @@ from stochgp.families.feature_posterior import (
     Stream,
     added,
     beyond_limits,
-    check_mergeable,
     learned_variances,
     moments_of,
     refit_on_all_rows,
@@ -222,21 +220,6 @@ class FeatureGPRegressor(FamilyRegressor):
             fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
             self._fitted = fitted.with_targets(rows.y, rows.weight)
             self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
-        return self
-
-    def merge(self, other: "FeatureGPRegressor") -> "FeatureGPRegressor":
-        """Add the rows of another model, which must have the same features and variances.
-
-        Both models must come from one `fit`. Sums add up, so rows in both count twice: let copies of a model drop their rows by `partial_fit(…, forget=0)`, but
-        one copy keep them, and merge the copies into it. The order does not matter. Raises ValueError for a model with other features.
-        """
-        check_is_fitted(self)
-        check_is_fitted(other)
-        check_mergeable(self._fitted, other._fitted)
-        if (seen := other._fitted.seen) is not None:
-            self._fitted = self._fitted.with_inputs(np.stack([seen.low, seen.high]))
-        self._fitted = self._fitted.with_slope(other._fitted.log_slope, other._fitted.slope_rows)
-        self._take_in(added(self._to_go_on(), other._to_go_on().moments), self.n_rows_ + other.n_rows_)
         return self
 
     def _to_go_on(self) -> Stream:

@@ -68,21 +68,6 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
     return dataclasses.replace(fitted, posterior=found), nlml_of_spectrum(s, stream.variance, s2)[0]
 
 
-def check_mergeable(one: Fitted, other: Fitted) -> None:
-    """Raise ValueError unless both models have equal features, noise and standardisers."""
-    parts = []
-    for fitted in (one, other):
-        posterior, observation = _posterior(fitted), fitted.observation
-        units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
-        parts.append(
-            (units, observation.transform, observation.mean_function, posterior.features, posterior.noise)
-        )
-    if not eqx.tree_equal(*parts):
-        raise ValueError(
-            "merge takes a model with the same features, variances and standardisers: load one fitted model twice, and let each take in rows of its own"
-        )
-
-
 def _posterior(fitted: Fitted) -> FeaturePosterior:
     return typing.cast(FeaturePosterior, fitted.posterior)
 
