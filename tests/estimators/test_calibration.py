@@ -8,7 +8,7 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import ConformalScores, Normal
-from stochgp.estimators.calibrating import set_aside
+from stochgp.families.targets import set_aside
 
 N = 1_200
 

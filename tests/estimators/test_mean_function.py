@@ -1,5 +1,7 @@
 """A prior mean that is fitted first: a fit to what a line or trees leave, with these put back everywhere."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np

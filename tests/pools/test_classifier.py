@@ -11,10 +11,9 @@ from stochgp import GPClassifier, SparseGPClassifier, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import Categorical, TemperatureScaling
-from stochgp.estimators.calibrating import calibrate_pool
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
-from stochgp.pools.weights import PoolWeights
+from stochgp.pools.weights import PoolWeights, calibrate_pool
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from stochgp.data.rows import Data
-from stochgp.estimators import calibrating
+from stochgp.families.targets import set_aside
 from stochgp.numerics import clustered
 from stochgp.pools.classifier import _of_known_classes
 from stochgp.pools.held_out import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, folds, held_out, held_out_in_time
@@ -61,7 +61,8 @@ def test_no_fold_has_the_whole_of_a_group_with_most_of_the_rows(name):
 def test_a_calibration_does_not_set_aside_a_group_with_most_of_the_rows():
     group = np.maximum(np.arange(N) - (N - 250), 0)
     for seed in range(12):
-        assert calibrating._groups(group, 101, np.random.default_rng(seed)).sum() < 0.3 * N
+        aside = set_aside(rows_of(group, GENERATOR.normal(size=N)), "pit", "real", seed)[1]
+        assert len(aside) < 0.3 * N
 
 
 def test_groups_of_at_most_half_of_the_rows_stay_whole():

@@ -15,13 +15,11 @@ from stochgp.data.training import TrainingData
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import along_inputs, kernel_and_directions
 from stochgp.learners import AbstractLearner
-from stochgp.learners.base import MIN_SHARED_BATCH, spreads_batches
 from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
 from stochgp.results import FitResult
-from stochgp.sharding import n_processes
 
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 
@@ -56,18 +54,6 @@ def record_learning(
     for name in ("held_out_nlpd", "constant_nlpd"):
         if (value := getattr(found.evidence, name, None)) is not None:
             context.report[name] = value + data.log_unit  # nats per held-out row, in target units
-
-
-def record_mesh(learner: AbstractLearner, n_rows: int, context: FitContext) -> None:
-    """Record what a mesh shares, if there is one."""
-    mesh = context.mesh
-    if mesh is None:
-        return
-    is_spread = spreads_batches(learner, min(learner.batch_size or n_rows, n_rows), mesh)
-    why = "one device" if mesh.size == 1 else "they share passes over the rows"
-    why += f", and batches of at least {MIN_SHARED_BATCH} rows" if is_spread else ""
-    batches = "spread" if is_spread else "whole"
-    context.record("devices", {"count": mesh.size, "processes": n_processes(mesh), "batches": batches}, why)
 
 
 def learning_text(entry: dict[str, float]) -> str:

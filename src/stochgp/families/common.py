@@ -19,20 +19,19 @@ from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
-from stochgp.estimators.calibrating import calibrated, set_aside
+from stochgp.estimators.base import DTYPES, check_settings
 from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,
     notes,
     record_learning,
-    record_mesh,
     worse_than_a_constant,
 )
-from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.families.targets import (
-    data_of_counts,
+    calibrated,
     refuse_learned_transform,
+    set_aside,
     standardised,
     target_transform,
     transformed,
@@ -51,7 +50,7 @@ from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.sharding import from_first, mesh_of, n_processes
 from stochgp.tables.molecules import FingerprintEncoder, Inputs
-from stochgp.tables.targets import name_of_targets
+from stochgp.tables.targets import name_of_targets, refuse_no_counts
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -70,6 +69,11 @@ def open_fit(
     if n_processes(mesh) > 1 and not shares_learning:
         raise ValueError(f"{type(estimator).__name__} is fitted in one process, not in {n_processes(mesh)}")
     with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
+        if mesh is not None:
+            entry = {"count": mesh.size, "processes": n_processes(mesh)}
+            context.record(
+                "devices", entry, "they share passes over rows, large batches and iterative solves"
+            )
         yield context
 
 
@@ -116,7 +120,8 @@ def read_regression_data(
     if calibration is not None:
         rows, left_out = set_aside(rows, calibration, estimator.target, context.sample_seed)
     if counts:
-        data = data_of_counts(rows, bool(estimator.standardize), estimator.dtype)
+        refuse_no_counts(rows.y)
+        data = TrainingData.of(rows, bool(estimator.standardize), None, estimator.dtype, leaves_targets=True)
     elif wanted is None:
         data = standardised(rows, mean, estimator, leaves, context)
     else:
@@ -168,7 +173,6 @@ def learn(
         itemsize = DTYPES[data.dtype]
         on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
-        record_mesh(learner, N, context)
         source = data.source(on_device, context.mesh)
         rows = source if data.n_rows <= N else source.some(context.some_rows(N, data.n_rows))
         found = fit(

@@ -55,7 +55,7 @@ def kernel_posterior(
 ) -> tuple[AbstractPosterior, Solution | None]:
     """Return the posterior at the hyperparameters of `gp`, and its solution; None if local.
 
-    If a solve of all rows would end too late, prediction is local. With `prediction="global"` the posterior then uses 3,000 random rows.
+    If a solve of all rows would end too late, prediction is local.
     """
     prediction, why = _prediction(data, estimator)
     if prediction == "local":
@@ -63,16 +63,9 @@ def kernel_posterior(
     try:
         return _global_posterior(gp, data, estimator, context, why, is_learned)
     except TimeIsUpError as late:
-        too_late = f"solving for all rows would have taken too long: {late}"
-        if estimator.prediction != "global":
-            context.end(RESULTS.time_limit, f"{too_late}; prediction is local")
-            return _local_posterior(gp, data, context, "there was no time for a solve"), None
-        some = data.some(context.some_rows(SMALL, data.n_rows))
-        found = solved(gp, some, choose(gp, some, Cholesky(), 0, context), context)
-        context.record("prediction", "global", AS_ASKED)
-        context.record("posterior_rows", SMALL, "random rows: there was no time for a solve of all")
-        context.end(RESULTS.time_limit, f"{too_late}; the posterior is that of {SMALL} rows")
-        return found
+        why = f"solving for all rows would have taken too long: {late}; prediction is local"
+        context.end(RESULTS.time_limit, why)
+        return _local_posterior(gp, data, context, "there was no time for a solve"), None
 
 
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
@@ -155,9 +148,8 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
     local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.rows.weights)
-    rows, counts = CALIBRATION_ROWS, FEWER
-    if deadline.left() <= LOCAL_SECONDS:
-        rows, counts = FEW_CALIBRATION_ROWS, ()
+    is_late = deadline.left() <= LOCAL_SECONDS
+    rows, counts = (FEW_CALIBRATION_ROWS, ()) if is_late else (CALIBRATION_ROWS, FEWER)
     try:
         with deadline.granted(LOCAL_SECONDS):
             local, lost = local.calibrated(rows, 0, data.rows.group, counts)
@@ -168,9 +160,6 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
         losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
         most = f"at most {LOST} nats per row left out, or {NEIGHBOURS}"
         context.record("neighbours", local.n_neighbours, f"the fewest of {FEWER} that lose {most}: {losses}")
-    if context.mesh is not None:
-        shared = {"count": context.mesh.size, "solve": "one device"}
-        context.record("devices", shared, "local prediction is computed on the host")
     context.record("prediction", "local", why)
     context.record("variance", "near rows", "those that predictions come from")
     return local

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,6 @@ from stochgp.operators import KernelOperator
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors import (
     AbstractKernelPosterior,
-    AbstractPosterior,
     ExactKernelPosterior,
     KernelSystem,
     LocalPosterior,
@@ -95,21 +93,17 @@ def solved(
     Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
     solver, dtype, need, why = choice
-    is_direct, mesh, N = isinstance(solver, Cholesky), context.mesh, len(data.y)
+    N = len(data.y)
     logger.info("solving by %s: %s", type(solver).__name__, why)
     kernel, X = cast((value_of(gp.kernel), on_device(data.X)), dtype)
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(kernel, X, data.rows.weights, noise, min(default_tile(), N))
     posterior: Any
-    if is_direct:
+    if isinstance(solver, Cholesky):
         posterior, found = solved_directly(system, data.y)
     else:
         posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
     context.record("solver", name_of(solver), why)
-    if mesh is not None:
-        shared = "one device" if is_direct or mesh.size == 1 else "shared"
-        reason = "cholesky factorises on one device" if is_direct else "they share products with K"
-        context.record("devices", {"count": mesh.size, "solve": shared}, reason)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
         context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")
     else:
@@ -265,38 +259,30 @@ def updated(
 
     Raises ValueError if it would exceed the budget, and for a posterior without its targets.
     """
-    dtype = np.dtype(fitted.dtype)
-    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
-    new = Data(X, y, rows.weights)
+    dtype, old = np.dtype(fitted.dtype), fitted.posterior
+    new = Data(
+        fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y), rows.weights
+    )
+    found, solved = fitted.with_inputs(rows.X).with_targets(rows.y, rows.weights), None
+    posterior: Any
     with jax.enable_x64(True), kept_on_disk():
-        posterior, solved = _grown(fitted.posterior, new, show, budget, key)
-    found = fitted.with_inputs(rows.X)
-    if isinstance(fitted.posterior, MixturePosterior):
-        found = with_posterior(found, typing.cast(MixturePosterior, posterior))
-    found = dataclasses.replace(found, posterior=posterior)
-    return found.with_targets(rows.y, rows.weights), solved
+        if isinstance(old, LocalPosterior):
+            posterior = _grown_locally(old, new, budget)
+        elif isinstance(old, SampledKernelPosterior):
+            posterior, solved = _grown_by_solving(old, new, show, budget, key)
+        else:
+            base: Any = old.base if isinstance(old, MixturePosterior) else old
+            posterior, solved = _grown_exactly(base, new, budget)
+        if isinstance(old, MixturePosterior):
+            posterior = posterior if len(posterior.weights) > MIXTURE_ROWS else old.at(posterior)
+            found = with_posterior(found, posterior)
+    return dataclasses.replace(found, posterior=posterior), solved
 
 
 def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPosterior) -> Fitted:
     """Return the model with another posterior, and its noise."""
     observation = dataclasses.replace(fitted.observation, likelihood=Gaussian(posterior.noise))
     return dataclasses.replace(fitted, posterior=posterior, observation=observation)
-
-
-def _grown(
-    posterior: AbstractPosterior, new: Data, show: Callable[[str], None], budget: Budget, key: PRNGKeyArray
-) -> tuple[AbstractPosterior, Solution | None]:
-    match posterior:
-        case LocalPosterior():
-            return _grown_locally(posterior, new, budget), None
-        case ExactKernelPosterior():
-            return _grown_exactly(posterior, new, budget)
-        case MixturePosterior():
-            base, solved = _grown_exactly(posterior.base, new, budget)
-            return base if len(base.weights) > MIXTURE_ROWS else posterior.at(base), solved
-        case SampledKernelPosterior():
-            return _grown_by_solving(posterior, new, show, budget, key)
-    raise TypeError(f"{type(posterior).__name__} takes in no new rows")
 
 
 def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:

@@ -1,4 +1,4 @@
-"""Targets of regressors: their kind, their transform, and a fitted prior mean."""
+"""Targets of regressors: their transform, a fitted prior mean, and rows set aside for a calibration."""
 
 import dataclasses
 from typing import Any
@@ -10,16 +10,23 @@ from stochgp.context import FitContext
 from stochgp.data.files import FileSource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
+from stochgp.distributions import ConformalScores, PITRecalibration
+from stochgp.distributions.calibrating import FEWEST
+from stochgp.estimators.fitted import Fitted
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
+from stochgp.numerics.clustered import divisible, reaching
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean
-from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
 POSITIVE_CANDIDATES = ("log",)  # further candidates if all targets are positive
+CONFORMAL = "conformal"
+SHARE, MOST = 0.1, 2000  # of the rows, and rows, that are set aside
+LEAST_KEPT = 200  # rows that the fit is to have
+TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are, now and then, atoms often
 
 
 def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
@@ -34,26 +41,21 @@ def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | 
     return likelihood.transform
 
 
-def untransformed(likelihood: Any) -> Any:
-    """Return the setting `likelihood=` for the transformed targets."""
-    return likelihood.likelihood if isinstance(likelihood, Warped) else likelihood
-
-
 def standardised(
     rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
     """Return the data, standardised as set; less a fitted mean if `mean` is its name."""
-    settings = bool(estimator.standardize), estimator.dtype, leaves_inputs
-    standardize, dtype, leaves = settings
+    settings = bool(estimator.standardize), estimator.dtype
     if not isinstance(mean, str):
-        return TrainingData.of(rows, standardize, mean, dtype, leaves)
+        return TrainingData.of(rows, settings[0], mean, settings[1], leaves_inputs)
     found, values = MEANS[mean].fit(rows)
     variance = lambda part: float(np.cov(part, ddof=0, aweights=rows.weight))
     share = 1.0 - variance(rows.y - values) / (variance(rows.y) or 1.0)
     values = found(rows.X) if isinstance(found, LinearMean) else values
-    rest = TrainingData.of(dataclasses.replace(rows, y=rows.y - values), standardize, None, dtype, leaves)
+    rest = dataclasses.replace(rows, y=rows.y - values)
+    data = TrainingData.of(rest, settings[0], None, settings[1], leaves_inputs)
     context.record("mean", mean, f"{share:.0%} of the variance of the targets is that of {found.described}")
-    return dataclasses.replace(rest, mean_function=found, mean_values=values)
+    return dataclasses.replace(data, mean_function=found, mean_values=values)
 
 
 def transformed(
@@ -81,12 +83,6 @@ def transformed(
     data = standardised(dataclasses.replace(rows, y=z), mean, estimator, leaves_inputs, context)
     slope = float(np.average(T.log_slope(rows.y), weights=data.rows.weights))
     return dataclasses.replace(data, transform=T, log_slope=slope)
-
-
-def data_of_counts(rows: Data, standardize: bool, dtype: str) -> TrainingData:
-    """Return counts with standardised inputs. Raises ValueError for other targets."""
-    refuse_no_counts(rows.y)
-    return TrainingData.of(rows, standardize, None, dtype, leaves_targets=True)
 
 
 def refuse_learned_transform(wanted: AbstractTransform | str | None) -> None:
@@ -126,8 +122,51 @@ def _fitted_transform(
         tried = {name: TRANSFORMS[name] for name in names} if chooses else {type(wanted).__name__: wanted}
         options: dict[str, Any] = {"seed": context.sample_seed, "group": rows.group, "weight": rows.weight}
         T, found = fit_transforms(tried, plain.X.astype(np.float64), rows.y, **options)
-        why = f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
-        if chooses:
-            T, why = (None if found.name is None else T), f"by rows that none was fitted to: {found.why}"
+        T, why = (
+            None if chooses and found.name is None else T,
+            f"by rows that none was fitted to: {found.why}",
+        )
     context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
     return T
+
+
+def set_aside(rows: Data, method: str, target: str, seed: Any) -> tuple[Data, Data]:
+    """Return the rows of the fit, and random ones, or whole groups, for the calibration.
+
+    Raises ValueError for too few rows or groups, and for targets that are repeated: their F(y) are not continuous.
+    """
+    N, counts = len(rows.y), np.unique(rows.y, return_counts=True)[1].astype(np.float64)
+    if N < FEWEST + LEAST_KEPT:
+        raise ValueError(
+            f"calibration={method!r} wants at least {FEWEST + LEAST_KEPT} different rows, of which {FEWEST} are left out of the fit; there are {N}"
+        )
+    tied = float(np.sum(counts * (counts - 1)) / (N * (N - 1)))
+    if target == "count" or tied > TIED:
+        raise ValueError(
+            f"calibration={method!r} takes targets that are hardly ever repeated, and {tied:.2%} of all pairs are equal; at most {TIED:.1%} may be"
+        )
+    if rows.group is not None and len(np.unique(rows.group)) < 2 * FEWEST:
+        raise ValueError(
+            f"calibration wants at least {2 * FEWEST} groups, half of which are left out of the fit"
+        )
+    number = np.arange(N) if rows.group is None else divisible(rows.group)
+    sizes = np.bincount(number)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    enough = reaching(sizes[order], int(np.clip(SHARE * N, FEWEST, MOST)))
+    left = np.isin(number, order[: min(max(enough, FEWEST), len(sizes) // 2)])
+    return rows.take(~left), rows.take(left)
+
+
+def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext) -> Fitted:
+    """Return the model with the correction by these rows, which is recorded."""
+    kind = ConformalScores if method == CONFORMAL else PITRecalibration
+    made = kind.fit(
+        fitted.distribution(left_out.X), left_out.y, groups=left_out.group, weight=left_out.weight
+    )
+    if made is None:
+        context.record("calibration", "identity", "left-out rows do not clearly gain by a curve")
+        return fitted
+    what = "intervals, by" if method == CONFORMAL else "the probabilities of"
+    context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
+    observation = dataclasses.replace(fitted.observation, correction=made)
+    return dataclasses.replace(fitted, observation=observation)

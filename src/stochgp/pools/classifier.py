@@ -15,9 +15,7 @@ from stochgp.context import FitContext
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.distributions import TemperatureScaling
-from stochgp.estimators.base import PosteriorClassifier
-from stochgp.estimators.calibrating import calibrate_pool
-from stochgp.estimators.settings import check_settings
+from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.pools.held_out import (
@@ -40,7 +38,7 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, weigh
+from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, calibrate_pool, weigh
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5

@@ -17,12 +17,9 @@ from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration
-from stochgp.estimators.base import PosteriorRegressor
-from stochgp.estimators.calibrating import calibrate_pool
-from stochgp.estimators.settings import CHOICES, check_settings
+from stochgp.estimators.base import CHOICES, PosteriorRegressor, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.starts import AUTO, resolve_likelihood
-from stochgp.families.targets import untransformed
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
 from stochgp.pools.classifier import GPClassifier
@@ -64,6 +61,7 @@ from stochgp.pools.targets import (
 from stochgp.pools.weights import (
     PoolWeights,
     alone,
+    calibrate_pool,
     truncate,
     weigh,
 )
@@ -286,10 +284,11 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     def _known_members(self) -> dict[str, Any]:
         """Members whose families take the likelihood, by name. Raises the kernel family's error for a likelihood that no family takes."""
-        refusals = {}
+        own, refusals = self.likelihood, {}
+        likelihood = own.likelihood if isinstance(own, Warped) else own
         for member, family in FAMILIES.items():
             try:
-                resolve_likelihood(untransformed(self.likelihood), family)
+                resolve_likelihood(likelihood, family)
             except (TypeError, ValueError) as error:
                 refusals[member] = error
         if len(refusals) == len(FAMILIES):

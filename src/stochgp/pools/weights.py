@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, Rounded, mixture
+from stochgp.distributions import AbstractDistribution, PITRecalibration, Rounded, mixture
 from stochgp.distributions.transformed import truncated
 
 Inputs = Float[np.ndarray, "N D"]
@@ -127,6 +127,25 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     why = f"all targets are positive: the CRPS of held-out rows is {after:.5g} with distributions cut at 0, {before:.5g} without"
     context.record("positive", after <= before, why)
     return replace(weights, positive=after <= before)
+
+
+def calibrate_pool(kind: Any, found: Any, rows: Data, context: FitContext) -> Any:
+    """Return the calibration of a pool's distributions by held-out rows; None without a clear gain.
+
+    `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010; not of probabilities with masses) or `TemperatureScaling`.
+    """
+    made, why = None, "held-out rows do not clearly gain by a calibration"
+    if kind is PITRecalibration and found.has_masses:
+        why = "a curve is of continuous distributions"
+    else:
+        try:
+            made = kind.fit(found, rows.y, groups=rows.group, weight=rows.weight)
+        except ValueError as refusal:
+            why = str(refusal)
+    if made is not None:
+        why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
+    context.record("probabilities", "as they are" if made is None else made.name, why)
+    return made
 
 
 def weigh(predictions: HeldOutPredictions, ensemble: bool) -> PoolWeights:
