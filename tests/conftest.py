@@ -202,17 +202,17 @@ ALL_DRAWS = (
 @pytest.fixture(scope="session", autouse=True)
 def own_draws():
     """How many there are."""
-    from stochgp.families import hyperparameters
+    from stochgp.families import kernel_posterior
 
-    return hyperparameters.DRAWS
+    return kernel_posterior.DRAWS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_draws(own_draws, request):
     """Four, which take the same way through the code."""
-    from stochgp.families import hyperparameters
+    from stochgp.families import kernel_posterior
 
-    hyperparameters.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
+    kernel_posterior.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
 
 
 # Files that take prior functions, and probabilities of classes, as users do. Moments do not depend on the number of features, but the time does.

@@ -52,7 +52,7 @@ class Budget:
         return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
-        """Raise MemoryLimitError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
+        """Raise MemoryLimitError, with both numbers, if present use and `need_bytes` for `what` exceed the limit."""
         if in_use() + self.kept + need_bytes > self.limit:
             release()
         if in_use() + self.kept + need_bytes > self.limit:
@@ -77,15 +77,12 @@ def parse_bytes(size: Any) -> int | None:
         return None
     if isinstance(size, bool) or not isinstance(size, str | Real):
         raise TypeError(f'memory_limit must be a size such as "1GB", bytes or None, but got {size!r}')
-    value, unit = size, ""
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        if match is None or match[2].upper() not in _UNITS:
-            raise ValueError(
-                f'memory_limit {size!r} is not a size: write a number and a unit, such as "1GB" or "512MiB"'
-            )
-        value, unit = match[1], match[2].upper()
-    value = float(value) * _UNITS[unit]
+    match = _SIZE.fullmatch(size if isinstance(size, str) else repr(float(size)))
+    if isinstance(size, str) and (match is None or match[2].upper() not in _UNITS):
+        raise ValueError(
+            f'memory_limit {size!r} is not a size: write a number and a unit, such as "1GB" or "512MiB"'
+        )
+    value = float(size) if match is None else float(match[1]) * _UNITS[match[2].upper()]
     if not (math.isfinite(value) and value >= 1):
         raise ValueError(f"memory_limit is {size!r}; it must be at least 1 byte, and finite")
     return round(value)

@@ -82,26 +82,8 @@ def prefer(
     return Preference(max(clear, key=clear.__getitem__, default=None), gains, gained)
 
 
-class Decision(NamedTuple):
-    """A decision and its reason."""
-
-    choice: Any
-    why: str
-
-
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_`: name → {"choice": …, "why": …}, of JSON values.
-
-    `plan_.solver.choice` is `plan_["solver"]["choice"]`; `print(plan_)` shows a line for each.
-    """
-
-    def __getattr__(self, name: str) -> Decision:
-        if name not in self:
-            raise AttributeError(f"the plan has no {name!r}")
-        return Decision(self[name]["choice"], self[name].get("why", ""))
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self]
+    """The record `plan_`: name → {"choice": …, "why": …}, of JSON values, which `print` shows a line for each."""
 
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})

@@ -30,36 +30,18 @@ class RESULTS(enum.Enum):
 
 
 class Estimate(NamedTuple):
-    """A number that may be estimated, with its standard error.
-
-    Parameters
-    ----------
-    value : float
-        The number.
-    stderr : float
-        Its standard error; 0 for an exact number.
-    """
+    """A number and its standard error, 0 for an exact number."""
 
     value: float
     stderr: float = 0.0
 
 
 class ExactNLML(NamedTuple):
-    """The exact negative log marginal likelihood at one θ.
-
-    Parameters
-    ----------
-    nlml : float
-        The NLML per datum.
-    gradient : tree
-        A tree like the model, with derivatives for trainable parts and None elsewhere.
-    jitter : float
-        Number added to the diagonal of the factorised matrix; 0 = none.
-    """
+    """The exact negative log marginal likelihood per datum at one θ, and its gradient."""
 
     nlml: float
-    gradient: Any
-    jitter: float
+    gradient: Any  # a tree like the model, with derivatives for trainable parts and None elsewhere
+    jitter: float  # added to the diagonal of the factorised matrix; 0 = none
 
 
 class FitResult(NamedTuple):
@@ -67,28 +49,14 @@ class FitResult(NamedTuple):
 
     Parameters
     ----------
-    gp : AbstractGP
-        The model with θ̂.
-    loss : float
-        The criterion at the returned evaluation; NaN before the first.
-    evidence : learners.Evidence or None
-        The moments of all rows at θ̂ and the exact NLML, if the evaluator computes them.
-    n_iter : int
-        Steps taken, trials of rates excluded.
-    converged : bool
-        True if the result is `RESULTS.successful`.
-    result : RESULTS
-        The reason why the run ended.
-    history : list of dict
-        Numbers by name, an entry for every trial of a rate and every evaluation.
-    seconds : float
-        Duration of the run, including the time before a checkpoint.
-    plan : StepPlan
-        Planned batches, steps and evaluations.
-    held_out_rows : int
-        The number of rows held out for evaluations.
-    state : Any
-        The learner's last state if its model is the returned one, else None; streams continue from it.
+    gp, loss, evidence : AbstractGP, float, learners.Evidence or None
+        The model with θ̂; the criterion there, NaN before the first evaluation; the moments of all rows at θ̂, if the evaluator computes them.
+    n_iter, converged, result : int, bool, RESULTS
+        Steps taken, trials of rates excluded; True if the result is `RESULTS.successful`; the reason why the run ended.
+    history, seconds : list of dict, float
+        Numbers by name, an entry for every trial of a rate and every evaluation; the duration, including the time before a checkpoint.
+    plan, held_out_rows, state : StepPlan, int, Any
+        Planned batches and steps; rows held out for evaluations; the learner's last state if its model is the returned one, else None: streams continue from it.
     """
 
     gp: Any
@@ -119,26 +87,16 @@ class Solution(NamedTuple):
 
     Parameters
     ----------
-    value : array [N, S]
-        The best α.
-    result : RESULTS
-        The reason why the solve ended.
-    converged : bool
-        True if every column's residual is within the tolerance.
-    residual_norms : array [S]
-        ‖b − A α‖ / ‖b‖ of each column, measured on all rows.
-    n_steps : int
-        Steps of an iterative solver; 1 for a direct solver.
-    epochs : float
-        Passes over the rows of A, including checks.
-    seconds : float
-        Duration of the solve.
+    value, residual : array [N, S], array [N, S] or None
+        The best α; b − A α, or None if the last measured point is not α.
+    result, converged, residual_norms : RESULTS, bool, array [S]
+        Why the solve ended; True if every column is within the tolerance; ‖b − A α‖ / ‖b‖ of each column, measured on all rows.
+    n_steps, epochs, seconds : int, float, float
+        Steps (1 for a direct solver), passes over the rows of A with checks, and the duration.
     history : list of dict
-        Numbers by name. An iterative solver has an entry for every epoch, with an estimated residual, and every measurement; a direct solver has one entry.
+        An entry for every epoch, with an estimated residual, and for every measurement.
     jitter : float
         Number added to the diagonal of A, or of its blocks, for the factorisation; 0 = none.
-    residual : array [N, S] or None
-        b − A α; None if the last measured point is not α.
     """
 
     value: Float[Any, "N S"]

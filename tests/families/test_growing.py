@@ -78,7 +78,7 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     given = {"likelihood": "gaussian", "epochs": 4, "batch_size": 100, "random_state": 0, "dtype": "float64"}
     functions = {"n_inducing": 9} | ({"n_inducing_mean": 30} if approximation == "svdgp" else {})
     model = SparseGPRegressor(approximation=approximation, **functions, **given).fit(X, y)
-    assert model.plan_.q.choice == "optimal"
+    assert model.plan_["q"]["choice"] == "optimal"
     posterior, process = model._fitted.posterior, model._fitted.posterior.process
     assert isinstance(process, DecoupledMean) == (approximation == "svdgp")
     base = process.base if isinstance(process, DecoupledMean) else process

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
 from stochgp import KernelGPRegressor
-from stochgp.families.hyperparameters import Theta, information, slope
+from stochgp.families.kernel_posterior import Theta, information, slope
 from stochgp.kernels import Matern32
 from stochgp.learners import FullBatch
 from stochgp.likelihoods.noise import constant_noise

@@ -174,7 +174,7 @@ def test_files_have_one_classifier_and_its_labels(tmp_path, monkeypatch):
             GPClassifier(random_state=0).fit(path, "where", **more)
     found = GPClassifier(random_state=0).fit(path, "where")
     assert list(found.weights_) == ["smooth"] and list(found.classes_) == list(LABELS)
-    assert "one classifier" in found.plan_.members.why
+    assert "one classifier" in found.plan_["members"]["why"]
     import pandas as pd
 
     assert np.mean(found.predict(pd.read_csv(path).drop(columns="where")) == Y[:300]) > 0.4

@@ -7,8 +7,8 @@ from numpy.testing import assert_array_equal
 from stochgp.data.rows import Data
 from stochgp.families.targets import set_aside
 from stochgp.numerics import clustered
-from stochgp.pools.classifier import _of_known_classes
-from stochgp.pools.held_out import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, folds, held_out, held_out_in_time
+from stochgp.pools.classifier import _of_known_classes, folds
+from stochgp.pools.weights import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, held_out, held_out_in_time
 
 N = 1_010
 UNEVEN = {

@@ -8,7 +8,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.families import left_out
 from stochgp.learners import SCGD
-from stochgp.pools import held_out, targets
+from stochgp.pools import targets, weights
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_ctrl_c_in_a_member_ends_the_pool_with_the_members_so_far(run, step, mem
 
 
 def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
-    monkeypatch.setattr(held_out, "_predict", interrupts(1, held_out._predict))
+    monkeypatch.setattr(weights, "_predict", interrupts(1, weights._predict))
     model = pool().fit(X, Y)
     assert_interrupted(model, "line", "wavy")
     assert all("nlpd" in score for score in model.scores_.values())
@@ -108,7 +108,7 @@ def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
 
 def test_a_second_ctrl_c_raises_and_the_earlier_model_stays(whole, monkeypatch):
     before, predicted = dict(vars(whole)), whole.predict(NEW)
-    monkeypatch.setattr(held_out, "_predict", interrupts(2, held_out._predict))
+    monkeypatch.setattr(weights, "_predict", interrupts(2, weights._predict))
     with pytest.raises(KeyboardInterrupt):
         whole.fit(3 * X + 1, 2 * Y + 5)
     assert all(vars(whole)[name] is value for name, value in before.items())

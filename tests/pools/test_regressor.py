@@ -17,9 +17,8 @@ from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import held_out, members, regressor
-from stochgp.pools.held_out import BLOCK, SINGLE
-from stochgp.pools.weights import PoolWeights, alone
+from stochgp.pools import members, regressor, weights
+from stochgp.pools.weights import BLOCK, SINGLE, PoolWeights, alone
 from stochgp.transforms import Log
 
 N = 1_000
@@ -141,7 +140,7 @@ def test_with_very_few_rows_a_kernel_gp_is_alone():
     found = GPRegressor(random_state=0).fit(X[:n], Y[:n])
     seed = FitContext(found).seed("kernel")
     expected = QUICK["kernel"](None, [], None).set_params(random_state=seed).fit(X[:n], Y[:n])
-    assert list(found.estimators_) == ["kernel"] and "too few" in found.plan_.members.why
+    assert list(found.estimators_) == ["kernel"] and "too few" in found.plan_["members"]["why"]
     assert_allclose(found.predict(NEW), expected.predict(NEW), rtol=1e-6)
 
 
@@ -224,7 +223,7 @@ def test_counts_of_a_likelihood_of_counts_are_predicted_by_one_member():
     settings = {"likelihood": "poisson", "learner": SVGP(steps=40, batch_size=128)}
     own = {str(n): SparseGPRegressor("rbf", n_inducing=n, **settings) for n in (20, 10)}
     found = GPRegressor(members=own, random_state=0).fit(X, counts)
-    assert len(found.estimators_) == 1 and "counts" in found.plan_.members.why
+    assert len(found.estimators_) == 1 and "counts" in found.plan_["members"]["why"]
     assert found.predict_distribution(NEW).is_discrete
 
 
@@ -239,14 +238,14 @@ def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
     def too_late(*_):
         raise TimeIsUpError
 
-    monkeypatch.setattr(held_out, "_predict", too_late)
+    monkeypatch.setattr(weights, "_predict", too_late)
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
-    assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
+    assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_["members"]["why"]
     assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"
     some, names = np.arange(N) < 9, ["kernel", "kernel_by_blocks", "linear_by_blocks"]
     role = np.where(some, SINGLE, BLOCK)
-    weights, _ = found._weigh(dict.fromkeys(names), Data(X, Y), role, None, {}, FitContext(found))
-    assert weights.names == ["kernel_by_blocks"]
+    of_first, _ = found._weigh(dict.fromkeys(names), Data(X, Y), role, None, {}, FitContext(found))
+    assert of_first.names == ["kernel_by_blocks"]
 
 
 def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):

@@ -8,9 +8,8 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor
 from stochgp.data.rows import Data
-from stochgp.pools import held_out, regressor
-from stochgp.pools.held_out import BLOCK, LEARNED
-from stochgp.pools.weights import alone
+from stochgp.pools import regressor, weights
+from stochgp.pools.weights import BLOCK, LEARNED, alone
 
 GENERATOR = np.random.default_rng(0)
 N = 1_200
@@ -28,7 +27,10 @@ def test_members_are_scored_near_and_far():
     table = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(hour, "h"), "z": TIMED[:, 1]})
     y = slow + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     found = GPRegressor(members=["feature"], random_state=0).fit(table, y)
-    assert set(found.scores_) == {"feature", "feature_by_blocks"} and found.plan_.new_rows.choice == "after"
+    assert (
+        set(found.scores_) == {"feature", "feature_by_blocks"}
+        and found.plan_["new_rows"]["choice"] == "after"
+    )
     between = GPRegressor(members=["feature"], random_state=0, new_rows="between").fit(table, y)
     assert set(between.scores_) == {"feature"}
     for one in found.estimators_.values():
@@ -54,7 +56,7 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     """Its posterior is that of a fit to all rows at its hyperparameters, in their units, with wider errors."""
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     monkeypatch.setattr(regressor, "weigh", lambda *_: alone("kernel_by_blocks", "given"))
-    monkeypatch.setattr(held_out, "best_width", lambda *_: 2.0)
+    monkeypatch.setattr(weights, "best_width", lambda *_: 2.0)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]

@@ -16,8 +16,15 @@ from stochgp.data.rows import Data
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
-from stochgp.pools.held_out import best_width, log_density_of_wider, without_worse_kernel
-from stochgp.pools.weights import HeldOutPredictions, pool_scores, stack, stacking_weights
+from stochgp.pools.weights import (
+    HeldOutPredictions,
+    best_width,
+    log_density_of_wider,
+    pool_scores,
+    stack,
+    stacking_weights,
+    without_worse_kernel,
+)
 
 R = 600
 GENERATOR = np.random.default_rng(0)

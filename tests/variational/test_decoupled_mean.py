@@ -111,7 +111,9 @@ def test_a_decoupled_mean_is_taken_if_left_out_rows_gain_and_saved(tmp_path):
     few = {"n_inducing": 20, "epochs": 3, "random_state": 0}
     found = SparseGPRegressor(**few).fit(rows[:1_000], y[:1_000])
     narrow = SparseGPRegressor(n_inducing_mean=0, **few).fit(rows[:1_000], y[:1_000])
-    assert found.plan_.n_inducing_mean.choice == 1_000 and narrow.plan_.n_inducing_mean.choice == 0
+    assert (
+        found.plan_["n_inducing_mean"]["choice"] == 1_000 and narrow.plan_["n_inducing_mean"]["choice"] == 0
+    )
     error = lambda model: np.sqrt(np.mean((model.predict(rows[1_000:]) - y[1_000:]) ** 2))
     assert error(found) < 0.7 * error(narrow)
     assert found.noise_variance_ < narrow.noise_variance_
@@ -129,7 +131,7 @@ def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
     grouped = SparseGPRegressor(**few).fit(rows, y, groups=np.arange(400) // 4)
     assert grouped.fit_report_["mean_noise"] == 1.0
     heavy = SparseGPRegressor(likelihood="student-t", **few).fit(rows, y)
-    assert heavy.plan_.n_inducing_mean.choice == 0
+    assert heavy.plan_["n_inducing_mean"]["choice"] == 0
     with pytest.raises(ValueError, match="n_inducing_mean"):
         SparseGPRegressor(approximation="ivsgpr", n_inducing_mean=50).fit(rows, y)
     with pytest.raises(ValueError, match="of its own"):

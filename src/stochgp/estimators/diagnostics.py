@@ -1,4 +1,4 @@
-"""Warnings: of data that make a fit less certain than it says, of rows predicted worse than by a constant, of new rows far from the first ones."""
+"""Warnings of data, of useless fits, and of new rows far from the training rows."""
 
 import dataclasses
 import math
@@ -33,8 +33,7 @@ OFTEN, SELDOM = 1.5, 0.5  # how often a row counts on average
 SAME = 1e-6  # relative difference of values that count as equal
 MOST_NAMED = 5
 MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no value so large a share
-ROWS = 512  # that are predicted
-SECONDS = 2.0  # of a time limit, for predicting them
+ROWS, SECONDS = 512, 2.0  # that are predicted, and seconds of a time limit for them
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
 Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 BEFORE = "these rows, by what was learned before,"  # of a stream
@@ -50,18 +49,18 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
         counts = data.given_targets(True)
         alike = float(np.average(counts == counts.min(), weights=rho))
     many = f"the {n} different rows count as {rho.sum():.6g}"
+    uncertain = f"what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow"
+    agree = "each is taken for observations that agree exactly; if they are copies or averages, the noise is underestimated"
+    compare = "weights that only compare rows with each other should have the mean 1"
+    too_little = "a rounded transform of a Gaussian says too little of how rare the others are; SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are"
     checks = {
-        f"only {n} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow": learns
-        and n < FEW_ROWS,
-        f"{many}: each is taken for observations that agree exactly; if they are copies or averages, the noise is underestimated": learns
-        and rho.mean() >= OFTEN,
-        f"{many}, and intervals are as wide as so few rows leave them; weights that only compare rows with each other should have the mean 1": learns
+        f"only {n} different row(s): {uncertain}": learns and n < FEW_ROWS,
+        f"{many}: {agree}": learns and rho.mean() >= OFTEN,
+        f"{many}, and intervals are as wide as so few rows leave them; {compare}": learns
         and rho.mean() <= SELDOM,
         "all targets are equal: their scale is unknown, and standard deviations are as if it were 1": data.standardized
         and np.ptp(data.rows.y) == 0,
-        f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "
-        "SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are": alike
-        > MOST_ALIKE,
+        f"{alike:.0%} of the counts are the smallest one: {too_little}": alike > MOST_ALIKE,
     }
     for text, holds in checks.items():
         if holds:
@@ -131,7 +130,7 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """log p(y) in nats by the model, and by the distribution of these targets, not all equal, taken as one; whether y is in its interval."""
+    """Return log p(y) by the model and by one distribution of these targets, in nats, and 1 for each y in its interval."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
@@ -141,7 +140,7 @@ def scores(fitted: Fitted, rows: Data) -> Scores:
 def constant_of(
     y: Float[np.ndarray, " n"], weight: Float[np.ndarray, " n"], is_counts: bool
 ) -> AbstractDistribution:
-    """The normal distribution of mean and variance of y at each row; of counts one of a log-normal rate, of the same mean and variance."""
+    """Return the normal distribution of mean and variance of y; for counts one of a log-normal rate."""
     mean = float(np.average(y, weights=weight))
     variance = float(np.average((y - mean) ** 2, weights=weight))
     alike = lambda value: np.full(len(y), value)
@@ -152,7 +151,7 @@ def constant_of(
 
 
 def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], what: str) -> str:
-    """What to say of a model to which a constant is preferred by these rows, or that predicts them too surely; "" of any other.
+    """Return a warning if these rows prefer a constant, or if intervals hold too few of them; else "".
 
     The constant knows the mean and the variance of these rows: its gain has to be 2/n nats a row more.
     """
@@ -175,7 +174,7 @@ def caution_after_fit(
     score: Callable[[Fitted, Data], Scores],
     budget: Budget,
 ) -> str:
-    """Of training rows, where there is time and memory to predict some: what to say of the fit, "" of one that helps."""
+    """Return a warning of a useless fit by some training rows, if there is time and memory to predict them; else ""."""
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
@@ -196,14 +195,14 @@ def caution_of_rows(
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
-    """The groups of rows in the user's units, where they are enough to tell, else cells of near rows."""
+    """Return the groups of rows if they are enough, else clusters of near rows."""
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
 
 
 def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:
-    """What to say of rows of a stream whose targets or inputs are on average far from those that came first; "" of others."""
+    """Return a warning if targets or inputs of a stream are on average far from the first ones; else ""."""
     far = []
     for name, part in drift(fitted, X, y).items() if len(y) else ():
         units = fitted.inputs if name == "inputs" else fitted.targets
@@ -222,41 +221,39 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
 
 
 def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
-    """New rows that cannot spoil the predictions of other rows.
+    """Return new rows that cannot spoil the predictions of other rows; warn of changes (UserWarning).
 
     Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
-    c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out. Warns of both (UserWarning).
+    c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out.
     """
-    said, seen = list[str](), fitted.seen
+    seen, targets = fitted.seen, fitted.targets
     if seen is not None and len(rows):
         reach = MAX_RANGES * np.maximum(seen.high - seen.low, np.asarray(fitted.inputs.scale, np.float64))
         X = np.clip(rows.X, seen.low - reach, seen.high + reach)
         if (far := X != rows.X).any():
             i, d = np.argwhere(far)[0]
             name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
-            said.append(
+            text = (
                 f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training rows and were moved to that "
                 f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}"
             )
+            warn(text, UserWarning, stacklevel=stacklevel + 1)
             rows = dataclasses.replace(rows, X=X)
-    if (
-        fitted.targets.mean != 0 or fitted.targets.scale != 1
-    ):  # else the scale of the training targets is not known
+    if targets.mean != 0 or targets.scale != 1:  # else the scale of the training targets is not known
         far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
         if far.any():
             i = int(np.argmax(far))
-            said.append(
+            text = (
                 f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
                 f"training mean; the first: row {i + 1}, {rows.y[i]:g}"
             )
-        rows = rows.take(~far)
-    for text in said:
-        warn(text, UserWarning, stacklevel=stacklevel + 1)
+            warn(text, UserWarning, stacklevel=stacklevel + 1)
+            rows = rows.take(~far)
     return rows
 
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
-    """Mean and standard deviation of rows in standardised units: 0 and 1 where they are like those of the fit."""
+    """Return mean and standard deviation of rows in standardised units: 0 and 1 if they are like those of the fit."""
     Z, z = fitted.inputs.transform(X), fitted.observation.to_model(X, y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},

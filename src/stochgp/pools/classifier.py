@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn.base import ClassifierMixin
 
 from stochgp import deadline
@@ -18,17 +18,7 @@ from stochgp.distributions import TemperatureScaling
 from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
-from stochgp.pools.held_out import (
-    LEARNED,
-    SECONDS_IN_HASTE,
-    SINGLE,
-    UNSCORED,
-    Roles,
-    folds,
-    held_out,
-    held_out_clusters,
-    held_out_in_time,
-)
+from stochgp.numerics import clustered
 from stochgp.pools.members import (
     CLASSIFIERS,
     MAX_FEW_ROWS,
@@ -38,7 +28,21 @@ from stochgp.pools.members import (
     named_members,
 )
 from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, calibrate_pool, weigh
+from stochgp.pools.weights import (
+    LEARNED,
+    SECONDS_IN_HASTE,
+    SINGLE,
+    UNSCORED,
+    HeldOutPredictions,
+    PoolWeights,
+    Roles,
+    alone,
+    calibrate_pool,
+    held_out,
+    held_out_clusters,
+    held_out_in_time,
+    weigh,
+)
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
@@ -241,6 +245,27 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
             return members | again
         return members
+
+
+def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
+    """Return folds that are alike in the classes `rows.y`, with whole groups; None if no class or too few groups are in all.
+
+    Classes of fewer rows than folds are divided as if they were of the largest class.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to load
+
+    classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
+    group = None if rows.group is None else clustered.divisible(rows.group)
+    n_folds = n_folds if group is None else min(n_folds, len(np.unique(group)))
+    if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
+        return None
+    kind = StratifiedKFold if group is None else StratifiedGroupKFold
+    parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
+    found = np.zeros(len(rows), np.int64)
+    alike = np.where(sizes[number] < n_folds, classes[sizes.argmax()], rows.y)
+    for k, (_, part) in enumerate(parts.split(rows.X, alike, group)):
+        found[part] = k
+    return found
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:

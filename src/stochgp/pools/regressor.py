@@ -23,18 +23,6 @@ from stochgp.families.starts import AUTO, resolve_likelihood
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
 from stochgp.pools.classifier import GPClassifier
-from stochgp.pools.held_out import (
-    BLOCK,
-    LEARNED,
-    LINE,
-    Roles,
-    held_out,
-    held_out_in_time,
-    predict_held_out,
-    record_scores,
-    widen_for_later_times,
-    without_worse_kernel,
-)
 from stochgp.pools.members import (
     BY_BLOCKS,
     FAMILIES,
@@ -59,11 +47,21 @@ from stochgp.pools.targets import (
     update_member,
 )
 from stochgp.pools.weights import (
+    BLOCK,
+    LEARNED,
+    LINE,
     PoolWeights,
+    Roles,
     alone,
     calibrate_pool,
+    held_out,
+    held_out_in_time,
+    predict_held_out,
+    record_scores,
     truncate,
     weigh,
+    widen_for_later_times,
+    without_worse_kernel,
 )
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
