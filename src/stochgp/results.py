@@ -30,18 +30,30 @@ class RESULTS(enum.Enum):
 
 
 class Estimate(NamedTuple):
-    """A number and its standard error, 0 for an exact number."""
+    """A number and its standard error.
+
+    Parameters
+    ----------
+    value, stderr : float
+        The number; 0 for an exact one.
+    """
 
     value: float
     stderr: float = 0.0
 
 
 class ExactNLML(NamedTuple):
-    """The exact negative log marginal likelihood per datum at one θ, and its gradient."""
+    """The exact negative log marginal likelihood at one θ.
+
+    Parameters
+    ----------
+    nlml, gradient, jitter : float, tree, float
+        Per datum; a tree like the model, with derivatives for trainable parts; the number added to the diagonal, 0 = none.
+    """
 
     nlml: float
-    gradient: Any  # a tree like the model, with derivatives for trainable parts and None elsewhere
-    jitter: float  # added to the diagonal of the factorised matrix; 0 = none
+    gradient: Any
+    jitter: float
 
 
 class FitResult(NamedTuple):

@@ -163,18 +163,16 @@ def test_few_groups_have_a_fit(group):
     assert_allclose(found.predict_proba(NEW).sum(axis=1), 1, rtol=1e-9)
 
 
-def test_files_have_one_classifier_and_its_labels(tmp_path, monkeypatch):
+def test_files_are_read_with_their_labels(tmp_path):
     path = tmp_path / "rows.csv"
     rows = "".join(f"{a:.6f},{b:.6f},{label}\n" for (a, b), label in zip(X[:300], Y[:300], strict=True))
     path.write_text("a,b,where\n" + rows)
-    make = lambda *_: SparseGPClassifier("rbf", 20, learner=LEARNER)
-    monkeypatch.setattr(classifier, "SparseGPClassifier", make)
+    members = {"smooth": SparseGPClassifier("rbf", 20, learner=LEARNER)}
     for more in ({"sample_weight": np.ones(300)}, {"groups": np.arange(300)}):
         with pytest.raises(ValueError, match="is for rows in memory"):
-            GPClassifier(random_state=0).fit(path, "where", **more)
-    found = GPClassifier(random_state=0).fit(path, "where")
+            GPClassifier(members=members, random_state=0).fit(path, "where", **more)
+    found = GPClassifier(members=members, random_state=0).fit(path, "where")
     assert list(found.weights_) == ["smooth"] and list(found.classes_) == list(LABELS)
-    assert "one classifier" in found.plan_["members"]["why"]
     import pandas as pd
 
     assert np.mean(found.predict(pd.read_csv(path).drop(columns="where")) == Y[:300]) > 0.4

@@ -122,7 +122,7 @@ def test_ctrl_c_before_there_is_a_member_raises():
 
 
 def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
-    monkeypatch.setattr(targets, "takes_in", interrupts(1, targets.takes_in))
+    monkeypatch.setattr(targets, "update_posterior", interrupts(1, targets.update_posterior))
     assert_interrupted(pool().fit(X, Y), "line", "wavy")
 
 

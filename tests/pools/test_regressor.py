@@ -139,7 +139,7 @@ def test_with_very_few_rows_a_kernel_gp_is_alone():
     n = regressor.MIN_ROWS_FOLDS - 1
     found = GPRegressor(random_state=0).fit(X[:n], Y[:n])
     seed = FitContext(found).seed("kernel")
-    expected = QUICK["kernel"](None, [], None).set_params(random_state=seed).fit(X[:n], Y[:n])
+    expected = QUICK["kernel"](None, None).set_params(random_state=seed).fit(X[:n], Y[:n])
     assert list(found.estimators_) == ["kernel"] and "too few" in found.plan_["members"]["why"]
     assert_allclose(found.predict(NEW), expected.predict(NEW), rtol=1e-6)
 
@@ -195,7 +195,7 @@ def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, m
         o.targets.transform(z - values),
         np.column_stack([np.ones(200), model._fitted.inputs.transform(rows.X, np.float64)]) / 3**0.5,
     )
-    v, s2 = model._stream.variance, float(model._fitted.posterior.noise.level)
+    v, s2 = model._fitted.stream.variance, float(model._fitted.posterior.noise.level)
     for k in range(4):
         some, rest = fold == k, fold != k
         F = v * Phi[rest].T @ Phi[rest] + s2 * np.eye(3)
@@ -280,7 +280,7 @@ def test_members_are_of_the_families_that_take_the_likelihood():
 
 
 def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
-    prediction = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), [], limit).prediction
+    prediction = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), limit).prediction
     most = members.MAX_GLOBAL_ROWS
     assert (prediction(most, None), prediction(most + 1, None)) == ("auto", "local")
     assert (prediction(most, "4GB"), prediction(100, "4GB")) == ("local", "auto")

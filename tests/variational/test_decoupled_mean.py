@@ -144,14 +144,14 @@ def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():
     seen = {}
     original = SparseGPRegressor._error_distribution
 
-    def spy(self, asked, posterior, gp, data, context):
+    def spy(self, posterior, gp, data, context):
         some = data.rows.take(np.arange(5))
         z = posterior.errors_of_left_out(np.arange(5), data.rows, float(gp.noise_variance))
         solved = vars(posterior)["solved"]
         seen["error"] = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)
         variance = posterior.without(some, float(gp.noise_variance))[1]
         seen["z"], seen["V"] = z, variance + posterior.noise
-        return original(self, asked, posterior, gp, data, context)
+        return original(self, posterior, gp, data, context)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(SparseGPRegressor, "_error_distribution", spy)

@@ -326,6 +326,13 @@ class GPEstimator(PosteriorEstimator):
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
     devices : None = one; "all", or a number of them: what they share, `plan_` says (docs/methods/devices.md)
     verbose : 0, or 1 for progress on stderr
+
+    Attributes
+    ----------
+    converged_, plan_, history_
+        False if a limit ended the run (see the learner's docstring); choices and reasons; a dict per evaluation (docs/methods/history.md).
+    n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
+        Steps; seconds; inputs and names, the latter for data frames.
     """
 
     batch_size: int | None = None
@@ -334,15 +341,17 @@ class GPEstimator(PosteriorEstimator):
     standardize: bool = True
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """`help` shows the parameters that all estimators share, and all regressors, after those of the family."""
+        """`help` shows the parameters and attributes that estimators share after those of the family."""
         super().__init_subclass__(**given)
-        if cls.__doc__ is not None and "{shared}" in cls.__doc__:
-            shared = [
-                str(base.__doc__).partition("----------\n")[2]
-                for base in cls.__mro__[1:]
-                if issubclass(base, GPEstimator)
-            ]
-            cls.__doc__ = cls.__doc__.replace("{shared}", "\n    ".join(part.strip() for part in shared))
+        if cls.__doc__ is None or "{shared}" not in cls.__doc__:
+            return
+        parts = [
+            str(base.__doc__).partition("----------\n")[2].partition("Attributes\n    ----------\n")[::2]
+            for base in cls.__mro__[1:]
+            if issubclass(base, GPEstimator)
+        ]
+        for name, shared in zip(("{shared}", "{fitted}"), zip(*parts, strict=True), strict=True):
+            cls.__doc__ = cls.__doc__.replace(name, "\n    ".join(filter(None, map(str.strip, shared))))
 
     def summary(self) -> str:
         """Describe the fitted model in at most 20 lines: data, model, noise, accuracy, notes; `print(plan_)` shows all decisions."""

@@ -82,8 +82,6 @@ def restored(
         estimator._pooling, estimator._correction = tree["fitted"], tree["correction"]
         return estimator
     estimator._fitted = tree["fitted"]
-    if "stream" in tree:
-        estimator._stream = tree["stream"]
     return estimator
 
 
@@ -109,8 +107,7 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         metadata["members"] = {name: part[1] for name, part in parts.items()}
         tree = {"fitted": estimator._pooling, "correction": estimator._correction, "settings": settings}
         return tree | {"members": {name: part[0] for name, part in parts.items()}}, metadata, left_out
-    stream = {"stream": estimator._stream} if "_stream" in vars(estimator) else {}
-    return {"fitted": estimator._fitted, "settings": settings} | stream, metadata, left_out
+    return {"fitted": estimator._fitted, "settings": settings}, metadata, left_out
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         The learned kernel, for the model's inputs.
     elbo_
         A lower bound of the log probability of the training labels, per row.
-    converged_, history_, plan_, n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
-        As for the regressors; `converged_` follows the learner's docstring.
+    {fitted}
 
     Examples
     --------

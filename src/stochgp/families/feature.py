@@ -31,12 +31,11 @@ from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner, o
 from stochgp.families.feature_posterior import (
     BEYOND,
     Stream,
-    added,
     beyond_limits,
     learned_variances,
     moments_of,
     refit_on_all_rows,
-    taken_in,
+    with_rows,
 )
 from stochgp.families.left_out import error_distribution
 from stochgp.families.starts import (
@@ -54,7 +53,7 @@ from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import fold_in, split_key, words_of
 from stochgp.objectives import nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import add_up, chunk_rows, with_idle
+from stochgp.objectives.moments import Moments, add_up, chunk_rows, with_idle
 from stochgp.observations import LINEAR_MEAN, Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive
@@ -104,14 +103,7 @@ class FeatureGPRegressor(FamilyRegressor):
     noise_variance_, nlml_
         In units of the original targets (standardised nlml + log s, variances times s²); the exact negative log marginal likelihood per datum of all
         rows.
-    converged_
-        See the learner's docstring; False if a limit ended the run.
-    plan_
-        Choices and reasons.
-    history_, n_iter_, fit_seconds_
-        A dict per evaluation (docs/methods/history.md); steps; seconds.
-    n_features_in_, feature_names_in_, target_name_
-        Inputs and names, the latter for data frames.
+    {fitted}
 
     Examples
     --------
@@ -174,12 +166,13 @@ class FeatureGPRegressor(FamilyRegressor):
                 learned, source = learn(learner, start, data, context, keep_seconds=0.0)
                 learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
-            posterior = context.finish(lambda: self._posterior(learned, data, context))
+            posterior, moments = context.finish(lambda: self._posterior(learned, data, context))
             errors = context.finish(
                 lambda: self._error_distribution(likelihood, learned, posterior, data, context)
             )
             observation = observation_model(self, Gaussian(posterior.noise), errors, posterior, data, True)
-            fitted = fitted_model(self, data, posterior, observation, context)
+            stream = Stream.of(learned.gp, moments)
+            fitted = fitted_model(self, data, posterior, observation, context, stream)
             store(self, y, fitted, data, learned, context, nlml=learned.nlml)
         return self
 
@@ -208,7 +201,7 @@ class FeatureGPRegressor(FamilyRegressor):
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
         with open_fit(self, None, None) as context:
-            stream, fitted = self._to_go_on(), self._fitted
+            fitted = self._fitted
             rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
             rows = within_reach(fitted, rows, stacklevel=3)
             more = moments_of(fitted, rows)
@@ -217,22 +210,11 @@ class FeatureGPRegressor(FamilyRegressor):
             context.plan_ = self.plan_.without("caution")
             warned([text for text in said if text][:1], context, stacklevel=4)
             self.plan_ = context.plan_
-            fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
-            self._fitted = fitted.with_targets(rows.y, rows.weight)
-            self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
+            fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget).with_targets(rows.y, rows.weight)
+            self._fitted, nlml = with_rows(fitted, more, forget)
+            self.nlml_ = nlml + self._fitted.log_unit
+            self.n_rows_ = (self.n_rows_ if forget > 0 else 0) + len(rows)
         return self
-
-    def _to_go_on(self) -> Stream:
-        if "_stream" not in vars(self):
-            raise ValueError(
-                "the model holds no sums of its rows, as a file of an earlier version does: fit it again"
-            )
-        return self._stream
-
-    def _take_in(self, stream: Stream, n_rows: int) -> None:
-        fitted, nlml = taken_in(self._fitted, stream)
-        self._fitted, self._stream, self.n_rows_ = fitted, stream, n_rows
-        self.nlml_ = nlml + fitted.log_unit
 
     def _inputs(self) -> Inputs:
         kernel = getattr(self.features, "kernel", self.kernel)
@@ -270,8 +252,10 @@ class FeatureGPRegressor(FamilyRegressor):
             return kernel
         return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
-    def _posterior(self, learned: FitResult, data: TrainingData, context: FitContext) -> FeaturePosterior:
-        """Return the exact posterior from all rows; a network's features grow beyond their range."""
+    def _posterior(
+        self, learned: FitResult, data: TrainingData, context: FitContext
+    ) -> tuple[FeaturePosterior, Moments]:
+        """Return the exact posterior from all rows, and their sums; a network's features grow beyond their range."""
         if learned.evidence is None:
             raise ValueError(
                 "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
@@ -289,10 +273,9 @@ class FeatureGPRegressor(FamilyRegressor):
             moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
             context.record("features_beyond", *BEYOND)
-        self._stream = Stream.of(gp, moments)
         context.record("n_features", gp.n_features, "the size of the feature map")
         context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
-        return posterior
+        return posterior, moments
 
     def _error_distribution(
         self,

@@ -54,18 +54,18 @@ def moments_of(fitted: Fitted, new: Data) -> Moments:
         return jax.tree.map(_wide, add_up(gp, rows.equal_blocks(BLOCK)))
 
 
-def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
-    """Return forget · (the sums so far) + the new ones: rows of k calls ago weigh forgetᵏ."""
-    return stream._replace(moments=jax.tree.map(lambda a, b: forget * a + b, stream.moments, more))
+def with_rows(fitted: Fitted, more: Moments, forget: float) -> tuple[Fitted, float]:
+    """Return the posterior of forget · (the sums so far) + `more`, and its exact NLML per standardised datum.
 
-
-def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
-    """Return the posterior of the stream's rows, and their exact NLML per standardised datum."""
-    posterior = _posterior(fitted)
+    Rows of k calls ago weigh forgetᵏ.
+    """
+    posterior, variance = _posterior(fitted), fitted.stream.variance
+    moments = jax.tree.map(lambda a, b: forget * a + b, fitted.stream.moments, more)
     with jax.enable_x64(True):
-        s, s2 = spectrum(stream.moments), float(posterior.noise.level)
-        found = FeaturePosterior.of(posterior.features, s, stream.variance, s2, posterior.noise)
-    return dataclasses.replace(fitted, posterior=found), nlml_of_spectrum(s, stream.variance, s2)[0]
+        s, s2 = spectrum(moments), float(posterior.noise.level)
+        found = FeaturePosterior.of(posterior.features, s, variance, s2, posterior.noise)
+    fitted = dataclasses.replace(fitted, posterior=found, stream=Stream(moments, variance))
+    return fitted, nlml_of_spectrum(s, variance, s2)[0]
 
 
 def _posterior(fitted: Fitted) -> FeaturePosterior:

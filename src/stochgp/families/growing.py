@@ -4,9 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from stochgp import kernels
 from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.reading import read_inputs_at_fit, read_rows
@@ -21,8 +19,8 @@ from stochgp.families.targets import standardised, target_transform
 from stochgp.families.variational import (
     LATE,
     likelihood_of,
-    named_kernel,
     refuse_fingerprints,
+    resolve_kernel,
     variational_posterior,
     with_decoupled_mean,
 )
@@ -37,7 +35,6 @@ from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.tables.targets import refuse_no_targets
 from stochgp.variational import Decoupled, InducingPoints
-from stochgp.variational.functions import InducingFunctions
 
 GROWING = ("ivsgpr", "svdgp")
 MEAN_FOR_EACH = 8  # functions of the mean per function of the covariance, by default
@@ -47,16 +44,11 @@ EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
 
 
 def start(
-    estimator: Any,
-    data: TrainingData,
-    likelihood: AbstractLikelihood,
-    most: int | None,
-    context: FitContext,
+    estimator: Any, data: TrainingData, likelihood: AbstractLikelihood, most: int | None, context: FitContext
 ) -> SparseGP:
     """Return the prior with room for at most `most` functions."""
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
-    name = named_kernel(estimator.kernel, "rbf", context)
-    kernel = kernels.resolve(name, data.n_inputs, variance=data.spread, dtype=dtype)
+    kernel = resolve_kernel(estimator, "rbf", data.n_inputs, data.spread)
     n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
     context.record("n_inducing", n, "functions that grow from the rows, until there are so many")
     if estimator.approximation == "ivsgpr":
@@ -75,20 +67,17 @@ def growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> 
     They become inducing points of the covariance, and of the mean if that has its own. Without time for the pass, q(f) stays as learned.
     """
     functions: Any = gp.approximation
+    points = lambda part: np.asarray(part.points)[: int(part.used)]
     if int(functions.beta.used) == 0:
         context.record("q", LATE, "no step was taken: it is the prior")
         return VariationalPosterior.of(gp, data.n_inputs)
-    shared = SparseGP(gp.kernel, InducingPoints.of(_points(functions.beta)), gp.likelihood)
+    shared = SparseGP(gp.kernel, InducingPoints.of(points(functions.beta)), gp.likelihood)
     posterior = variational_posterior(shared, data, context)
     if context.plan_["q"]["choice"] == LATE:
         return VariationalPosterior.of(gp, data.n_inputs)
     if functions.covariance_functions is None:
         return posterior
-    return with_decoupled_mean(posterior, shared, None, data, context, _points(functions.mean_functions))
-
-
-def _points(functions: InducingFunctions) -> Float[np.ndarray, "P D"]:
-    return np.asarray(functions.points)[: int(functions.used)]
+    return with_decoupled_mean(posterior, shared, None, data, context, points(functions.mean_functions))
 
 
 def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
@@ -103,6 +92,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     with open_fit(estimator, None, None) as context:
         refuse_no_targets(estimator, y)
+        encoder = None
         if before is None:
             encoder, X = read_inputs_at_fit(estimator, X, context.budget, estimator.missing)
         else:
@@ -118,8 +108,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
             rows = within_reach(before, rows, stacklevel=4)
             context.plan_ = estimator.plan_.without("caution")
         found, losses = _fed(estimator, before, rows)
-        said = _said(before, found, rows, bool(losses))
-        warned(said, context, stacklevel=5)
+        warned(_cautions(before, found, rows, bool(losses)), context, stacklevel=5)
         _store(estimator, before, found, losses, context)
 
 
@@ -128,15 +117,13 @@ def _store(estimator: Any, before: Fitted, found: Fitted, losses: list[float], c
     context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
     context.record("ended", PLANNED, "a stream has no planned end")
     estimator._fitted, estimator.plan_, s = found, Decisions(context.plan_), found.target_scale
-    report = estimator.fit_report_ | context.report
-    estimator.fit_report_ = {name: value for name, value in report.items() if name != "elbo"}
+    estimator.fit_report_ = estimator.fit_report_ | context.report
+    estimator.fit_report_.pop("elbo", None)
     estimator.noise_variance_ = found.observation.noise_variance * s**2
     estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
     estimator.n_iter_ = int(found.stream.n_steps)
-    first = estimator.n_iter_ - len(losses)
-    estimator.history_ = [
-        {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
-    ]
+    numbered = enumerate(losses, estimator.n_iter_ - len(losses) + 1)
+    estimator.history_ = [{"step": step, "loss": loss + float(np.log(s))} for step, loss in numbered]
     estimator.converged_, estimator.target_name_ = False, getattr(estimator, "target_name_", None)
 
 
@@ -168,6 +155,7 @@ def stream_of(
 
 
 def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float]]:
+    """Return the model after steps on the batches that the rows fill, and their losses."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
     of_stream = lambda n_steps: EARLY_STEPS if n_steps < AbstractGrowing.steps else LATER_STEPS
@@ -181,14 +169,15 @@ def _fed(estimator: Any, before: Fitted, rows: Data) -> tuple[Fitted, list[float
     return dataclasses.replace(found, posterior=posterior, observation=observation), losses
 
 
-def _said(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:
+def _cautions(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> list[str]:
     """Return warnings of a shift, and of predictions of the last batch or of the new rows."""
-    said = [shift_of(before, rows.X, rows.y)] if before.stream.n_steps > 0 else []
+    goes_on = before.stream.n_steps > 0
+    said = [shift_of(before, rows.X, rows.y)] if goes_on else []
     if has_learned:
         last = found.stream.waiting
         X, y = found.inputs.inverse(np.asarray(last.X)), found.targets.inverse(np.asarray(last.y))
         said.append(caution_of_rows(found, Data(X, y, np.asarray(last.weight, np.float64)), "the last rows"))
-    if not any(said) and before.stream.n_steps > 0:
+    if not any(said) and goes_on:
         said.append(caution_of_rows(before, rows, BEFORE))
     return [text for text in said if text]
 

@@ -113,16 +113,9 @@ class KernelGPRegressor(FamilyRegressor):
     noise_variance_, nlml_
         In original target units; the noise is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`), the NLML per row exact with a direct
         solver.
-    converged_
-        True if the residual, measured on all rows, is within the planned tolerance.
-    plan_
-        Decisions and reasons; `plan_["variance"]` describes the computation of standard deviations.
     fit_report_
-        Measured numbers of learning and solving, such as the relative residual of the solve.
-    history_, n_iter_, fit_seconds_
-        Entries of learning and solving (docs/methods/history.md); steps; seconds.
-    n_features_in_, feature_names_in_, target_name_
-        Inputs and names. A saved model holds the standardised training rows and targets.
+        Measured numbers of learning and solving, such as the relative residual of the solve. A saved model holds the standardised training rows and targets.
+    {fitted}
 
     Examples
     --------

@@ -93,14 +93,7 @@ class SparseGPRegressor(FamilyRegressor):
         The learned kernel, for the model's inputs, and the learned likelihood.
     noise_variance_, elbo_
         In units of the original targets: Gaussian or Student-t noise; a lower bound of the log marginal likelihood per datum.
-    converged_
-        See the learner's docstring; False if a limit ended the run.
-    plan_
-        Choices and reasons.
-    history_, n_iter_, fit_seconds_
-        A dict per evaluation (docs/methods/history.md); steps; seconds.
-    n_features_in_, feature_names_in_, target_name_
-        Inputs and names, the latter for data frames. A saved model holds only training rows that are inducing points.
+    {fitted}
 
     Examples
     --------

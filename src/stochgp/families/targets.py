@@ -18,6 +18,7 @@ from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.numerics.clustered import divisible, reaching
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean
+from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform, Log
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform

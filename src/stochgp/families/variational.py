@@ -64,8 +64,7 @@ def start(
 ) -> SparseGP:
     """Return the model before learning, with inducing points at centres of clusters."""
     dtype, n_rows = np.dtype(estimator.dtype), data.n_rows
-    name = named_kernel(estimator.kernel, "matern32", context)
-    kernel = kernels.resolve(name, data.n_inputs, variance=variance, dtype=dtype)
+    kernel = resolve_kernel(estimator, "matern32", data.n_inputs, variance)
     n = min(int(estimator.n_inducing), n_rows)
     points = choose_points(data.X, n, key=context.start_key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
@@ -76,12 +75,11 @@ def start(
     return cast(SparseGP(kernel, approximation, likelihood), dtype)
 
 
-def named_kernel(given: Any, usual: str, context: FitContext) -> Any:
-    """Return the given kernel, or the name of the usual one for "auto"."""
-    if not (isinstance(given, str) and given == "auto"):
-        return given
-    context.record("kernel", usual, "the usual one of this approximation")
-    return usual
+def resolve_kernel(estimator: Any, usual: str, n_inputs: int, variance: float) -> kernels.AbstractKernel:
+    """Return the estimator's kernel, for "auto" the usual one."""
+    is_auto = isinstance(estimator.kernel, str) and estimator.kernel == "auto"
+    given, dtype = usual if is_auto else estimator.kernel, np.dtype(estimator.dtype)
+    return kernels.resolve(given, n_inputs, variance=variance, dtype=dtype)
 
 
 def refuse_fingerprints(estimator: Any) -> None:
@@ -113,12 +111,11 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
         n = gp.approximation.n_inducing
         why = f"of all rows in closed form, for the {n} inducing points that were learned"
         context.record("q", "optimal", why)
-        known = f"all rows, in one pass; hyperparameters and inducing points were learned from a uniform sample of {data.n_rows}"
     else:
         context.record("q", "learned", "only Gaussian noise has an optimum in closed form")
-        known = f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
     if is_sample:
-        context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, known)
+        why = f"of {data.n_all}; the rest was learned from a uniform sample of {data.n_rows}, the bound is of all rows"
+        context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, why)
     # Nats per row in target units, of all rows, in float64.
     context.report["elbo"] = bound - float(np.log(data.scale)) + data.log_slope
     return VariationalPosterior.of(gp, data.n_inputs)
@@ -166,14 +163,12 @@ def with_decoupled_mean(
     points: Float[np.ndarray, "P D"] | None = None,
 ) -> VariationalPosterior:
     """Return the posterior with a mean from `points`, or from `asked` points (None: by size)."""
-    base = typing.cast(InducingProcess, posterior.process)
-    made: Any = None
+    base, made = typing.cast(InducingProcess, posterior.process), typing.cast(Any, None)
     if points is None:
         size, why = _size(gp, asked, data, context)
         points = _with_rows(np.asarray(base.points, np.float64), size, data)
     else:
-        points, why = np.asarray(points, np.float64), AS_LEARNED
-        size = len(points)
+        points, size, why = np.asarray(points, np.float64), len(points), AS_LEARNED
         if _peak_bytes(size) > context.budget.free():
             size, why = 0, "there is no memory for the mean of the functions that were learned for it"
     if size > 0:
@@ -184,20 +179,21 @@ def with_decoupled_mean(
         except TimeIsUpError:
             made = "there was no time for a pass over all rows"
     if size == 0 or isinstance(made, str):
-        context.record(NAME, 0, made or why)
+        context.record(NAME, 0, made if isinstance(made, str) else why)
         return posterior
     share, found, noise = made
+    room = padded_size(
+        len(points)
+    )  # few sizes, with weights of 0: models of similar sizes share their programs
     with jax.enable_x64(True):
-        room = padded_size(
-            len(points)
-        )  # padded to few sizes, with weights of 0: models of similar sizes share their programs
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
         process = DecoupledMean(base, *map(on_device, parts))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; not saved
     context.record(NAME, size, why)
-    # Share of the learned noise variance with the lowest error of left-out rows.
-    context.report["mean_noise"] = share
+    context.report["mean_noise"] = (
+        share  # of the learned noise variance, with the lowest error of left-out rows
+    )
     return wide
 
 

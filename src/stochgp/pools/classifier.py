@@ -1,6 +1,7 @@
 """`GPClassifier`: sparse GP classifiers with a smooth, a rough and a linear kernel, pooled."""
 
 import os
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,6 @@ from stochgp.numerics import clustered
 from stochgp.pools.members import (
     CLASSIFIERS,
     MAX_FEW_ROWS,
-    N_INDUCING,
     fit_members,
     learned_again,
     named_members,
@@ -43,7 +43,7 @@ from stochgp.pools.weights import (
     held_out_in_time,
     weigh,
 )
-from stochgp.tables.targets import read_labels, refuse_one_class
+from stochgp.tables.targets import FileTargets, read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
@@ -124,14 +124,14 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
             if are_files(X):
-                why = "rows in files have one classifier, with the smooth kernel"
-                others = {"sample_weight": sample_weight, "groups": groups}
-                member = SparseGPClassifier("rbf", N_INDUCING)
-                return self._fit_from_files("smooth", member, why, X, y, others, context)
-            classes, numbers = read_labels(self, y)
-            rows, encoder = read_training_rows(
-                self, X, numbers, sample_weight, groups, context, new_rows=self.new_rows
-            )
+                others, rule = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
+                data, source = self._read_files(SparseGPClassifier(), X, y, others, context, rule=rule)
+                rows, encoder, classes = data.rows, data.encoder, typing.cast(np.ndarray, source.rule.levels)
+            else:
+                classes, numbers = read_labels(self, y)
+                rows, encoder = read_training_rows(
+                    self, X, numbers, sample_weight, groups, context, new_rows=self.new_rows
+                )
             refuse_one_class(classes, rows.y)
             self.classes_ = classes
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()

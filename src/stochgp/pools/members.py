@@ -44,7 +44,7 @@ MAX_FEW_ROWS = 5_000
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
 SECONDS = 1.0  # for each member; with less no further member is fitted
-FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
+FITTED = ("_fitted", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
 def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
@@ -56,13 +56,6 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
         prediction="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
         rotate_inputs=rows.group is None,
     )
-
-
-def kernel_and_line(rows: Data, memory_limit: Any) -> KernelGPRegressor:
-    """A kernel GP around a linear mean."""
-    found = kernel(rows, memory_limit)
-    found.set_params(mean=LINEAR_MEAN)
-    return found
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
@@ -84,7 +77,7 @@ REGRESSORS: Mapping[str, Member] = {
     "linear": lambda rows, memory_limit: FeatureGPRegressor("linear"),
     "trees": lambda rows, memory_limit: FeatureGPRegressor("linear", mean=TREES),
     "sparse": lambda rows, memory_limit: SparseGPRegressor(),
-    "kernel_and_line": kernel_and_line,
+    "kernel_and_line": lambda rows, memory_limit: kernel(rows, memory_limit).set_params(mean=LINEAR_MEAN),
 }
 FAMILIES = {  # whose likelihoods a member takes
     "kernel": KERNEL, "feature": FEATURE, "linear": FEATURE, "trees": FEATURE, "sparse": SPARSE, "kernel_and_line": KERNEL,
@@ -105,7 +98,7 @@ def named_members(
     memory_limit: Any,
     kind: type,
 ) -> dict[str, Any]:
-    """The estimators of the setting `members`: of these names for "auto", of the names given, or clones of the estimators given, which must be of this `kind`."""
+    """Return the estimators of the setting `members`: of `names` for "auto", of other names, or clones of estimators of this `kind`."""
     if isinstance(members, Mapping):
         for name, member in members.items():
             if not isinstance(member, kind):
@@ -124,26 +117,22 @@ def seconds_for_members(pool: Any) -> float:
     return deadline.left() - SHARE_AFTER_FITS * (pool.time_limit or 0.0)
 
 
-def member_settings(pool: Any, name: str, n_left: int, context: FitContext) -> dict[str, Any]:
-    """Settings that every member has, with its share of the time that is left."""
-    left = None if pool.time_limit is None else max(seconds_for_members(pool), 0.1) / n_left
-    return {
-        "dtype": pool.dtype, "memory_limit": pool.memory_limit, "time_limit": left, "verbose": pool.verbose,
-        "new_rows": "between", "random_state": context.seed(name), "missing": "refuse", "devices": pool.devices,
-    }  # fmt: skip
-
-
 def set_member(
     pool: Any, name: str, member: Any, n_left: int, settings: Mapping[str, Any], context: FitContext
 ) -> None:
-    """Give the member the settings of the pool; settings of the user's own members stay."""
-    known = member.get_params(deep=False)
-    shared = member_settings(pool, name, n_left, context) | dict(settings)
-    shared = {key: value for key, value in shared.items() if key in known}
-    if isinstance(pool.members, Mapping):
-        default = type(member)()
-        shared = {key: v for key, v in shared.items() if getattr(member, key) == getattr(default, key)}
-    member.set_params(**shared)
+    """Give the member the settings of the pool, and its share of the time; settings of the user's own members stay."""
+    left = None if pool.time_limit is None else max(seconds_for_members(pool), 0.1) / n_left
+    shared = {name: getattr(pool, name) for name in ("dtype", "memory_limit", "verbose", "devices")}
+    shared |= {
+        "time_limit": left,
+        "new_rows": "between",
+        "random_state": context.seed(name),
+        "missing": "refuse",
+    }
+    known, default = member.get_params(deep=False), type(member)()
+    own = isinstance(pool.members, Mapping)
+    stays = lambda key: key not in known or (own and getattr(member, key) != getattr(default, key))
+    member.set_params(**{key: value for key, value in (shared | dict(settings)).items() if not stays(key)})
 
 
 def fit_members(
@@ -154,7 +143,7 @@ def fit_members(
     context: FitContext,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The candidates that could be fitted to these rows, in their order. Raises the last error if there is none.
+    """Return the candidates that could be fitted to these rows, in their order. Raises the last error if there is none.
 
     Linear regression is first, for a short time limit; then the kernel GP of blocks of time.
     """
@@ -210,7 +199,7 @@ def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
 
 
 def takes_groups(name: str, names: Any) -> bool:
-    """Whether the member is given the groups: not if it alone is scored on single rows, and others on blocks."""
+    """Return False for a member that is scored on single rows beside others that are scored on blocks."""
     return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
 
 
@@ -221,12 +210,12 @@ def raise_interrupt_of(member: Any) -> None:
 
 
 def has_trees(member: Any) -> bool:
-    """Whether its prior mean is a sum of trees."""
+    """Return True if its prior mean is a sum of trees."""
     return getattr(member, "mean", None) == TREES
 
 
 def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
-    """A member with the same settings but for these, and the kind of error distribution that it chose, that learns from these rows."""
+    """Fit a member with the same settings but for these, and the kind of error distribution that it chose, to these rows."""
     again: Any = clone(member)
     again.set_params(time_limit=None, **settings)
     vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
@@ -237,7 +226,7 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 
 
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
-    """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
+    """Return the kernel GP at its hyperparameters, given these rows and standardised by them."""
     posterior: Any = member._fitted.posterior
     # `noise_variance_` has the factor of the error distribution.
     noise = float(getattr(posterior, "base", posterior).noise.level)
@@ -253,7 +242,7 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
 
 
 def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
-    """Refit a member on all rows, standardised by them, and return whether it could be: a kernel GP at its hyperparameters, a network or trees learned again.
+    """Refit a member on all rows: a kernel GP at its hyperparameters, a network or trees learned again. Return True if it could be.
 
     Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
     """

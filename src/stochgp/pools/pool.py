@@ -12,18 +12,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import logsumexp
 
-from stochgp.budget import release
+from stochgp.budget import MemoryLimitError, release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
+from stochgp.data.files import FileSource, read_files
 from stochgp.data.reading import Encoder
+from stochgp.data.training import TrainingData
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import notes, with_notes
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.members import member_settings
-from stochgp.pools.weights import Inputs, PerRow, PoolWeights, alone, mixed
+from stochgp.pools.weights import Inputs, PerRow, PoolWeights, mixed
 from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import name_of_targets
 
@@ -228,26 +229,19 @@ class PoolEstimator(PosteriorEstimator):
         release()
         return self
 
-    def _fit_from_files(
-        self,
-        name: str,
-        member: Any,
-        why: str,
-        files: Any,
-        y: Any,
-        others: Mapping[str, Any],
-        context: FitContext,
-    ) -> Any:
-        """One member, which reads the rows of the files block by block."""
-        own = self.get_params(deep=False)
-        settings = {key: own[key] for key in ("missing", "new_rows", "target_outliers") if key in own}
-        member.set_params(**member_settings(self, name, 1, context) | settings)
-        member.fit(files, y, **others, **context.of_member(name))
-        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
-            if hasattr(member, attribute):
-                setattr(self, attribute, getattr(member, attribute))
-        scores = {name: {"seconds": member.fit_seconds_}}
-        return self._store({name: member}, alone(name, why), None, scores, member.n_rows_, y, context)
+    def _read_files(
+        self, like: Any, files: Any, y: Any, others: dict[str, Any], context: FitContext, **rule: Any
+    ) -> tuple[TrainingData, FileSource]:
+        """Read the rows of files into memory, as `like` reads them. Raises MemoryLimitError if they do not fit."""
+        own, names = self.get_params(deep=False), ("missing", "new_rows", "dtype", "target_outliers")
+        like.set_params(**{name: own[name] for name in names if name in own})
+        try:
+            data, source = read_files(like, files, y, others, context, keeps_all=True, **rule)
+        except MemoryLimitError as refusal:
+            raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files block by block") from None
+        for name in ("n_features_in_", "feature_names_in_"):
+            setattr(self, name, getattr(like, name))
+        return data, source
 
 
 def report_members(estimator: Any) -> None:

@@ -10,9 +10,7 @@ import numpy as np
 from sklearn.base import RegressorMixin, clone
 
 from stochgp import deadline
-from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.files import read_files
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
@@ -178,10 +176,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """
         check_settings(self.get_params(deep=False), self._choices)
         with FitContext.open(self, checkpoint, callback) as context:
-            table = self._read_training(X, y, sample_weight, groups, context)
-            if table is None:
-                return self._fit_feature(X, y, {"sample_weight": sample_weight, "groups": groups}, context)
-            rows, encoder, in_time = table
+            rows, encoder, in_time = self._read_training(X, y, sample_weight, groups, context)
             settings = self._target_settings(rows, in_time, context)
             n_rows, (rows, role, fold) = len(rows), self._divide(rows, in_time, context)
             candidates = self._candidates(rows, role, fold)
@@ -195,23 +190,15 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     def _read_training(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
-    ) -> tuple[Data, Any, bool] | None:
-        """(Rows in the user's units, the encoder of the table, whether their groups are blocks of time). None for files that do not fit into memory."""
-        if not are_files(X):
+    ) -> tuple[Data, Any, bool]:
+        """Return rows in the user's units, the encoder of the table, and True if their groups are blocks of time."""
+        if are_files(X):
+            others = {"sample_weight": sample_weight, "groups": groups}
+            data, _ = self._read_files(FeatureGPRegressor(), X, y, others, context)
+            rows, encoder = data.rows, data.encoder
+        else:
             place = EITHER if self.new_rows == "auto" else self.new_rows
             rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, new_rows=place)
-        else:
-            names = ("missing", "new_rows", "dtype", "target_outliers")
-            like = FeatureGPRegressor(**{name: getattr(self, name) for name in names})
-            others = {"sample_weight": sample_weight, "groups": groups}
-            try:
-                data, _ = read_files(like, X, y, others, context, keeps_all=True)
-            except MemoryLimitError as refusal:
-                context.record("files", "block by block", f"one feature GP reads the rows: {refusal}")
-                return None
-            for name in ("n_features_in_", "feature_names_in_"):
-                setattr(self, name, getattr(like, name))
-            rows, encoder = data.rows, data.encoder
         return rows, encoder, rows.group is not None and groups is None
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
@@ -349,14 +336,3 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
                 if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
                     update_member(member, held)
-
-    def _fit_feature(
-        self, files: Any, y: Any, others: Mapping[str, Any], context: FitContext
-    ) -> "GPRegressor":
-        if self._point_mass is not None:
-            why = context.plan_["files"]["why"]
-            raise ValueError(f"point_mass is {self.point_mass:g}, which needs the rows in memory: {why}")
-        self.target_ = REAL if self.target == AUTO else self.target
-        member = FeatureGPRegressor(target=self.target_, **self._own_likelihood)
-        why = "the rows are read block by block"
-        return self._fit_from_files("feature", member, why, files, y, others, context)

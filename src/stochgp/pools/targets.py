@@ -47,23 +47,23 @@ def choose_counts(rows: Data, context: FitContext) -> str:
     if len(rows) < MIN_ROWS:
         context.record("target", REAL, "rows are too few to compare models of counts and of real numbers")
         return REAL
-    seen, held, cluster = _halves(rows, context.seed("counts"))
-    real, count = _predicted(None, seen, held), Rounded(_predicted(Log(0.5), seen, held))
-    found = prefer_by_crps(real, {COUNT: count}, held, cluster, MIN_GAIN_OF_COUNTS)
+    (real, count), held, cluster = _predicted(Log(0.5), rows, context.seed("counts"))
+    found = prefer_by_crps(real, {COUNT: Rounded(count)}, held, cluster, MIN_GAIN_OF_COUNTS)
     context.record("target", found.name or REAL, f"trees: {found.why}")
     return found.name or REAL
 
 
 def choose_transform(rows: Data, context: FitContext) -> Log | None:
-    """log(y + c) for all members, if trees of it predict held-out rows clearly better, by at least 0.05 nats; c of `shift_of`.
+    """Return log(y + c) for all members, if trees of it predict held-out rows clearly better, by at least 0.05 nats; c of `shift_of`.
 
     Recorded if targets are skew. Half of at most 2,000 rows is predicted.
     """
     shift = shift_of(rows)
     if shift is None:
         return None
-    T, (seen, held, cluster) = Log(shift), _halves(rows, context.seed("transform"))
-    base, rival = (_predicted(of, seen, held).logpdf(held.y) for of in (None, T))
+    T = Log(shift)
+    each, held, cluster = _predicted(T, rows, context.seed("transform"))
+    base, rival = (found.logpdf(held.y) for found in each)
     found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
     what = None if found.name is None else f"log(y + {shift:.4g})"
     context.record("transform", what, f"of the targets, for all members; trees: {found.why}")
@@ -90,7 +90,7 @@ def prefer_by_crps(
 
 
 def may_be_counts(rows: Data) -> bool:
-    """Whether the targets are whole numbers from 0 on, of several values, with a frequent one of a share of 2 %, and a median of at most 30."""
+    """Return True for whole numbers from 0 on, of several values, with a frequent one of a share of 2 %, and a median of at most 30."""
     y = rows.y
     if y.min() < 0 or np.median(y) > MAX_MEDIAN or np.any(y != np.floor(y)):
         return False
@@ -117,23 +117,26 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
     return float((high + low - 2 * middle) / max(high - low, np.finfo(float).tiny))
 
 
-def _halves(rows: Data, seed: int) -> tuple[Data, Data, Int[np.ndarray, " R"]]:
-    """(Rows to learn from, rows to predict, clusters of these), of at most 2,000."""
-    rows = rows.take(random_rows(len(rows), MAX_ROWS, seed))
-    new = held_out(rows, np.random.default_rng(seed), share=0.5) != LEARNED
-    held, spread = rows.take(new), np.std(rows.X, axis=0)
-    return rows.take(~new), held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
+def _predicted(
+    T: AbstractTransform, rows: Data, seed: int
+) -> tuple[list[AbstractDistribution], Data, Int[np.ndarray, " R"]]:
+    """Predict half of at most 2,000 rows by trees of y and of T(y) on the other half.
 
-
-def _predicted(T: AbstractTransform | None, seen: Data, held: Data) -> AbstractDistribution:
-    """N(m, S) of T(y) at the rows `held`, S the mean square of errors there: m by boosting, ended when these rows no longer gain."""
-    z, new = (rows.y if T is None else np.asarray(T(rows.y), np.float64) for rows in (seen, held))
-    offset = np.average(z, weights=seen.weights)
-    trees = boosted(dataclasses.replace(seen, y=z - offset), dataclasses.replace(held, y=new - offset))
-    m = offset + (0.0 if trees is None else trees.on_host(held.X))
-    S = np.average((new - m) ** 2, weights=held.weights) + np.finfo(float).tiny
-    found = Normal(np.broadcast_to(m, new.shape), np.full(len(new), S**0.5))
-    return found if T is None else Warped(found, T)
+    Returns N(m, S) of y and of T(y), the predicted rows, and their clusters. m is by boosting that ends when these rows no longer gain, S the mean square of errors.
+    """
+    rows, each = rows.take(random_rows(len(rows), MAX_ROWS, seed)), list[AbstractDistribution]()
+    is_new = held_out(rows, np.random.default_rng(seed), share=0.5) != LEARNED
+    seen, held, spread = rows.take(~is_new), rows.take(is_new), np.std(rows.X, axis=0)
+    for of in (None, T):
+        z, new = (part.y if of is None else np.asarray(of(part.y), np.float64) for part in (seen, held))
+        offset = np.average(z, weights=seen.weights)
+        pair = dataclasses.replace(seen, y=z - offset), dataclasses.replace(held, y=new - offset)
+        trees = boosted(*pair)
+        m = offset + (0.0 if trees is None else trees.on_host(held.X))
+        S = np.average((new - m) ** 2, weights=held.weights) + np.finfo(float).tiny
+        found = Normal(np.broadcast_to(m, new.shape), np.full(len(new), S**0.5))
+        each.append(found if of is None else Warped(found, of))
+    return each, held, clusters(held.X / np.where(spread > 0, spread, 1.0), held.group)
 
 
 def frequent(rows: Data) -> float | None:

@@ -1,7 +1,7 @@
 """Held-out rows of a pool, their predictions by its members, and the weights that follow from them."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
