@@ -18,8 +18,8 @@ VARIANTS = {
     "RBF": {"kernel": "rbf", "n_inducing_mean": 0},
     "RBF, Gaussian": {"kernel": "rbf", "likelihood": "gaussian", "n_inducing_mean": 0},
     "inducing points alone": {"n_inducing_mean": 0},
-    "svdgp": {"approximation": "svdgp", "time_limit": 150},
-    "ivsgpr": {"approximation": "ivsgpr", "time_limit": 150},
+    "svdgp": {"learner": "svdgp", "time_limit": 150},
+    "ivsgpr": {"learner": "ivsgpr", "time_limit": 150},
 }
 GROWING, WITH_GROWING = ("svdgp", "ivsgpr"), ("protein", "kin40k", "elevators")
 WALKING = "walking"

@@ -115,11 +115,6 @@ class FitContext:
         """Return random rows, in order, for a fit that has no time for all."""
         return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
-    @property
-    def seconds_left(self) -> float:
-        """The seconds until the time limit; infinite without one."""
-        return deadline.left()
-
     def record(self, name: str, value: Any, why: str) -> None:
         """Add a decision to `plan_`."""
         self.plan_[name] = choice(value, why)

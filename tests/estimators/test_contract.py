@@ -26,10 +26,10 @@ KERNEL = KernelGPRegressor(epochs=8)
 POOL = GPRegressor(members={"kernel": KERNEL}, missing="refuse")
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
 STREAMS = {
-    name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
+    name: SparseGPRegressor(learner=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
     for name, epochs in (("svdgp", 5), ("ivsgpr", 1))  # as many as a check of the fit's quality asks for
 }
-COLLAPSED = SparseGPRegressor(approximation="sgpr", n_inducing=20, epochs=5)
+COLLAPSED = SparseGPRegressor(learner="sgpr", n_inducing=20, epochs=5)
 CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
 POOLED_CLASSES = GPClassifier(members={"smooth": CLASSES}, missing="refuse")
 

@@ -89,7 +89,7 @@ def test_an_interrupted_partial_fit_changes_nothing(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         line.partial_fit(X + 3, Y)
     assert_unchanged(line, before)
-    stream = SparseGPRegressor(approximation="svdgp")
+    stream = SparseGPRegressor(learner="svdgp")
     before = dict(vars(stream))
     monkeypatch.setattr(growing, "_begun", interrupt)  # the number of inputs is known by then
     with pytest.raises(KeyboardInterrupt):

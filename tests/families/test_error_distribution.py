@@ -27,7 +27,7 @@ from stochgp.variational.decoupled import DecoupledProcess
 N = 500
 
 
-SPARSE = {"approximation": "sgpr", "n_inducing": 60}
+SPARSE = {"learner": "sgpr", "n_inducing": 60}
 families = pytest.mark.parametrize("family", ["kernel", "sparse"])
 
 # A posterior that does not know its rows without themselves.
@@ -264,7 +264,7 @@ def test_where_sparse_gps_cannot_leave_rows_out_noise_is_constant_and_they_say_w
     settings, groups = SPARSE | {"epochs": 2}, np.arange(N) // 4
     if why == "no time":  # for a pass over all rows: functions that grew stay as they were learned
         monkeypatch.setattr(variational, "COMPILING_PASS", 1e6)
-        settings = {"approximation": "svdgp", "n_inducing": 20, "epochs": 1, "time_limit": 1_000}
+        settings = {"learner": "svdgp", "n_inducing": 20, "epochs": 1, "time_limit": 1_000}
         groups = None
     model = SparseGPRegressor("rbf", random_state=0, **settings).fit(X, y, groups=groups)
     assert isinstance(model._fitted.posterior.process, DecoupledProcess) == (why == "no time")

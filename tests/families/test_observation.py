@@ -111,11 +111,11 @@ def test_transformed_targets_may_have_heavy_tails():
 
 REFUSED = {
     "sgpr": (
-        {"likelihood": "student-t", "approximation": "sgpr"},
+        {"likelihood": "student-t", "learner": "sgpr"},
         "SGPR takes Gaussian noise, but the likelihood is StudentT",
     ),
-    "svdgp": ({"likelihood": "student-t", "approximation": "svdgp"}, "SVDGP takes Gaussian noise"),
-    "ivsgpr": ({"likelihood": "student-t", "approximation": "ivsgpr"}, "IVSGPR takes Gaussian noise"),
+    "svdgp": ({"likelihood": "student-t", "learner": "svdgp"}, "SVDGP takes Gaussian noise"),
+    "ivsgpr": ({"likelihood": "student-t", "learner": "ivsgpr"}, "IVSGPR takes Gaussian noise"),
     "learner": ({"likelihood": "student-t", "learner": stochgp.learners.SGPR()}, "SGPR takes Gaussian noise"),
     "name": ({"likelihood": "student"}, "did you mean 'student-t'"),
     "classes": ({"likelihood": likelihoods.Softmax(3)}, "classes are for SparseGPClassifier"),
@@ -140,4 +140,4 @@ def test_a_mean_of_counts_is_positive():
 
 def test_a_stream_takes_gaussian_noise():
     with pytest.raises(ValueError, match="SVDGP takes Gaussian noise"):
-        SparseGPRegressor(approximation="svdgp", likelihood="student-t").partial_fit(X, TARGETS["student-t"])
+        SparseGPRegressor(learner="svdgp", likelihood="student-t").partial_fit(X, TARGETS["student-t"])

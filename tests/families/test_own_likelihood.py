@@ -62,8 +62,8 @@ def test_other_families_say_which_takes_it(kind, Laplace):
 
 
 def test_a_learner_that_cannot_take_it_says_which_can(Laplace):
-    with pytest.raises(ValueError, match="likelihood is Laplace: approximation='svgp' takes any"):
-        SparseGPRegressor(likelihood=Laplace(), approximation="sgpr").fit(X[:30], Y[:30])
+    with pytest.raises(ValueError, match="likelihood is Laplace: learner='svgp' takes any"):
+        SparseGPRegressor(likelihood=Laplace(), learner="sgpr").fit(X[:30], Y[:30])
 
 
 def test_a_name_of_another_family_is_told():

@@ -25,7 +25,7 @@ LABELS = np.where(np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=80) > 0, "u
 QUICK = {"n_inducing": 12, "random_state": 0, "learning_rate": 0.03, "epochs": 64}
 REGRESSORS = {
     "svgp": SparseGPRegressor(**QUICK, batch_size=20),
-    "sgpr": SparseGPRegressor(approximation="sgpr", n_inducing=12, random_state=0, epochs=20),
+    "sgpr": SparseGPRegressor(learner="sgpr", n_inducing=12, random_state=0, epochs=20),
 }
 CLASSIFIER = SparseGPClassifier(**QUICK, batch_size=20)
 
@@ -133,7 +133,7 @@ def test_hardly_any_rows_give_finite_numbers(few):
     """In float32, as many points as rows, some of them the same."""
     approximation, name = few
     rows, targets = EDGES[name]
-    model = SparseGPRegressor(approximation=approximation, **EDGE_SETTINGS).fit(rows, targets)
+    model = SparseGPRegressor(learner=approximation, **EDGE_SETTINGS).fit(rows, targets)
     mean, std = model.predict(rows, return_std=True, include_noise=True)
     assert np.all(np.isfinite(mean)) and np.all(std > 0) and np.isfinite(model.elbo_)
     assert np.all(np.isfinite(model.sample_functions(2)(rows)))
@@ -177,13 +177,13 @@ def test_a_killed_fit_resumes_to_the_same_bits(name, fitted, tmp_path):
 
 
 REFUSED = {
-    "approximation": ({"approximation": "svpg"}, "did you mean"),
+    "learner": ({"learner": "svpg"}, "did you mean"),
     "n_inducing": ({"n_inducing": 0}, "n_inducing is 0"),
-    "n_inducing_mean": ({"approximation": "ivsgpr", "n_inducing_mean": 9}, "leave it None"),
+    "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "leave it None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
     "missing": ({"missing": "skip"}, "molecules"),
-    "batch_size": ({"approximation": "sgpr", "batch_size": 9}, "uses all rows"),
+    "batch_size": ({"learner": "sgpr", "batch_size": 9}, "uses all rows"),
 }
 
 

@@ -305,14 +305,14 @@ def test_feature_models_take_in_positive_targets(features, tmp_path):
 
 
 def test_sparse_models_of_positive_targets_are_those_of_logarithms():
-    settings = {"approximation": "sgpr", "n_inducing": 10, "epochs": 3, "random_state": 0}
+    settings = {"learner": "sgpr", "n_inducing": 10, "epochs": 3, "random_state": 0}
     model = SparseGPRegressor(**settings, target="positive").fit(X, Y)
     logs = SparseGPRegressor(**settings).fit(X, np.log(Y))
     q = [0.1, 0.6]
     assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
     assert model.elbo_ == pytest.approx(logs.elbo_ - np.mean(np.log(Y)), rel=1e-9)
     with pytest.raises(ValueError, match="stream's targets are not transformed"):
-        SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
+        SparseGPRegressor(learner="svdgp", target="positive").partial_fit(X, Y)
 
 
 def test_learned_transforms_are_saved_and_drawn_from(tmp_path):

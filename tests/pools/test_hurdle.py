@@ -13,7 +13,7 @@ from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Data
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import HurdleRegressor, classifier, members, regressor, targets
+from stochgp.pools import HurdleRegressor, classifier, members, pool, regressor, targets
 from stochgp.pools.targets import frequent
 
 N = 1_000
@@ -136,9 +136,9 @@ def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise MemoryLimitError("no memory")
 
-    monkeypatch.setattr(regressor, "read_files", refuse)
-    with pytest.raises(ValueError, match="point_mass is 0, which needs the rows in memory: .*no memory"):
-        GPRegressor(point_mass=0).fit(tmp_path / "rows.csv", "y")
+    monkeypatch.setattr(pool, "read_files", refuse)
+    with pytest.raises(MemoryLimitError, match="no memory; FeatureGPRegressor reads files block by block"):
+        GPRegressor().fit(tmp_path / "rows.csv", "y")
 
 
 def test_positive_targets_may_have_a_point_mass_at_0():

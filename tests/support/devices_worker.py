@@ -398,7 +398,7 @@ def bounds() -> list[float]:
 
 
 SPARSE = {
-    "sgpr": lambda **more: SparseGPRegressor(approximation="sgpr", n_inducing=8, epochs=4, **more),
+    "sgpr": lambda **more: SparseGPRegressor(learner="sgpr", n_inducing=8, epochs=4, **more),
     "svgp": lambda **more: SparseGPRegressor(
         n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
     ),

@@ -133,9 +133,9 @@ def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
     heavy = SparseGPRegressor(likelihood="student-t", **few).fit(rows, y)
     assert heavy.plan_["n_inducing_mean"]["choice"] == 0
     with pytest.raises(ValueError, match="n_inducing_mean"):
-        SparseGPRegressor(approximation="ivsgpr", n_inducing_mean=50).fit(rows, y)
+        SparseGPRegressor(learner="ivsgpr", n_inducing_mean=50).fit(rows, y)
     with pytest.raises(ValueError, match="of its own"):
-        SparseGPRegressor(approximation="svdgp", n_inducing_mean=0).fit(rows, y)
+        SparseGPRegressor(learner="svdgp", n_inducing_mean=0).fit(rows, y)
 
 
 def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():

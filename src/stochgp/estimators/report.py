@@ -1,4 +1,4 @@
-"""What a fit says of learning: decisions, measurements, notes and the line of progress."""
+"""Reports of a fit: measurements of learning, progress, notes and the summary."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def record_learning(
     data: TrainingData,
     context: FitContext,
 ) -> None:
-    """Record how many of the rows were learned from, and the measurements of learning. `n_rows` were given to the learner."""
+    """Record how many of the rows were learned from, and the measurements of learning from `n_rows`."""
     seen = learner.seen_rows(n_rows)
     if seen < data.n_rows:
         why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
@@ -57,7 +57,7 @@ def record_learning(
 
 
 def learning_text(entry: dict[str, float]) -> str:
-    """One line of progress."""
+    """Return one line of progress."""
     seconds = f"{entry['seconds']:.0f} s"
     if "trial_rate" in entry:
         return (
@@ -92,7 +92,7 @@ def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str
 
 
 def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:
-    """A warning if held-out rows, or some that the fit has seen, are predicted worse than by a constant; "" otherwise."""
+    """Return a warning if held-out rows, or some of the training rows, are predicted worse than by a constant; else ""."""
     if "caution" in plan:
         return plan["caution"]["choice"]
     if "held_out_nlpd" not in report:
@@ -137,10 +137,10 @@ def with_notes(lines: list[str], found: list[str]) -> str:
     return printable("\n".join([*lines, "Decisions and their reasons: plan_. Measurements: fit_report_."]))
 
 
-def relevance(estimator: Any) -> list[tuple[str, str, float]]:
-    """(input, kernel, lengthscale) of every stationary kernel, shortest lengthscale first: the most relevant inputs.
+def relevance(estimator: Any) -> list[tuple[str, float]]:
+    """Return input and lengthscale of every stationary kernel, the shortest first: the most relevant inputs.
 
-    Of a kernel whose lengthscales are along other directions, that of each input alone (`kernels.rotated`). Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
+    If lengthscales are along other directions, those of each input alone (`kernels.rotated`).
     """
     encoder, found = estimator._fitted.encoder, []
     names = None if encoder is None else list(encoder.output_names)
@@ -148,8 +148,8 @@ def relevance(estimator: Any) -> list[tuple[str, str, float]]:
     for kernel in _stationary(getattr(estimator, "kernel_", None)):
         used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
         lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),)).tolist()
-        found += [(name, type(kernel).__name__, length) for name, length in zip(used, lengths, strict=True)]
-    return sorted(found, key=lambda item: item[2])
+        found += zip(used, lengths, strict=True)
+    return sorted(found, key=lambda item: item[1])
 
 
 def _of_targets(estimator: Any) -> str:
@@ -175,7 +175,7 @@ def _of_model(estimator: Any) -> list[str]:
             name = f"{type(turned[0]).__name__} along other directions"
         n_inducing = estimator.plan_.get("n_inducing")
         lines.append(f"Kernel: {name}" + (f", {n_inducing['choice']} inducing points" if n_inducing else ""))
-        if listed := [f"{name} {length:.3g}" for name, _, length in relevance(estimator)]:
+        if listed := [f"{name} {length:.3g}" for name, length in relevance(estimator)]:
             more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
             lines.append(f"Shortest lengthscales: {', '.join(listed[:MAX_LISTED])}{more}")
     if hasattr(estimator, "features_"):
@@ -208,7 +208,7 @@ def _of_fit(estimator: Any) -> str:
 
 
 def _stationary(kernel: Any) -> list[AbstractStationary]:
-    """Those of a kernel whose inputs are the data's own."""
+    """Return the stationary kernels in a kernel whose inputs are the data's own."""
     kernel = value_of(kernel)
     if isinstance(kernel, Sum | Product):
         return _stationary(kernel.left) + _stationary(kernel.right)

@@ -169,9 +169,9 @@ def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tupl
 
 def sparse_learner(estimator: Any, n_rows: int, is_gaussian: bool) -> tuple[AbstractLearner, str]:
     """Return the learner of a sparse GP: SGPR for few rows with Gaussian noise by default."""
-    name, options = estimator.approximation, options_of(estimator)
-    auto: Chosen = SPARSE_LEARNERS[name], f"that of the approximation {name!r}"
-    if name == "svgp" and is_gaussian and n_rows <= MAX_COLLAPSED and not options:
+    options = options_of(estimator)
+    auto: Chosen = SPARSE_LEARNERS["svgp"], "mini-batches serve any likelihood and any number of rows"
+    if is_gaussian and n_rows <= MAX_COLLAPSED and not options:
         auto = (
             COLLAPSED,
             f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",

@@ -1,6 +1,7 @@
 """Sparse regressors with inducing functions that grow from the rows, also from streams."""
 
 import dataclasses
+import typing
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from stochgp.families.variational import (
     variational_posterior,
     with_decoupled_mean,
 )
+from stochgp.learners import IVSGPR, AbstractLearner
 from stochgp.learners.decoupled import AbstractGrowing
 from stochgp.learning import Stream, begin_stream, feed
 from stochgp.likelihoods import AbstractLikelihood
@@ -36,7 +38,6 @@ from stochgp.results import FitResult
 from stochgp.tables.targets import refuse_no_targets
 from stochgp.variational import Decoupled, InducingPoints
 
-GROWING = ("ivsgpr", "svdgp")
 MEAN_FOR_EACH = 8  # functions of the mean per function of the covariance, by default
 # For a stream that did not begin with a fit: steps on each batch until a fit's steps are reached, and afterwards; their rate; and rows of
 # the smallest batch. One step per batch at 0.01 learned nothing from 1,000 rows in ten parts.
@@ -44,14 +45,19 @@ EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
 
 
 def start(
-    estimator: Any, data: TrainingData, likelihood: AbstractLikelihood, most: int | None, context: FitContext
+    estimator: Any,
+    learner: AbstractLearner,
+    data: TrainingData,
+    likelihood: AbstractLikelihood,
+    most: int | None,
+    context: FitContext,
 ) -> SparseGP:
     """Return the prior with room for at most `most` functions."""
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
     kernel = resolve_kernel(estimator, "rbf", data.n_inputs, data.spread)
     n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
     context.record("n_inducing", n, "functions that grow from the rows, until there are so many")
-    if estimator.approximation == "ivsgpr":
+    if isinstance(learner, IVSGPR):
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
         n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
@@ -131,7 +137,7 @@ def _begun(estimator: Any, data: TrainingData, context: FitContext) -> Fitted:
     """Return the model before the first row, with batches of at most the first call's rows."""
     learner, why = _learner(estimator, data.n_rows)
     likelihood, _ = started_sparse(estimator, learner, data)
-    gp = start(estimator, data, likelihood, None, context)
+    gp = start(estimator, learner, data, likelihood, None, context)
     dtype = np.dtype(estimator.dtype)
     stream = begin_stream(learner, gp, data.n_inputs, key=as_key(estimator.random_state), dtype=dtype)
     context.record("learner", type(learner).__name__, why)
@@ -183,10 +189,9 @@ def _cautions(before: Fitted, found: Fitted, rows: Data, has_learned: bool) -> l
 
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
-    """Return a learner of streams, with small batches. Raises TypeError for other learners."""
-    learner, why = sparse_learner(estimator, 0, False)
-    if not isinstance(learner, AbstractGrowing):
-        raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
+    """Return the learner of a stream, with small batches."""
+    found, why = sparse_learner(estimator, 0, False)
+    learner = typing.cast(AbstractGrowing, found)
     size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))
     rate = STREAM_RATE if learner.learning_rate is None else learner.learning_rate
     return dataclasses.replace(learner, batch_size=size, learning_rate=rate), why

@@ -43,17 +43,17 @@ from stochgp.families.variational import (
     variational_posterior,
     with_decoupled_mean,
 )
-from stochgp.learners import SGPR, AbstractLearner
+from stochgp.learners import IVSGPR, SGPR, AbstractLearner
+from stochgp.learners.decoupled import AbstractGrowing
 from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import SparseGP, revalued
-from stochgp.names import lookup
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
+GROWING = ("ivsgpr", "svdgp")
 WIDE_JITTER = 1e-8  # of k(Z, Z) if all numbers are in float64
-APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
 @dataclass(eq=False, repr=False)
@@ -68,10 +68,10 @@ class SparseGPRegressor(FamilyRegressor):
     kernel
         "auto" (Matérn 3/2; RBF for functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
         `stochgp.kernels`, including deep kernels.
-    approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
-        "svgp": mini-batches, or "sgpr" for up to 1,000 rows with Gaussian noise; "sgpr": the collapsed bound of all rows by L-BFGS;
-        "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so that they can
-        learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
+    learner
+        "auto": "svgp", or "sgpr" for up to 1,000 rows with Gaussian noise; "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS;
+        "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent; or a learner of `stochgp.learners`. Functions of the last two names
+        grow from the rows, so that they can learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
     n_inducing : int
         Inducing points; all rows if there are fewer.
     n_inducing_mean
@@ -83,8 +83,6 @@ class SparseGPRegressor(FamilyRegressor):
         "student-t"; for counts "poisson" and "negative-binomial"; or an object of
         `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(likelihood, transform)`: the real
         targets are transformed, and results are in their original units.
-    learner
-        "auto" = the approximation's own, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
     {shared}
 
     Attributes
@@ -108,11 +106,10 @@ class SparseGPRegressor(FamilyRegressor):
     """
 
     kernel: Any = "auto"
-    approximation: str = "svgp"
+    learner: Any = "auto"
     n_inducing: int = 512
     n_inducing_mean: int | None = None
     likelihood: Any = field(default="auto", kw_only=True)
-    learner: Any = "auto"
 
     def fit(
         self,
@@ -191,24 +188,27 @@ class SparseGPRegressor(FamilyRegressor):
 
     @property
     def _grows(self) -> bool:
-        return self.approximation in growing.GROWING
+        return (
+            self.learner in GROWING
+            if isinstance(self.learner, str)
+            else isinstance(self.learner, AbstractGrowing)
+        )
 
     def _learner(self, likelihood: str, data: TrainingData, context: FitContext) -> AbstractLearner:
-        lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
-        if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
+        learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN))
+        if self.n_inducing_mean is not None and isinstance(learner, IVSGPR):
             raise ValueError(
                 f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has one set of functions: leave it None"
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
-        learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN))
         context.record("learner", type(learner).__name__, why)
         return learner
 
     def _start(self, learner: AbstractLearner, data: TrainingData, context: FitContext) -> SparseGP:
         likelihood, variance = started_sparse(self, learner, data)
         if self._grows:
-            return growing.start(self, data, likelihood, data.n_rows, context)
+            return growing.start(self, learner, data, likelihood, data.n_rows, context)
         given = self._likelihood
         if given != AUTO:
             context.record("likelihood", given if isinstance(given, str) else type(given).__name__, AS_ASKED)

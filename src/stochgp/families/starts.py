@@ -135,7 +135,7 @@ def started_sparse(
     if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
         kind = KINDS[found] if isinstance(found, str) else type(found)
         raise ValueError(
-            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: approximation='svgp' takes any"
+            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: learner='svgp' takes any"
         )
     counts = is_of_counts(found)
     spread = 1.0 if counts else data.spread

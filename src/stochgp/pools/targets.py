@@ -1,4 +1,4 @@
-"""What the members of a pool of regressors learn: counts, real numbers under one transform, or one frequent value and the others."""
+"""Targets of pools: counts, real numbers under one transform, or one frequent value and the others."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from sklearn.base import clone
 
+from stochgp import deadline
 from stochgp.choosing import Decisions, Preference, choice, prefer
 from stochgp.context import FitContext
 from stochgp.data.reading import Encoder
@@ -260,7 +261,7 @@ class HurdleRegressor(PosteriorRegressor):
             parts = (("at_value", self.classifier, rows, at), ("elsewhere", self.regressor, others, others.y))
             members = {}
             for k, (name, member, part, targets) in enumerate(parts):
-                time_limit = None if self.time_limit is None else max(context.seconds_left, 0.1) / (2 - k)
+                time_limit = None if self.time_limit is None else max(deadline.left(), 0.1) / (2 - k)
                 members[name] = clone(member)
                 members[name].set_params(random_state=context.seed(name), time_limit=time_limit, **shared)
                 members[name].fit(part.X, targets, part.weight, groups=part.group, **context.of_member(name))
