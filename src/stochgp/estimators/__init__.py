@@ -1,4 +1,4 @@
-"""What all estimators share: the interface of scikit-learn, predictions, saving, reports."""
+"""Parts that all estimators share: the interface of scikit-learn, predictions, saving, reports."""
 
 from .base import PosteriorRegressor
 from .fitted import FunctionDraws

@@ -180,7 +180,7 @@ class PosteriorEstimator(BaseEstimator):
 
 
 class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
-    """What a regressor says of targets, from its `Fitted`."""
+    """Predictions of a regressor, from its `Fitted`."""
 
     mean: float | str | None
 
@@ -245,7 +245,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return self._distribution(self._read(X), f"{len(found)} quantiles", 16 * len(found)).quantile(found)
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
-        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+        """Return (lower, upper) around an observation at each row, with probability `level`, and (1 − level)/2 beyond either.
 
         The noise is included. With `calibration="conformal"` between them only.
 
@@ -290,7 +290,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
 
 class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
-    """What a classifier says of labels, from its `Fitted`, whose distribution is `Categorical`."""
+    """Predictions of a classifier, from its `Fitted`, whose distribution is `Categorical`."""
 
     classes_: np.ndarray
 

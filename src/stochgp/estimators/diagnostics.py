@@ -86,7 +86,7 @@ class Seen:
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
 
     def varying(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> str:
-        """What to say of columns that were constant in training, and vary in X; "" of none."""
+        """Return a warning of columns that were constant in training, and vary in X; else ""."""
         moved, held = np.zeros(len(self.low), bool), np.flatnonzero(self.low == self.high)
         moved[held] = ~np.isclose(X[:, held], self.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
         if not moved.any():
@@ -97,7 +97,7 @@ class Seen:
         )
 
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
-        """(What to say of rows outside of the training range, "" of none; whether at least half of the rows lie outside by half of a column's width)."""
+        """Return a warning of rows outside of the training range, and True if half of them lie outside by half of a column's width."""
         width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
         columns = np.flatnonzero(width > 0)
         if len(X) and len(columns):

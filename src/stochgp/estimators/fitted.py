@@ -1,4 +1,4 @@
-"""What a fit leaves behind, and predictions from it in the user's units."""
+"""Fitted models, and their predictions in the user's units."""
 
 import dataclasses
 import math
@@ -30,11 +30,11 @@ from stochgp.tables.molecules import is_packed
 from stochgp.transforms import AbstractTransform
 
 DRAWN_ROWS = 256  # of one evaluation of functions
-NEW_ROWS = 1_000  # with new levels, of one evaluation at known ones
+NEW_ROWS = 1_000  # with new categories, of one evaluation at known ones
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """(Of functions; of the noise of observations).
+    """Return keys of functions, and of the noise of observations.
 
     `split`, because `fold_in` of the same key gives the keys of a split again: no draw of the one is made from a key of the other.
     """
@@ -109,7 +109,7 @@ class Fitted:
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
+        """Return E f(x) and the standard deviation of f(x), or of an observation there, in target units."""
         rows, observation = self._rows(X), self.observation
         if include_noise:
             mean, std = observation.mean_and_std(*self._latent(rows), rows)
@@ -210,21 +210,21 @@ class Fitted:
         return MemorySource(X, inputs=self.inputs, dtype=self.dtype, on_device=False)
 
     def _latent(self, rows: MemorySource) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
-        """(Means, variances) of the latent functions, standardised."""
+        """Return means and variances of the latent functions, standardised."""
         mean, variance = self._moments(rows, self.posterior.latent_moments)
         return mean, variance
 
     def _moments(self, rows: MemorySource, moments: Callable) -> tuple[np.ndarray, ...]:
-        """Means, or (means, variances), of rows; of rows with a new level in a column of statistics E m_l and E v_l + Var m_l over known levels l."""
+        """Return means, or means and variances; for a new category in a column of statistics E m_c and E v_c + Var m_c over known categories c."""
         evaluate = lambda of: of.evaluated(moments, self.posterior.block_rows)
         found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
         for start in range(0, len(new), NEW_ROWS):
             at = new[start : start + NEW_ROWS]
-            for every, part in zip(found, self._of_new_levels(rows.X[at], evaluate), strict=True):
+            for every, part in zip(found, self._of_new_categories(rows.X[at], evaluate), strict=True):
                 every[at] = part
         return found
 
-    def _of_new_levels(self, X: Float[np.ndarray, "n D"], evaluate: Callable) -> list[np.ndarray]:
+    def _of_new_categories(self, X: Float[np.ndarray, "n D"], evaluate: Callable) -> list[np.ndarray]:
         m, Z = self.observation.mean_function, np.stack(list(known_instead(self.encoder, X)[1]))
         stacked, shape = Z.reshape(-1, Z.shape[-1]), Z.shape[:2]
         mean, *variance = (of.reshape(*shape, *of.shape[1:]) for of in evaluate(self._rows(stacked)))
@@ -268,9 +268,9 @@ class FunctionDraws(eqx.Module):
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         found, (new, instead) = self._at(X), known_instead(self.encoder, X)
-        if new.any():  # a draw at a row is of the known level that its own bits determine
-            level = hash_again(found[new].view(np.uint64), 0) % np.uint64(STAND_INS)
-            found[new] = sum((level == k) * self._at(Z) for k, Z in enumerate(instead))
+        if new.any():  # a draw at a row is of the known category that its own bits determine
+            category = hash_again(found[new].view(np.uint64), 0) % np.uint64(STAND_INS)
+            found[new] = sum((category == k) * self._at(Z) for k, Z in enumerate(instead))
         return found
 
     def _at(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:

@@ -54,7 +54,7 @@ def load(path: str | os.PathLike) -> Any:
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(A tree for `save_tree`, JSON values) of a fitted estimator, for a file that holds more than that; `restored` makes it again."""
+    """Return a tree for `save_tree` and JSON values of a fitted estimator; `restored` is the inverse."""
     return _parts(estimator)[:2]
 
 
@@ -86,7 +86,7 @@ def restored(
 
 
 def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """(Tree, metadata, the names of settings that a file cannot hold)."""
+    """Return tree, metadata, and the names of settings that a file cannot hold."""
     settings, left_out = _storable(estimator.get_params(deep=False))
     attributes = {
         name: value
@@ -134,7 +134,7 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storable(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(the settings that a file can hold, the names of the others)."""
+    """Return the settings that a file can hold, and the names of the others."""
     kept, left_out = {}, []
     for name, value in settings.items():
         if hasattr(value, "get_params"):  # a member, which the file holds fitted

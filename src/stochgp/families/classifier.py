@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
 from stochgp.context import FitContext
@@ -24,13 +25,13 @@ from stochgp.families.common import fitted_model, learn, observation_model, open
 from stochgp.families.default_learners import CLASSIFIER, named_learner, options_of
 from stochgp.families.variational import (
     bound_of,
-    kernel_of,
     likelihood_of,
     refuse_fingerprints,
     start,
     variational_posterior,
 )
 from stochgp.likelihoods import Bernoulli, Softmax
+from stochgp.parameters import cast
 from stochgp.tables.targets import read_labels, refuse_one_class
 
 START_VARIANCE = 4.0  # of the latent functions: with probit noise the typical class probability is 98 %
@@ -116,7 +117,8 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     @property
     def kernel_(self) -> kernels.AbstractKernel:
         """The learned kernel, for the model's inputs (standardised if `standardize=True`)."""
-        return kernel_of(self)
+        check_is_fitted(self)
+        return cast(self._fitted.posterior.kernel, self.dtype)
 
     @property
     def elbo_(self) -> float:

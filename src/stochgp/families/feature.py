@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
@@ -179,8 +180,7 @@ class FeatureGPRegressor(FamilyRegressor):
     @property
     def features_(self) -> AbstractFeatureMap:
         """φ with its learned parameters, for the model's inputs."""
-        if "_fitted" not in vars(self):
-            raise AttributeError("features_ is there after fit")
+        check_is_fitted(self)
         return typing.cast(FeaturePosterior, self._fitted.posterior).features
 
     def partial_fit(
@@ -216,11 +216,14 @@ class FeatureGPRegressor(FamilyRegressor):
             self.n_rows_ = (self.n_rows_ if forget > 0 else 0) + len(rows)
         return self
 
+    @property
+    def _kernel(self) -> Any:
+        """`kernel=`, for features="tanimoto" their kernel."""
+        is_tanimoto = isinstance(self.features, str) and self.features == "tanimoto"
+        return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
+
     def _inputs(self) -> Inputs:
-        kernel = getattr(self.features, "kernel", self.kernel)
-        if isinstance(self.features, str) and self.features == "tanimoto" and kernel is None:
-            kernel = "tanimoto"
-        return inputs_of(kernel, self.smiles, self.missing)
+        return inputs_of(getattr(self.features, "kernel", self._kernel), self.smiles, self.missing)
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
         """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""
@@ -231,7 +234,11 @@ class FeatureGPRegressor(FamilyRegressor):
         if features.is_network(self.features):
             reach = FARTHEST if data.standardized else np.inf
             given["limits"] = np.clip(data.inputs.transform(data.limits, self.dtype), -reach, reach)
-        phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
+        kernel = self._kernel
+        if kernel is not None and data.leaves_inputs:  # fingerprints
+            kernel = kernels.resolve(kernel, data.n_inputs, dtype=self.dtype)
+            kernel = with_packing(kernel, is_packed(data.encoder))
+        phi = features.resolve(self.features, kernel, self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
         size = float(np.mean(np.sum(features.on_host(phi, sample[:SCALE_ROWS]) ** 2, axis=1)))
         if not math.isfinite(size):
@@ -242,15 +249,6 @@ class FeatureGPRegressor(FamilyRegressor):
         noise = cast(start_noise(likelihood, FEATURE, spread, self.dtype), self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance)
-
-    def _kernel_for(self, data: TrainingData) -> Any:
-        """Return `kernel`, for fingerprints a Tanimoto kernel of the rows as they are packed."""
-        kernel = self.kernel
-        if kernel is None and isinstance(self.features, str) and self.features == "tanimoto":
-            kernel = "tanimoto"
-        if kernel is None or not data.leaves_inputs:
-            return kernel
-        return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
     def _posterior(
         self, learned: FitResult, data: TrainingData, context: FitContext

@@ -1,7 +1,6 @@
 """The kernel GP as a scikit-learn estimator."""
 
 import os
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +53,6 @@ from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import (
-    AbstractKernelPosterior,
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
@@ -238,23 +236,16 @@ class KernelGPRegressor(FamilyRegressor):
         self.converged_ = bool(solved.converged)
         s, unit = fitted.target_scale, fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, unit) for entry in solved.history]
-        if isinstance(posterior := self._at_learned, ExactKernelPosterior):
+        if isinstance(posterior := posterior_at_learned(fitted.posterior), ExactKernelPosterior):
             self.nlml_ = posterior.nlml() + unit
         return self
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
         """The kernel with its hyperparameters, for the model's inputs."""
-        if "_fitted" not in vars(self):
-            raise AttributeError("kernel_ is there after fit")
-        posterior = self._fitted.posterior
-        if isinstance(posterior, LocalPosterior):
-            return posterior.gp.kernel
-        return typing.cast(AbstractKernelPosterior, posterior).system.kernel
-
-    @property
-    def _at_learned(self) -> AbstractPosterior:
-        return posterior_at_learned(self._fitted.posterior)
+        check_is_fitted(self)
+        posterior: Any = self._fitted.posterior
+        return (posterior.gp if isinstance(posterior, LocalPosterior) else posterior.system).kernel
 
 
 def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:

@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
 from stochgp.choosing import AS_ASKED
@@ -36,7 +37,6 @@ from stochgp.families.starts import (
 from stochgp.families.variational import (
     LATE,
     bound_of,
-    kernel_of,
     likelihood_of,
     refuse_fingerprints,
     start,
@@ -49,6 +49,7 @@ from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import SparseGP, revalued
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
+from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
@@ -171,7 +172,8 @@ class SparseGPRegressor(FamilyRegressor):
     @property
     def kernel_(self) -> kernels.AbstractKernel:
         """The learned kernel, for the model's inputs (standardised if `standardize=True`)."""
-        return kernel_of(self)
+        check_is_fitted(self)
+        return cast(self._fitted.posterior.kernel, self.dtype)
 
     @property
     def elbo_(self) -> float:
@@ -181,8 +183,7 @@ class SparseGPRegressor(FamilyRegressor):
     @property
     def likelihood_(self) -> AbstractLikelihood:
         """The learned likelihood of the standardised targets, or of counts as they are."""
-        if "_fitted" not in vars(self):
-            raise AttributeError("likelihood_ is there after fit")
+        check_is_fitted(self)
         found = self._fitted.observation.likelihood
         return found.likelihood if isinstance(found, Shifted) else found
 

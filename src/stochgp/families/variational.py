@@ -127,13 +127,6 @@ def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
         return cast(gp.likelihood, np.float64)
 
 
-def kernel_of(estimator: Any) -> kernels.AbstractKernel:
-    """Return `kernel_`, in the estimator's dtype. Raises AttributeError before a fit."""
-    if "_fitted" not in vars(estimator):
-        raise AttributeError("kernel_ is there after fit")
-    return cast(estimator._fitted.posterior.kernel, estimator.dtype)
-
-
 def bound_of(estimator: Any) -> float:
     """Return `elbo_`. Raises AttributeError if there was no fit, or a limit ended it early."""
     found = vars(estimator).get("fit_report_", {}).get("elbo")

@@ -68,7 +68,7 @@ class Pool:
         return np.sum(self.pooling.weights(X) * means, axis=1)
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
-        """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
+        """Return E f and the standard deviation of f, or of an observation by `distribution`."""
         if include_noise and self.correction is not None:
             return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]

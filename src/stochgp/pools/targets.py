@@ -113,7 +113,7 @@ def shift_of(rows: Data) -> float | None:
 
 
 def _skewness(y: Float[np.ndarray, " N"]) -> float:
-    """((q₉₀ − q₅₀) − (q₅₀ − q₁₀))/(q₉₀ − q₁₀), from −1 to 1 (Kelly)."""
+    """Return ((q₉₀ − q₅₀) − (q₅₀ − q₁₀))/(q₉₀ − q₁₀), from −1 to 1 (Kelly)."""
     low, middle, high = np.quantile(y, TAILS)
     return float((high + low - 2 * middle) / max(high - low, np.finfo(float).tiny))
 
@@ -168,11 +168,11 @@ class Hurdle:
     positive: ClassVar[bool] = False
 
     def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
-        """Which targets are the value."""
+        """Return True for targets that are the value."""
         return y == np.asarray(self.value, y.dtype)
 
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
-        """(π, 1 − π), of the second and the first class."""
+        """Return (π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
         return self.classifier.distribution(X).probabilities[:, ::-1]
 
