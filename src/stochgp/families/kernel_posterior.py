@@ -18,7 +18,7 @@ from stochgp.families.default_learners import LOCAL_ROWS
 from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import choose, solved
 from stochgp.kernels import dense
-from stochgp.kernels.dense import mean_variance
+from stochgp.kernels.dense import diagonal
 from stochgp.learning.fit import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike
@@ -138,7 +138,7 @@ def noise_floor(
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
     usual, least_usual = np.quantile(variance, (0.5, NOISE_QUANTILE))
     some = data.X[:: max(1, len(data.y) // NOISE_ROWS)][:NOISE_ROWS]
-    signal = mean_variance(gp.kernel, some)
+    signal = diagonal(gp.kernel, some).mean()
     rounding = float(jnp.finfo(dtype).eps) * len(data.y) ** 0.5 * signal
     least = float(max(NOISE_SHARE * usual, NOISE_ROUNDINGS * rounding - least_usual))
     if learned >= least:

@@ -43,7 +43,7 @@ from stochgp.pools.weights import (
     held_out_in_time,
     weigh,
 )
-from stochgp.tables.targets import FileTargets, read_labels, refuse_one_class
+from stochgp.tables.targets import read_labels, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
@@ -124,9 +124,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
             if are_files(X):
-                others, rule = {"sample_weight": sample_weight, "groups": groups}, FileTargets("class")
-                data, source = self._read_files(SparseGPClassifier(), X, y, others, context, rule=rule)
-                rows, encoder, classes = data.rows, data.encoder, typing.cast(np.ndarray, source.rule.levels)
+                others = {"sample_weight": sample_weight, "groups": groups}
+                data, source = self._read_files(SparseGPClassifier(), X, y, others, context, kind="class")
+                rows, encoder, classes = data.rows, data.encoder, typing.cast(np.ndarray, source.labels)
             else:
                 classes, numbers = read_labels(self, y)
                 rows, encoder = read_training_rows(

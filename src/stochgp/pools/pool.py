@@ -230,13 +230,13 @@ class PoolEstimator(PosteriorEstimator):
         return self
 
     def _read_files(
-        self, like: Any, files: Any, y: Any, others: dict[str, Any], context: FitContext, **rule: Any
+        self, like: Any, files: Any, y: Any, others: dict[str, Any], context: FitContext, **kind: Any
     ) -> tuple[TrainingData, FileSource]:
         """Read the rows of files into memory, as `like` reads them. Raises MemoryLimitError if they do not fit."""
         own, names = self.get_params(deep=False), ("missing", "new_rows", "dtype", "target_outliers")
         like.set_params(**{name: own[name] for name in names if name in own})
         try:
-            data, source = read_files(like, files, y, others, context, keeps_all=True, **rule)
+            data, source = read_files(like, files, y, others, context, keeps_all=True, **kind)
         except MemoryLimitError as refusal:
             raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files block by block") from None
         for name in ("n_features_in_", "feature_names_in_"):
