@@ -4,7 +4,6 @@ The lines are in experiments/stages.jsonl, and `--table` compares each with the 
 of the estimator, or by a replaced function of the package.
 """
 
-import importlib
 import statistics
 from typing import Any
 from unittest import mock

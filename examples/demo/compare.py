@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
+from stochgp.cli.reports import check_picture, show, write_picture
 
 from examples.demo.departures import MANY_LEVELS, Departures, departures
 from examples.demo.pictures import arrivals_figure, trust_figure
@@ -15,7 +16,6 @@ from examples.demo.rivals import rivals
 from examples.demo.words import Arrivals, examples_of, promises_of, said_of, widths_of
 from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
-from stochgp.cli.reports import check_picture, show, write_picture
 from stochgp.data import train_test_indices
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
