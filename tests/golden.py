@@ -149,7 +149,6 @@ def _likelihood_value(name: str) -> Any:
 
 CELLS: dict[str, Callable[[], Any]] = {
     "kernel": lambda: fitted(kernel()),
-    "kernel auto": lambda: fitted(kernel(kernel="auto")),
     "kernel float64": lambda: fitted(kernel(dtype="float64", kernel="matern52")),
     "kernel weights": lambda: fitted(kernel(), sample_weight=WEIGHT),
     "kernel groups": lambda: fitted(kernel(), groups=GROUP),
