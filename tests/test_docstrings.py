@@ -1,11 +1,13 @@
 """Public docstrings: numpydoc sections that state every parameter, examples that run, and a page of the API for every name."""
 
+import ast
 import doctest
 import enum
 import importlib
 import inspect
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
 from numpydoc.validate import validate
@@ -54,6 +56,16 @@ def test_every_parameter_of_an_estimator_and_of_its_fit_is_documented(name):
     found = faults(f"stochgp.{name}")
     if name in api.ESTIMATORS:
         found += faults(f"stochgp.{name}.fit")
+    assert found == []
+
+
+def test_docstrings_open_with_an_imperative_or_a_noun():
+    opening, found = re.compile(r"(What|Whether|How|Which)\b|\("), []
+    for path in Path(stochgp.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node) or ""
+                found += [f"{path.name}: {text[:60]}"] if opening.match(text) else []
     assert found == []
 
 

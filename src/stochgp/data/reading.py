@@ -1,4 +1,4 @@
-"""What `fit`, `update` and `partial_fit` are given: tables, arrays, targets and weights as checked numbers."""
+"""Checked numbers of the arguments of `fit`, `update` and `partial_fit`: tables, arrays, targets and weights."""
 
 import dataclasses
 import logging

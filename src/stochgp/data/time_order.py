@@ -109,7 +109,7 @@ def time_order(
 def increasing(
     X: Float[np.ndarray, "N D"], sorted_too: bool = False
 ) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
-    """(Columns that say the time of rows in order, [] for none; after which rows it changes).
+    """Return columns with the time of rows in order, [] for none, and after which rows it changes.
 
     One column that never falls and is seldom the same for two rows: a counter, a time stamp. Or whole numbers up to 366, of which the first
     never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such

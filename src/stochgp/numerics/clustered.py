@@ -134,7 +134,7 @@ def scale_of(
     weight: Float[np.ndarray, " P"],
     group: Int[np.ndarray, " P"] | None = None,
 ) -> float:
-    """(1 + n Σρz²/Σρ)/(1 + n): the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
+    """Return (1 + n Σρz²/Σρ)/(1 + n), the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
 
     n is `effective_number`, P for equal weights: errors of rows of one `group` have much in common, and a single row says little, whatever it weighs.
     """

@@ -166,7 +166,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
     ) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
-        """(Numbers of held-out rows, log probabilities by each member): with few rows those of every fold, while there is time."""
+        """Return numbers of held-out rows and their log probabilities by each member: with few rows those of every fold, while there is time."""
         predicted = lambda members, i: self._as_one(members).log_probabilities(rows.X[i])
         where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
         log_p = [predicted(members, where[0])]
@@ -269,7 +269,7 @@ def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.nd
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:
-    """(Roles, folds): with few rows none is held out, with up to 5,000 the first of five folds is."""
+    """Return roles and folds: with few rows none is held out, with up to 5,000 the first of five folds is."""
     generator, fold, role = np.random.default_rng(context.seed("division")), None, np.zeros(len(rows), int)
     if in_time or len(rows) > MAX_FEW_ROWS:
         if len(rows) >= MIN_ROWS_HELD_OUT:

@@ -215,7 +215,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return settings | {"target": self.target_}
 
     def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, Roles, Roles | None]:
-        """(The rows, their roles, their folds): with fewer than 100 rows none is held out; with 100 to 1,000 none, but there are folds if members can be given fewer rows later; else a part is held out, in blocks of time if groups are these."""
+        """Return the rows, their roles and their folds: with fewer than 100 rows none is held out; with 100 to 1,000 none, but there are folds if members can be given fewer rows later; else a part is held out, in blocks of time if groups are these."""
         apart, generator = rows.apart(), np.random.default_rng(context.seed("division"))
         if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
             return apart, np.full(len(apart), LEARNED), None

@@ -1,4 +1,4 @@
-"""What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
+"""The interface of posteriors, in the units of the model."""
 
 import abc
 from collections.abc import Callable
@@ -66,12 +66,12 @@ class AbstractPosterior(eqx.Module):
 
     @abc.abstractmethod
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """(E f(x), var f(x)) for each row; the second a variance, at least 0."""
+        """Return E f(x) and var f(x) for each row; the second is a variance, at least 0."""
 
     def latent_moments(
         self, X: Rows
     ) -> tuple[Float[Array | np.ndarray, "N L"], Float[Array | np.ndarray, "N L"]]:
-        """(Mean, variance) of every latent function, for one block of rows; of f where that is the only one."""
+        """Return mean and variance of every latent function, for one block of rows."""
         mean, variance = self.mean_and_variance(X)
         return mean[:, None], variance[:, None]
 

@@ -71,7 +71,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
     @property
     def is_exact(self) -> bool:
-        """Whether variances come from the factor."""
+        """True if variances come from the factor."""
         return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
@@ -118,7 +118,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return need + (64 * n + 8 * 6 * min(n, BLOCK) * N if n and self.is_exact else 0)
 
     def nlml(self) -> float:
-        """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.
+        """Return (yᵀA⁻¹y + log|A| + N log 2π) / 2N with N = Σρ, ρ frequency weights.
 
         ρ equal rows with noise σ² have the likelihood of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
         """
@@ -159,7 +159,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(Means, variances) of f at the rows of the fit, each fold F given the others at these hyperparameters: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹, less the noise."""
+        """Return means and variances of f at the rows of the fit, each fold F given the others: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹, less the noise."""
         alpha, mean = np.asarray(self.weights, np.float64)[:, 0], np.array(data.y, np.float64)
         variance = np.empty(len(mean))
         for k in range(int(fold.max()) + 1):
@@ -177,7 +177,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return self.factor.half(units)
 
     def _squares(self, b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "2 P"]:
-        """(‖b‖², bᵀΣb) of each column."""
+        """Return ‖b‖² and bᵀΣb of each column."""
         squares = np.square(b, dtype=np.float64)
         return np.stack([squares.sum(axis=0), self.system.row_noise @ squares])
 
@@ -277,7 +277,7 @@ class MixturePosterior(AbstractPosterior):
         return self._total([part.fold_out(data, fold, noise) for part in self.parts])
 
     def _total(self, moments: list[tuple[Any, Any]]) -> tuple[PerRow, PerRow]:
-        """(Mean, variance) of the mixture of these (means, variances)."""
+        """Return the mean and the variance of the mixture of these moments."""
         means, variances = (np.stack(values) for values in zip(*moments, strict=True))
         mean = self.shares @ means
         total: Any = self.shares @ (variances + np.square(means - mean))

@@ -93,7 +93,7 @@ class FeaturePosterior(AbstractPosterior):
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(Means, variances) of f at the rows of the fit, each fold given the others, at these features and this constant noise: exactly.
+        """Return means and variances of f at the rows of the fit, each fold given the others, at these features and this constant noise: exactly.
 
         With P = (RRᵀ)⁻¹, the precision of the weights, and W the rows' weights, those without the rows k have the precision P_k = P − Φ_kᵀWΦ_k/σ² and the mean
         P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). O(N M²).

@@ -146,7 +146,7 @@ class AbstractKernelPosterior(AbstractPosterior):
 
     @property
     def is_exact(self) -> bool:
-        """Whether variances come from a factor."""
+        """True if variances come from a factor."""
         return False
 
     @property
@@ -187,7 +187,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(α_i/Q_ii + r_i, V_i): the error of each row given all others, and the variance of one observation there."""
+        """Return α_i/Q_ii + r_i, the error of each row given all others, and V_i, the variance of one observation there."""
         V = self.left_out_variances(rows)
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
@@ -203,7 +203,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return np.zeros(len(self.weights))
 
     def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(Some rows, the variances of f there given the others, by 512 near rows)."""
+        """Return some rows, and the variances of f there given their 512 nearest other rows."""
         rows = random_rows(len(self.weights), BY_NEAR, 0)
         return rows, self.near.left_out(rows, MANY)[1]
 
@@ -226,7 +226,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.changed(information=math.exp(found))
 
     def calibrated(self, group: Any = None) -> tuple[Any, float]:
-        """(The posterior with all variances c times as large, c); as it is, and 1, if it has no targets or one row.
+        """Return the posterior with all variances c times as large, and c; c = 1 without targets or with one row.
 
         c makes the standardised errors of left-out rows 1 in the mean. A new row is one observation, V_i = 1/Q_ii − σ_i² + σ²s_i, so
         c = Σ ρ_i e_i²/V_i / Σ ρ_i. Rows of one `group` are left out together, predicted from their nearest rows of other groups.

@@ -138,7 +138,7 @@ class LocalPosterior(AbstractPosterior):
         return 64 * n_rows + search + 8 * ARRAYS * min(n_rows * each, cores() * max(PAIRS, each))
 
     def moments(self, X: Float[np.ndarray, "P D"], n: int) -> Moments:
-        """(Mean, variance, prior variance) of f at each row, given n rows, or all if there are fewer."""
+        """Return mean, variance and prior variance of f at each row, given n rows, or all if there are fewer."""
         with jax.enable_x64(True):
             return self.given(self.tree.query(self._places(X), min(n, len(self.X))), X)
 
@@ -228,11 +228,11 @@ class LocalPosterior(AbstractPosterior):
         group: Int[np.ndarray, " N"] | None = None,
         counts: tuple[int, ...] = (),
     ) -> tuple["LocalPosterior", dict[int, float]]:
-        """(The same with c = `scale_of` z² = (y_i − mean)²/(var + σ² s_i) of rows i predicted without themselves and their `group`, what `counts` lose).
+        """Return the posterior with c = `scale_of` z², z² = (y_i − mean)²/(var + σ² s_i) of left-out rows, and the loss of each of `counts`.
 
-        That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, each one observation that
-        counts ρ_i times, with one more of z² = 1. The first of the numbers of neighbours `counts` is taken that loses at most 0.004 nats per row, each with
-        a c of its own: the mean −log p(y_i) above that with `n_neighbours`.
+        Row i is predicted without itself and the rows of its `group`. c has the highest likelihood for `n_rows` random training rows, at most all, with one
+        more of z² = 1; a row counts ρ_i times. The first of the numbers of neighbours `counts` is taken that loses at most 0.004 nats per row, each with
+        its own c: the mean −log p(y_i) above that with `n_neighbours`.
         """
         lost: dict[int, float] = {}
         if len(self.X) == 1 or n_rows == 0:
@@ -254,7 +254,7 @@ class LocalPosterior(AbstractPosterior):
     def _scale(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> tuple[float, float]:
-        """(c by these rows given their near ones, their mean −log p less ½ log 2π)."""
+        """Return c for these rows given their near ones, and their mean −log p less ½ log 2π."""
         mean, variance, _ = self.given(near, self.X[rows])
         V, weight = variance + self.noise_of_one(rows), self.weight[rows].astype(np.float64)
         squares = (self.y[rows] - mean) ** 2 / V

@@ -64,7 +64,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @quick_jit
     def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
+        """Return mean and variance of every latent function for one block of rows."""
         return self.process.moments(_wide(X))
 
     def errors_of_left_out(
@@ -88,7 +88,10 @@ class VariationalPosterior(AbstractPosterior):
         return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
     def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(y − mean, variance of f) of each of these training rows given all others; `noise` is that of learning."""
+        """Return y − mean and the variance of f for each of these training rows given all others.
+
+        `noise` is the learned noise variance.
+        """
         rows, process = rows.wide(), typing.cast(Any, self.process)
         parts = [rows.take(slice(i, i + BLOCK)) for i in range(0, len(rows), BLOCK)]
         found = [process.left_out(part.X, part.y, part.weights / noise) for part in parts]

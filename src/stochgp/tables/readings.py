@@ -51,7 +51,7 @@ _SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comm
 
 @dataclass(frozen=True)
 class Reading:
-    """How the texts of a column are read.
+    """A way to read the texts of a column.
 
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
               after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15

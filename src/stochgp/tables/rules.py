@@ -1,4 +1,4 @@
-"""How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
+"""Rules, found on the training rows, that turn a column into numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -55,7 +55,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """How one column becomes numbers.
+    """A rule that turns one column into numbers.
 
     A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `categories`, or `statistics` of the targets within
     each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
