@@ -161,25 +161,22 @@ def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
     """
 
     @functools.cache
-    def program() -> Callable[..., R]:
-        return eqx.filter_jit(function, **_quick_options())  # pyright: ignore[reportCallIssue]
+    def program(is_quick: bool) -> Callable[..., R]:
+        options: Any = {"compiler_options": QUICK} if is_quick else {}
+        return eqx.filter_jit(function, **options)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> R:
-        return (program() if trace_state_clean() else function)(*args, **kwargs)
+        if not trace_state_clean():
+            return function(*args, **kwargs)
+        try:
+            return program(True)(*args, **kwargs)
+        except jax.errors.JaxRuntimeError as error:
+            if "compile option" not in str(error):
+                raise
+            return program(False)(*args, **kwargs)  # this version of XLA does not know the options
 
     return call
-
-
-@functools.cache
-def _quick_options() -> dict[str, Any]:
-    """`QUICK` as an argument of `jax.jit`; none if this version of XLA does not know these options."""
-    options: Any = {"compiler_options": QUICK}
-    try:
-        jax.jit(lambda: 0, **options).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return options
 
 
 def cores() -> int:
