@@ -171,8 +171,8 @@ def _fill(
 
 
 def times(
-    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, " *shape"], dtype: DTypeLike
-) -> Float[np.ndarray, " *shape"]:
+    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, "*MC"], dtype: DTypeLike
+) -> Float[np.ndarray, "*NC"]:
     """Return k(X, Z) v, summed in float64 over entries in `dtype`, one panel per thread."""
     v, terms = np.asarray(v, np.float64), terms_of(kernel)
     if terms is None:

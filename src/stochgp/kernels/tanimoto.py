@@ -46,7 +46,9 @@ class Tanimoto(AbstractKernel):
             return rows, n_bits_of(words_of(rows[:, :-1])).astype(rows.dtype) + rows[:, -1]
         return rows, jnp.sum(rows, axis=1)
 
-    def between(self, rows: Counted, columns: Counted) -> Float[Array, "N P"]:
+    def between(
+        self, rows: Counted, columns: tuple[Float[Array, "P A"], Float[Array, " P"]]
+    ) -> Float[Array, "N P"]:
         (left, n_left), (right, n_right) = rows, columns
         if self.packed:
             bits = n_bits_shared(words_of(left[:, :-1]), words_of(right[:, :-1]))
