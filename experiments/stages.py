@@ -40,7 +40,7 @@ STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[s
     "error distribution": ((KERNEL, POOL, FEATURE, SPARSE), {"likelihood": "gaussian"}, {}, ()),
     "start from few rows": ((KERNEL,), {}, {"stochgp.families.kernel.optimum_of_few": _first}, ()),
     "noise floor": ((KERNEL,), {}, {"stochgp.families.kernel_posterior.noise_floor": lambda gp, *_: (gp, 0.0, "")}, ()),
-    "scale of variances": ((KERNEL,), {}, {"stochgp.families.solving.calibrated": lambda posterior, _: (posterior, 1.0)}, ()),
+    "scale of variances": ((KERNEL,), {}, {"stochgp.posteriors.kernel.AbstractKernelPosterior.calibrated": lambda self, group=None: (self, 1.0)}, ()),
     "averages over hyperparameters": ((KERNEL,), {}, {"stochgp.families.kernel_posterior.integrated": _first}, ()),
     "decoupled mean": ((SPARSE,), {"n_inducing_mean": 0}, {}, ()),
     "member trees": ((POOL,), {"members": ["kernel", "linear"]}, {}, ()),

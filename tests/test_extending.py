@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
 from stochgp.cli import main
+from stochgp.families.kernel import posterior_at_learned
 from stochgp.names import REGISTERED, load_code
 
 pytestmark = pytest.mark.usefixtures("own_parts")
@@ -83,7 +84,9 @@ def test_what_they_predict_is_what_they_say(own_parts):
     assert float(kernel(jnp.zeros(1), jnp.ones(1))) == pytest.approx(1.5 / (1 + 0.25))
     learned = OWN["learner"][1]().fit(X, y)
     order = np.argsort(X[:, 0])
-    noise = float(learned._at_learned.noise.level) * learned._fitted.target_scale**2
+    noise = (
+        float(posterior_at_learned(learned._fitted.posterior).noise.level) * learned._fitted.target_scale**2
+    )
     assert noise == pytest.approx(np.mean(np.diff(y[order]) ** 2) / 2, rel=1e-4)
     exact = KernelGPRegressor(
         solver="cholesky", learner=None, noise_variance=0.1, n_samples=4, random_state=0

@@ -50,6 +50,6 @@ def test_draws_of_all_terms_of_a_kernel_wait_for_each_other():
     """On two threads functions of such a kernel might never have been drawn."""
     ard = np.ones(3)
     kernel = RBF(ard) * Linear(1.0) + Matern32(ard) * Matern12(2 * ard) + Linear(1.0) * Linear(2.0)
-    groups = lambda key: priors._groups(kernel, 3, 5, 2, 200, key, jnp.dtype("float32"))
-    program = program_of(groups, jax.random.key(0))
+    draws = lambda key: priors.random_features(kernel, 3, 200, key=key).draws
+    program = program_of(draws, jax.random.key(0))
     assert "lapack_" in program and not independent_batches(program)

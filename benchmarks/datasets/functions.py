@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike
 
 from stochgp import budget
 from stochgp.names import did_you_mean
-from stochgp.numerics.clustered import count_test_rows
 
 from .dataset import Dataset
 
@@ -77,7 +76,7 @@ def load_function(
         raise ValueError(
             f"noise_std must be a standard deviation of at least 0, and finite, not {noise_std!r}"
         )
-    n_train = rows - count_test_rows(rows, test_fraction)
+    n_train = rows - round(rows * test_fraction)
     _require_memory(f"fun:{name}:{rows}", rows * (len(function.inputs) + 1) * dtype.itemsize)
     X, y = _draw(function, rows, seed, noise_std, dtype)
     return Dataset(

@@ -12,7 +12,7 @@ import pytest
 
 import stochgp
 from stochgp import compiled
-from stochgp.cli import main, reports
+from stochgp.cli import main, rows
 
 QUICK = ["--model", "kernel", "--set", "learner=none", "--set", "n_samples=0", "--quiet"]
 
@@ -84,7 +84,7 @@ def test_an_interrupt_after_the_model_is_written_says_where_it_is(command, tmp_p
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reports, "scores", interrupted)
+    monkeypatch.setattr(rows, "scores", interrupted)
     assert main([*command, "--test-fraction", "0.2"]) == 130
     assert capsys.readouterr() == ("", f"stochgp: interrupted; the model is in {tmp_path / 'm'}\n")
     assert np.isfinite(stochgp.load(tmp_path / "m").nlml_)

@@ -13,7 +13,6 @@ from stochgp.likelihoods.noise import constant_noise
 from stochgp.models import KernelGP
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, MixturePosterior
 from stochgp.posteriors.exact import exact_at
-from stochgp.solvers import Cholesky
 
 pytestmark = pytest.mark.usefixtures("double")
 N, D = 24, 2
@@ -31,9 +30,7 @@ def model(lengthscale=(0.7, 1.5)):
 def posterior(gp, X, y, count):
     weights = np.zeros((len(y), 1))
     system = KernelSystem(gp.kernel, X, count, gp.noise, 16)
-    return exact_at(
-        ExactKernelPosterior(system, weights, 0.0, Cholesky(), y), gp.kernel, float(gp.noise_variance)
-    )
+    return exact_at(ExactKernelPosterior(system, weights, 0.0, y), gp.kernel, float(gp.noise_variance))
 
 
 def test_rows_of_count_rho_have_the_information_and_the_slope_of_rho_rows():

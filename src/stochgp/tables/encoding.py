@@ -229,8 +229,8 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
 
 def rows_without_values(table: Any) -> Any:
     """Rows of a table, or array of numbers, of two or more columns that have no value in any."""
-    if is_array(table) and (np.ndim(table) != 2 or np.asarray(table).dtype.kind != "f"):
-        return np.zeros(len(table), bool)
+    if is_array(table) and ((array := np.asarray(table)).ndim != 2 or array.dtype.kind != "f"):
+        return np.zeros(len(array), bool)
     columns = table_columns(table)
     empty = np.full(len(next(iter(columns.values()))), len(columns) > 1)
     for name, raw in columns.items():

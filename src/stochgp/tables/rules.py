@@ -259,8 +259,8 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
         f"{texts[int(np.argmax(unseen))].as_py()!r} at data row {row_of_first(unseen)}",
     )
     if strict:
-        why = f"which was not in the training data ({count} such rows)"
-        raise TableError(f"column {rule.name!r} has the category {place}, {why}")
+        why = f", which was not in the training data ({count} such rows)"
+        raise TableError(f"column {rule.name!r} has the category {place}{why}")
     stand_in = "no category" if statistics is None else "a random one of the known categories"
     return f"{count} value(s) that were not in the training rows are taken as {stand_in}, the first {place}"
 
