@@ -9,6 +9,7 @@ import pytest
 import scipy.optimize
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
+from scipy.stats import norm
 
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
@@ -22,6 +23,7 @@ from stochgp.pools.weights import (
     log_density_of_wider,
     pool_scores,
     stack,
+    stack_by_time,
     stacking_weights,
     without_worse_kernel,
 )
@@ -180,3 +182,21 @@ def test_a_wider_observation_has_variances_times_the_factor(inflation):
     mean, variance = np.zeros((3, 1)), np.array([[0.1], [1.0], [3.0]])
     std = [found.mean_and_std(mean, variance, X)[1] for found in (plain, plain.widened(4.0))]
     assert_allclose(std[1], 2 * std[0], rtol=1e-6)
+
+
+def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks():
+    """Member 0 predicts single rows, member 1 blocks of time: each has nearly all of its weight there."""
+    n, far = 400, np.arange(400) >= 200
+    time = np.arange(n, dtype=np.float64)[:, None]
+    y = GENERATOR.normal(size=n)
+    mean = np.stack([np.where(far, 0.0, y), np.where(far, y, 0.0)], axis=1)
+    density = norm.logpdf(y[:, None], mean, 0.5)
+    held = Data(time, y, np.ones(n), np.arange(n, dtype=np.int32))
+    found = HeldOutPredictions(
+        ["near", "late"], held, [], mean, density, np.ones(n), np.arange(n), np.zeros(n), far
+    )
+    weights = stack_by_time(found, Data(time, y, np.ones(n), (np.arange(n) // 40).astype(np.int32)))
+    assert_allclose(
+        weights.weights(np.array([[-5.0], [399.0], [399.5]])),
+        [[0.999, 0.001], [0.999, 0.001], [0.001, 0.999]], atol=2e-5,
+    )  # fmt: skip

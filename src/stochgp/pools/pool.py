@@ -165,7 +165,7 @@ class PooledDraws(eqx.Module):
     def __call__(self, X: Any) -> Any:
         if not isinstance(X, jax.Array):
             return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
-        if not self.pooling.is_joint:
+        if self.pooling.by_row:
             raise ValueError(
                 "the weights of this pool depend on the row, and are found on the host: give a NumPy array"
             )

@@ -80,7 +80,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
     again if these are more than 12 %. With 100 to 1,000 rows a kernel GP and trees learn from all rows, and each of five folds is predicted from the others; with fewer rows a kernel GP predicts alone.
 
-    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out, and count alike.
+    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. Weights for rows
+    after the last time are those from blocks; other rows have weights from single rows.
 
     Parameters
     ----------
@@ -306,7 +307,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         others, note = without_worse_kernel(others)
         if others.far is not None:
             others = widen_for_later_times(members, others, context)
-        weights = weigh(others, self.ensemble)
+        weights = weigh(others, self.ensemble, None if others.far is None else rows)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)

@@ -164,6 +164,7 @@ class Hurdle:
     width: float
     classifier: Pool | None = None
     n_samples: int = 0
+    by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
     positive: ClassVar[bool] = False
 

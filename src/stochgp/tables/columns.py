@@ -112,7 +112,9 @@ def table_columns(table: Any) -> dict[str, Any]:
             raise TableError(f"more than one column is called {quoted(repeated)}")
         columns = {str(name): frame.get_column(name) for name in frame.columns}
     if not columns:
-        raise TableError("the table has no columns: 0 feature(s) (shape=(, 0)) while a minimum of 1 is required.")
+        raise TableError(
+            "the table has no columns: 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
+        )
     if len(next(iter(columns.values()))) == 0:
         raise TableError("the table has no rows")
     return columns
