@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from stochgp.cli.reports import check_picture, show, write_picture
 
 from examples.demo.departures import MANY_LEVELS, Departures, departures
 from examples.demo.pictures import arrivals_figure, trust_figure
@@ -16,9 +15,11 @@ from examples.demo.rivals import rivals
 from examples.demo.words import Arrivals, examples_of, promises_of, said_of, widths_of
 from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
+from stochgp.cli.rows import show
 from stochgp.data import train_test_indices
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
+from stochgp.storage.files import check_can_write, replacing
 
 MEMORY_LIMIT = "2GB"
 FLIGHTS = 8_000  # to learn from
@@ -55,7 +56,7 @@ def demo(
     as_json
         One JSON object on stdout.
     """
-    check_picture(out)
+    check_can_write(out)
     report = _compared(out, flights, seed, verbose=0 if quiet else 1)
     if as_json:
         show(report, True)
@@ -72,8 +73,11 @@ def _compared(out: str, flights: int, seed: int, *, verbose: int) -> dict[str, A
     found = Arrivals(predicted, new)
     examples, promises, widths = examples_of(found), promises_of(found), widths_of(found)
     pictures = [out, str(Path(out).with_stem(f"{Path(out).stem}-trust"))]
-    write_picture(arrivals_figure(found, examples), pictures[0])
-    write_picture(trust_figure(found, promises, widths), pictures[1])
+    for path, figure in zip(
+        pictures, (arrivals_figure(found, examples), trust_figure(found, promises, widths)), strict=True
+    ):
+        with replacing(path) as partial:
+            figure.savefig(partial, format=Path(path).suffix[1:])
     models: dict[str, Any] = {"stochgp": _scores(new, predicted, seconds)}
     for rival, predict in rivals(seed):
         models[rival] = None if predict is None else _scores(new, *_timed(predict, known, new))
