@@ -165,16 +165,20 @@ def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
         options: Any = {"compiler_options": QUICK} if is_quick else {}
         return eqx.filter_jit(function, **options)
 
+    is_quick = True
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> R:
+        nonlocal is_quick
         if not trace_state_clean():
             return function(*args, **kwargs)
         try:
-            return program(True)(*args, **kwargs)
+            return program(is_quick)(*args, **kwargs)
         except jax.errors.JaxRuntimeError as error:
-            if "compile option" not in str(error):
+            if not is_quick or "compile option" not in str(error):
                 raise
-            return program(False)(*args, **kwargs)  # this version of XLA does not know the options
+            is_quick = False  # this version of XLA does not know the options
+            return program(is_quick)(*args, **kwargs)
 
     return call
 

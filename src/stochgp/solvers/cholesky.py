@@ -16,7 +16,7 @@ from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import SMALL, AbstractSolver, solve_bytes
 
-FILL_ROWS, FEW_COLUMNS = 1024, 16
+FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
 REFINED = 0.5  # the last refinement leaves more than this share of the residual
 MOST_ROUNDING = 0.02  # of the noise variance; larger errors need float64
