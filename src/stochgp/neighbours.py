@@ -276,5 +276,5 @@ def _most_correlated(kernel: Any, Z: Any, X: Any, k: int) -> Int[Array, "P k"]:
 
 @eqx.filter_jit
 def _of_candidates(kernel: Any, Z: Any, near: Any) -> Float[Array, "P C"]:
-    """Of each point z [P, D] and its candidates x [P, C, D]."""
+    """Return correlations of each point z [P, D] with its candidates x [P, C, D]."""
     return jax.vmap(lambda z, X: _correlations(kernel, z[None], X)[0])(Z, near)

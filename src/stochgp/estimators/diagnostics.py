@@ -76,7 +76,7 @@ class Seen:
 
     @classmethod
     def of(cls, data: TrainingData) -> "Seen | None":
-        """Of the training rows; None of packed fingerprints, whose numbers are words of bits."""
+        """Return the ranges of the training rows; None for packed fingerprints, whose numbers are words of bits."""
         return None if is_packed(data.encoder) else cls(*data.limits)
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":

@@ -57,7 +57,7 @@ class AbstractPosterior(eqx.Module):
 
     @property
     def dtype(self) -> str | None:
-        """Of the rows that it must be given; None where it takes those of the model."""
+        """The dtype of the rows that it must be given; None = that of the model."""
         return None
 
     @abc.abstractmethod

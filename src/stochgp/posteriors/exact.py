@@ -133,7 +133,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """Of few training rows: each takes N² operations."""
+        """Return the errors for few training rows: each takes N² operations."""
         if not self.is_exact:
             return None
         e, V = self.left_out(rows)
@@ -222,7 +222,7 @@ class MixturePosterior(AbstractPosterior):
 
     @property
     def noise(self) -> AbstractNoise:
-        """Of level Σ_s w_s σ_s²: with it the variance of an observation is that of the mixture."""
+        """The noise of level Σ_s w_s σ_s²: with it the variance of an observation is that of the mixture."""
         levels = [float(part.noise.level) for part in self.parts]
         return with_level(self.base.noise, float(self.shares @ levels))
 
@@ -231,7 +231,7 @@ class MixturePosterior(AbstractPosterior):
         return self.base.dtype
 
     def at(self, base: ExactKernelPosterior) -> "MixturePosterior":
-        """Of the same θ_s and w_s, for the rows of this posterior."""
+        """Return the mixture with the same θ_s and w_s, for the rows of `base`."""
         thetas = ((part.system.kernel, float(part.noise.level)) for part in self.parts)
         return MixturePosterior(base, tuple(exact_at(base, *theta) for theta in thetas), self.shares)
 

@@ -117,7 +117,7 @@ class KernelSystem(eqx.Module):
         return KernelFunctions(self.operator, prior, value)
 
     def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
-        """Of a solve for so many right-hand sides."""
+        """Return the peak bytes of a solve for so many right-hand sides."""
         N, D = self.X.shape
         return solver.peak_bytes(N, n_columns, D, self.X.dtype.itemsize)
 
@@ -263,7 +263,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         """A⁻¹b."""
 
     def shared_bytes(self, n_rows: int, covariance: bool, n_samples: int) -> int:
-        """Of the functions that are drawn, and of variances from near rows."""
+        """Return the bytes of drawn functions and of variances from near rows."""
         need = self.system.peak_bytes(self.solver, n_samples) if n_samples else 0
         if n_rows and not covariance and not self.is_exact:
             need += self.near.need_bytes(n_rows)

@@ -57,7 +57,7 @@ class CategoryTargets(NamedTuple):
 
 @dataclass(frozen=True)
 class CategoryStatistics:
-    """Of L categories: the shrunk mean of each target's value, log(1 + n), and perhaps the logarithm of the shrunk standard deviation.
+    """Statistics of L categories: shrunk mean targets, log(1 + n), and perhaps logarithms of shrunk standard deviations.
 
     n_l is Σ_l ρ, and all sums are weighted.
     mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between categories (analysis of variance), within
