@@ -1,15 +1,12 @@
 """Models: a prior over functions and a noise model, with the θ that learners learn."""
 
 import abc
-import dataclasses
 import math
-import typing
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.compiled import quick_jit
@@ -18,7 +15,6 @@ from stochgp.kernels.base import as_kernel
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.linalg import factorised
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import (
     AbstractParameter,
@@ -30,7 +26,6 @@ from stochgp.parameters import (
     value_of,
 )
 from stochgp.variational import AbstractApproximation, AbstractProcess, InducingPoints
-from stochgp.variational.inducing import unfactored
 
 __all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
 
@@ -217,25 +212,9 @@ def process_of(gp: SparseGP) -> AbstractProcess:
     """Return `gp.process()`, with the factor of inducing points from the host; NaN if none."""
     if not isinstance(gp.approximation, InducingPoints):
         return _process(gp)
-    process = _unfactored(gp)
-    try:
-        factor = factorised(lambda: np.array(process.among))
-        inverse, jitter = factor.half(np.eye(len(factor.L))), factor.jitter
-    except ValueError:
-        inverse, jitter = np.full(process.among.shape, np.nan), np.nan
-    dtype = process.among.dtype
-    return dataclasses.replace(
-        process,
-        inverse=on_device(inverse, dtype),
-        jitter=on_device(np.asarray(process.jitter) + jitter, dtype),
-    )
+    return gp.approximation.process_on_host(gp.kernel)
 
 
 @quick_jit
 def _process(gp: SparseGP) -> AbstractProcess:
     return gp.process()
-
-
-@quick_jit
-def _unfactored(gp: SparseGP) -> Any:
-    return typing.cast(InducingPoints, gp.approximation).process(gp.kernel, unfactored)

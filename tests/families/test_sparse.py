@@ -15,7 +15,7 @@ from sweeps import some_of
 import stochgp
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.families.default_learners import sparse_learner
-from stochgp.learners import SGPR, SVGP
+from stochgp.learners import SGPR, SVGP, VGP
 from stochgp.parameters import frozen
 
 _generator = np.random.default_rng(0)
@@ -219,13 +219,14 @@ def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_r
     assert numbers.classes_.tolist() == [0.0, 1.0]
 
 
-def test_few_rows_of_gaussian_noise_are_learned_from_together():
-    """Mini-batches of rows that fit into one batch would only add noise; another likelihood, or an option of batches, keeps them."""
+def test_few_rows_are_learned_from_together():
+    """Mini-batches of rows that fit into one batch would only add noise; an option of batches keeps them."""
     few = SparseGPRegressor()
     for likelihood, n_rows, options, expected in (
         ("auto", 1_000, {}, SGPR),
         ("gaussian", 1_001, {}, SVGP),
-        ("student-t", 50, {}, SVGP),
+        ("student-t", 50, {}, VGP),
+        ("poisson", 1_001, {}, SVGP),
         ("auto", 50, {"epochs": 3}, SVGP),
     ):
         few.set_params(likelihood=likelihood, epochs=None).set_params(**options)

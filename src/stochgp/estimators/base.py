@@ -305,7 +305,8 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+        most_probable = np.argmax(self.predict_log_proba(X), axis=1)
+        return self.classes_[most_probable]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -22,7 +22,14 @@ from stochgp.estimators.base import GPEstimator, PosteriorClassifier
 from stochgp.estimators.diagnostics import Scores
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
-from stochgp.families.default_learners import CLASSIFIER, named_learner, options_of
+from stochgp.families.default_learners import (
+    ALL_ROWS_OF_CLASSES,
+    CLASSIFIER,
+    EACH_ROW,
+    named_learner,
+    options_of,
+    uses_all_rows,
+)
 from stochgp.families.variational import (
     bound_of,
     likelihood_of,
@@ -30,6 +37,7 @@ from stochgp.families.variational import (
     start,
     variational_posterior,
 )
+from stochgp.kernels.warped import is_deep
 from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.parameters import cast
 from stochgp.tables.targets import read_labels, refuse_one_class
@@ -51,7 +59,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     n_inducing : int
         Inducing points; all rows if there are fewer.
     learner
-        "auto" = "svgp", or a learner of `stochgp.learners`.
+        "svgp"; "vgp", which uses all rows in every step; "auto" = "vgp" for up to 1,000 rows of two classes, else "svgp"; or a learner of `stochgp.learners`.
     {shared}
 
     Attributes
@@ -99,11 +107,18 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         """
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
-            auto = CLASSIFIER, "mini-batches serve any likelihood"
-            learner, why = named_learner(self.learner, {"svgp": CLASSIFIER}, options_of(self), auto)
+            n = len(self.classes_)
+            few = data.everything is None and uses_all_rows(data.n_rows, 1 if n == 2 else n, self.n_inducing)
+            few = few and not options_of(self) and not is_deep(self.kernel)
+            auto = (
+                (ALL_ROWS_OF_CLASSES, EACH_ROW)
+                if few
+                else (CLASSIFIER, "mini-batches serve any number of rows")
+            )
+            named = {"svgp": CLASSIFIER, "vgp": ALL_ROWS_OF_CLASSES}
+            learner, why = named_learner(self.learner, named, options_of(self), auto)
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
-            n = len(self.classes_)
             likelihood = Bernoulli() if n == 2 else Softmax(n)
             gp = start(self, data, likelihood, START_VARIANCE, context)
             learned, _ = learn(learner, gp, data, context)

@@ -70,7 +70,8 @@ class SparseGPRegressor(FamilyRegressor):
         "auto" (Matérn 3/2; RBF for functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
         `stochgp.kernels`, including deep kernels.
     learner
-        "auto": "svgp", or "sgpr" for up to 1,000 rows with Gaussian noise; "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS;
+        "auto": "svgp", for up to 1,000 rows "sgpr" with Gaussian noise and "vgp" with another likelihood; "svgp": mini-batches; "sgpr": the collapsed bound of
+        all rows by L-BFGS; "vgp": the bound of any likelihood at the best q(f) of all rows, by L-BFGS;
         "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent; or a learner of `stochgp.learners`. Functions of the last two names
         grow from the rows, so that they can learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
     n_inducing : int
@@ -196,7 +197,8 @@ class SparseGPRegressor(FamilyRegressor):
         )
 
     def _learner(self, likelihood: str, data: TrainingData, context: FitContext) -> AbstractLearner:
-        learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN))
+        n_latent = getattr(self._likelihood, "n_latent", 1)
+        learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN), n_latent)
         if self.n_inducing_mean is not None and isinstance(learner, IVSGPR):
             raise ValueError(
                 f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has one set of functions: leave it None"

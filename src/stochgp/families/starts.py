@@ -12,7 +12,7 @@ from stochgp.data import TableEncoder
 from stochgp.data.training import TrainingData
 from stochgp.families.default_learners import FULL_BATCH_ROWS
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
-from stochgp.learners import SVGP, AbstractLearner
+from stochgp.learners import SVGP, VGP, AbstractLearner
 from stochgp.likelihoods import (
     AbstractLikelihood,
     AbstractNoise,
@@ -129,13 +129,13 @@ def started_sparse(
 ) -> tuple[AbstractLikelihood, float]:
     """Return a sparse regressor's starting likelihood, and the starting variance of kernels.
 
-    Raises ValueError if a learner other than SVGP has a likelihood that does not start with Gaussian noise.
+    Raises ValueError if a learner other than SVGP and VGP has a likelihood that does not start with Gaussian noise.
     """
     found = resolve_likelihood(estimator._likelihood, SPARSE)
-    if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
+    if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP | VGP):
         kind = KINDS[found] if isinstance(found, str) else type(found)
         raise ValueError(
-            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: learner='svgp' takes any"
+            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: learner='svgp' or 'vgp' takes any"
         )
     counts = is_of_counts(found)
     spread = 1.0 if counts else data.spread

@@ -1,6 +1,7 @@
 """Construction of kernels from their names."""
 
 import inspect
+from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -11,7 +12,7 @@ from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.names import lookup
-from stochgp.parameters import positive
+from stochgp.parameters import positive, value_of
 
 NAMED = {
     "rbf": RBF,
@@ -26,13 +27,13 @@ NAMED = {
 
 
 def resolve(
-    kernel: str | AbstractKernel,
+    kernel: Any,
     n_inputs: int,
     *,
     ard: bool = True,
     variance: float = 1.0,
     dtype: DTypeLike = np.float32,
-) -> AbstractKernel:
+) -> Any:
     """Return the named kernel with starting values for standardised inputs, or a given kernel.
 
     Starting values are `variance` and lengthscale √D, the typical distance between two rows divided by √2.
@@ -45,8 +46,8 @@ def resolve(
     ard, variance, dtype : bool, float, dtype
         True: one lengthscale for each input; the starting value of the variance; the dtype of starting values.
     """
-    if isinstance(kernel, AbstractKernel):
-        return kernel
+    if isinstance(value_of(kernel), AbstractKernel):
+        return kernel  # also a frozen one
     if not isinstance(kernel, str):
         names = ", ".join(map(repr, NAMED))
         raise TypeError(f"a kernel is wanted, or one of the names {names}, but got {kernel!r}")

@@ -12,8 +12,9 @@ from .minimax import Minimax
 from .sampling import NearestNeighbours, Uniform
 from .scgd import SCGD
 from .svgp import SGPR, SVGP
+from .vgp import VGP
 
 __all__ = [
-    "BSGD", "IVSGPR", "SCGD", "SGPR", "SVDGP", "SVGP", "AbstractBatchLearner", "AbstractLearner", "ByEvidence", "ByLoss", "FullBatch", "InverseRoot",
+    "BSGD", "IVSGPR", "SCGD", "SGPR", "SVDGP", "SVGP", "VGP", "AbstractBatchLearner", "AbstractLearner", "ByEvidence", "ByLoss", "FullBatch", "InverseRoot",
     "LeaveOneOut", "Minimax", "NearestNeighbours", "PowerLaw", "Problem", "Uniform", "Vecchia", "constant", "cosine", "muon",
 ]  # fmt: skip

@@ -19,7 +19,9 @@ from stochgp.distributions import TemperatureScaling
 from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
+from stochgp.learners import VGP
 from stochgp.numerics import clustered
+from stochgp.parameters import Frozen
 from stochgp.pools.members import (
     CLASSIFIERS,
     MAX_FEW_ROWS,
@@ -215,10 +217,15 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False
     ) -> dict[str, Any]:
-        """Settings with which a member learns again at the rate of before, in this share of the steps, from its learned kernel if it `goes_on`; none of members that a user gave."""
+        """Return the settings with which a member learns again; none for members that a user gave.
+
+        Mini-batches take this share of the steps at the same rate, from the learned kernel if the member `goes_on`. A learner of all rows keeps its kernel.
+        """
         if isinstance(self.members, Mapping):
             return {}
         learner = CLASSIFIER if isinstance(member.learner, str) else member.learner
+        if isinstance(learner, VGP):
+            return {"kernel": Frozen(member.kernel_)}
         rate = member.fit_report_["learning_rate"]
         found = {"learner": replace(learner, steps=learner.steps // share, learning_rate=rate)}
         return found | ({"kernel": member.kernel_} if goes_on else {})

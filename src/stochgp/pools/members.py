@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import numpy as np
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -16,7 +17,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPEstimator
 from stochgp.families.classifier import SparseGPClassifier
-from stochgp.families.default_learners import CLASSIFIER
+from stochgp.families.default_learners import ALL_ROWS_OF_CLASSES, CLASSIFIER, uses_all_rows
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import with_posterior
@@ -59,10 +60,12 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
-    """A member with this kernel, by name or made when it is needed; with few rows it has fewer inducing points and steps."""
+    """A member with this kernel, by name or made when it is needed; with few rows an inducing point at each, or fewer points and steps."""
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
+        if len(np.unique(rows.y)) == 2 and uses_all_rows(len(rows), 1, len(rows)):
+            return found.set_params(n_inducing=len(rows), learner=ALL_ROWS_OF_CLASSES)
         few = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if few is not None:
             found.set_params(n_inducing=min(n_inducing, few[0]), learner=few[1])

@@ -19,7 +19,7 @@ from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, R
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.base import COMPILER_BYTES, FEATURES
-from stochgp.variational import AbstractProcess, DecoupledMean, NormalEquations
+from stochgp.variational import AbstractProcess, DecoupledMean, InducingProcess, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -62,9 +62,14 @@ class VariationalPosterior(AbstractPosterior):
         mean, variance = map(np.asarray, self.latent_moments(X))
         return mean[:, 0], variance[:, 0]
 
-    @quick_jit
-    def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+    def latent_moments(self, X: Rows) -> tuple[Float[Any, "N L"], Float[Any, "N L"]]:
         """Return mean and variance of every latent function for one block of rows."""
+        if isinstance(self.process, InducingProcess):
+            return self.process.moments_on_host(np.asarray(X, np.float64))
+        return self._moments(X)
+
+    @quick_jit
+    def _moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         return self.process.moments(_wide(X))
 
     def errors_of_left_out(

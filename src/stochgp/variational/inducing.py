@@ -17,6 +17,7 @@ from stochgp.kernels.base import centre_of
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.linalg import (
     cholesky,
+    factorised,
     invert_lower,
     one_by_one,
     safe_inverse_factor,
@@ -179,13 +180,27 @@ class InducingPoints(AbstractApproximation):
     ) -> "InducingProcess":
         """Return q(f); `factor` gives L⁻¹ and the added jitter for k(Z, Z) + εI."""
         kernel, Z = value_of(kernel), value_of(self.points)
-        columns = kernel.prepare(Z, centre_of(Z))
-        Kzz = kernel.between(columns, columns)
+        Kzz = kernel.matrix(Z, Z)
         epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
         Kzz = Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype)
         inverse, more = factor(Kzz)
         q = self.mean, jnp.tril(self.root)
-        return InducingProcess(kernel, Z, columns, Kzz, inverse, epsilon + more, *q)
+        return InducingProcess(kernel, Z, Kzz, inverse, epsilon + more, *q)
+
+    def process_on_host(self, kernel: Any) -> "InducingProcess":
+        """Return q(f) at float64 parameters, computed in NumPy where the kernel permits; NaN if k(Z, Z) has no factor."""
+        kernel, Z = value_of(kernel), np.asarray(value_of(self.points))
+        K = dense.block(kernel, Z, Z)
+        epsilon = self.jitter * np.mean(np.diagonal(K))
+        K[np.diag_indices(len(K))] += epsilon
+        try:
+            factor = factorised(K.copy)
+            inverse, more = factor.half(np.eye(len(K))), factor.jitter
+        except ValueError:
+            inverse, more = np.full_like(K, np.nan), np.nan
+        mean, root = np.asarray(self.mean), np.tril(np.asarray(self.root))
+        parts = Z, K, inverse, np.asarray(epsilon + more), mean, root
+        return InducingProcess(kernel, *(on_device(part, Z.dtype) for part in parts))
 
 
 def unfactored(K: Array) -> tuple[Array, float]:
@@ -201,7 +216,6 @@ class InducingProcess(AbstractProcess):
 
     kernel: Any  # k, not frozen
     points: Float[Array, "M D"]  # Z
-    columns: Any  # Z as the kernel's `prepare` returns it, around its mean
     # k(Z, Z) + εI, without the jitter of `safe_cholesky`: `whitened` is differentiated through it.
     among: Float[Array, "M M"]
     inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
@@ -211,7 +225,7 @@ class InducingProcess(AbstractProcess):
 
     def across(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """Return k(Z, X)."""
-        return self.kernel.between(self.columns, self._prepared(X))
+        return self.kernel.matrix(X, self.points).T
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """Return W = L⁻¹k(Z, X)."""
@@ -229,6 +243,30 @@ class InducingProcess(AbstractProcess):
         variance = unexplained[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
         return matmul(W.T, self.gaussian_mean.T), variance
 
+    def moments_on_host(
+        self, X: Float[np.ndarray, "N D"]
+    ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
+        """Return `moments`, computed in NumPy where the kernel permits."""
+        W, unexplained = self._whitened_on_host(X)
+        spread = [np.sum(np.square(R.T @ W), axis=0) for R in np.asarray(self.gaussian_root)]
+        return W.T @ np.asarray(self.gaussian_mean).T, unexplained[:, None] + np.stack(spread, axis=1)
+
+    def _whitened_on_host(
+        self, X: Float[np.ndarray, "N D"]
+    ) -> tuple[Float[np.ndarray, "M N"], Float[np.ndarray, " N"]]:
+        """Return `whitened` and k(x, x) − ‖w‖²."""
+        W = np.asarray(self.inverse) @ dense.block(self.kernel, X, np.asarray(self.points)).T
+        prior = dense.diagonal(self.kernel, X)
+        least = ROUNDINGS * np.finfo(W.dtype).eps * prior
+        return W, np.maximum(prior - np.sum(np.square(W), axis=0), least)
+
+    def divergence_on_host(self) -> float:
+        """Return `divergence`, computed in NumPy."""
+        m, R = np.asarray(self.gaussian_mean), np.asarray(self.gaussian_root)
+        diagonal = np.diagonal(R, axis1=1, axis2=2)
+        squares = np.sum(m**2) + np.sum(R**2) - diagonal.size
+        return float(0.5 * squares - np.sum(np.log(np.abs(diagonal))))
+
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         return matmul(self.whitened(X).T, self.gaussian_mean.T)
 
@@ -242,12 +280,9 @@ class InducingProcess(AbstractProcess):
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
-        W = np.asarray(self.inverse) @ dense.block(self.kernel, X, np.asarray(self.points)).T
+        W, unexplained = self._whitened_on_host(X)
         s = np.sum(np.square(np.asarray(self.gaussian_root)[0].T @ W), axis=0)
-        prior = dense.diagonal(self.kernel, X)
-        least = ROUNDINGS * np.finfo(W.dtype).eps
-        left = np.maximum(1 - precision * s, least)
-        unexplained = np.maximum(prior - np.sum(np.square(W), axis=0), least * prior)
+        left = np.maximum(1 - precision * s, ROUNDINGS * np.finfo(W.dtype).eps)
         return y - (y - np.asarray(self.gaussian_mean)[0] @ W) / left, unexplained + s / left
 
     def covariance_parts(
