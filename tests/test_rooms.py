@@ -8,6 +8,7 @@ SRC = Path(__file__).parents[1] / "src"
 ROOMS = [
     "version",
     "results",
+    "exceptions",
     "names",
     "deadline",
     "warning",

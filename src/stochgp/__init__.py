@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from stochgp import (
         data,
         distributions,
+        exceptions,
         features,
         kernels,
         learners,
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "data",
     "distributions",
+    "exceptions",
     "features",
     "kernels",
     "learners",

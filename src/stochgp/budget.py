@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import jax
 import psutil
 
+from stochgp.exceptions import MemoryLimitError
+
 _UNITS = {
     "": 1,
     "B": 1,
@@ -24,10 +26,6 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _CONTROL_GROUP = Path("/sys/fs/cgroup")  # of a container
-
-
-class MemoryLimitError(ValueError):
-    """More is needed than the memory limit leaves."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from stochgp.results import RESULTS
 from stochgp.sharding import is_writer, together
 from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.files import check_can_write
-from stochgp.warning import progress_printer
+from stochgp.warning import ProgressBar, progress_bar
 
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 PLANNED = "planned"
@@ -66,6 +66,7 @@ class FitContext:
         checkpoint: Any = None,
         callback: Callable | None = None,
         mesh: Mesh | None = None,
+        bar: ProgressBar | None = None,
     ):
         self.budget = Budget.of(estimator.memory_limit)
         self.budget.require(STARTING_BYTES, "to begin, a fit")
@@ -73,7 +74,7 @@ class FitContext:
         self.report: dict[str, Any] = {}
         self.checkpoint, self.callback, self.mesh = checkpoint, callback, mesh
         self.verbose = estimator.verbose if is_writer() else 0
-        self.show = progress_printer(self.verbose)
+        self.bar = ProgressBar(0) if bar is None or not is_writer() else bar
         seed = estimator.random_state
         if checkpoint is None or not is_writer():
             self._key = as_key(seed)
@@ -98,8 +99,14 @@ class FitContext:
             check_can_write(checkpoint)
         begun = time.perf_counter()
         limit = estimator.time_limit
-        with restored_on_error(estimator), together(mesh), deadline.within(limit), kept_on_disk():
-            yield cls(estimator, checkpoint, callback, mesh)
+        with (
+            restored_on_error(estimator),
+            together(mesh),
+            deadline.within(limit),
+            kept_on_disk(),
+            progress_bar(estimator.verbose) as bar,
+        ):
+            yield cls(estimator, checkpoint, callback, mesh, bar)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:

@@ -4,11 +4,14 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
-SECONDS_BETWEEN_LINES = 5.0
+AUTO = "auto"
+SECONDS_BETWEEN_UPDATES, SECONDS_BETWEEN_LINES, SECONDS_OF_SHORT_FITS = 0.1, 5.0, 3.0
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # a separate value in each thread
+_BAR: ContextVar["ProgressBar | None"] = ContextVar("bar", default=None)
 
 
 @contextlib.contextmanager
@@ -30,23 +33,60 @@ def warn(text: str, category: type[Warning] = UserWarning, stacklevel: int = 1) 
         warnings.warn(text, category, stacklevel=stacklevel + 1)
 
 
-def say(verbose: int, text: str) -> None:
-    """Print a line on stderr, unless `verbose` is 0."""
-    if verbose:
+def say(verbose: Any, text: str) -> None:
+    """Print a line on stderr if `verbose` is 1 or more."""
+    if verbose not in (0, AUTO):
         sys.stderr.write(text + "\n")
 
 
-def progress_printer(verbose: int) -> Callable[[str], None]:
-    """Return a function that prints progress at most every 5 seconds, if `verbose` is not 0."""
-    last = -SECONDS_BETWEEN_LINES
+class ProgressBar:
+    """One line on stderr for a whole fit: its part, the seconds so far and, while parts are counted, about how many are left.
 
-    def show(text: str) -> None:
-        nonlocal last
+    `verbose` "auto": on a terminal or in a notebook, after 3 s; 0: never; else at once, and in a file a line every 5 s.
+    """
+
+    def __init__(self, verbose: Any):
+        self.in_place = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self.is_on = self.in_place if verbose == AUTO else bool(verbose)
+        self.begun = time.monotonic()
+        between = SECONDS_BETWEEN_UPDATES if self.in_place else SECONDS_BETWEEN_LINES
+        self.between, self.next = between, self.begun + (SECONDS_OF_SHORT_FITS if verbose == AUTO else 0.0)
+        self.name, self.share, self.width = "", 0.0, 0
+
+    def part(self, name: str, n_done: int, n_parts: int) -> None:
+        """Name the current part, and the number of equal parts before it."""
+        self.name, self.share = f"{name}: ", n_done / n_parts
+
+    def show(self, text: str) -> None:
+        """Print the line, unless it was printed a moment ago."""
         now = time.monotonic()
-        if not verbose or now - last < (0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES):
+        if not self.is_on or now < self.next:
             return
-        last = now
-        sys.stderr.write(f"\r\033[K{text}" if sys.stderr.isatty() else text + "\n")
+        self.next, seconds = now + self.between, now - self.begun
+        line = f"{self.name}{text}, {seconds:.0f} s"
+        if self.share:
+            line += f", about {seconds * (1 / self.share - 1):.0f} s left"
+        sys.stderr.write(f"\r{line:<{self.width}}" if self.in_place else line + "\n")
         sys.stderr.flush()
+        self.width = len(line)
 
-    return show
+    def close(self) -> None:
+        """Remove the line from the terminal."""
+        if self.in_place and self.width:
+            sys.stderr.write("\r" + " " * self.width + "\r")
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def progress_bar(verbose: Any) -> Iterator[ProgressBar]:
+    """Return the bar of the surrounding fit, or a new one for the duration of the block."""
+    if (outer := _BAR.get()) is not None:
+        yield outer
+        return
+    bar = ProgressBar(verbose)
+    token = _BAR.set(bar)
+    try:
+        yield bar
+    finally:
+        _BAR.reset(token)
+        bar.close()

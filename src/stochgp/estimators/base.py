@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import summarise
 from stochgp.estimators.saving import pack, save, unpack
+from stochgp.exceptions import DataWarning, ExtrapolationWarning
 from stochgp.likelihoods import Warped
 from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
@@ -108,7 +108,7 @@ class PosteriorEstimator(BaseEstimator):
     time_limit: float | None = None
     dtype: str = "float32"
     random_state: Any = None
-    verbose: int = 0
+    verbose: Any = "auto"
     missing: str = "auto"
     devices: Any = None
     new_rows: str = "auto"
@@ -121,8 +121,8 @@ class PosteriorEstimator(BaseEstimator):
         fit_seconds_: float = field(init=False)
         n_rows_: int = field(init=False)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
+    def save(self, path: Any) -> None:
+        """Writes the fitted model to one safetensors file, or to a binary file object; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
 
         Raises ValueError, naming it, for a part that is neither of this package nor of Equinox, nor registered by `stochgp.register`, and warns
         of settings that the file cannot hold.
@@ -150,7 +150,7 @@ class PosteriorEstimator(BaseEstimator):
             if unknown:
                 warn(
                     f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
-                    UserWarning,
+                    DataWarning,
                     stacklevel=3,
                 )
         found = read_inputs(self, encoder, X)
@@ -158,10 +158,10 @@ class PosteriorEstimator(BaseEstimator):
         if seen is not None:
             new = known_instead(encoder, found)[0]
             if text := seen.varying(encoder, found[~new] if new.any() else found):
-                warn(text, UserWarning, stacklevel=3)
+                warn(text, DataWarning, stacklevel=3)
             text, is_far = ("", False) if learns else seen.extrapolation(encoder, found)
             if is_far:
-                warn(text, UserWarning, stacklevel=3)
+                warn(text, ExtrapolationWarning, stacklevel=3)
             elif text:
                 logger.info(text)
                 say(self.verbose, text)
@@ -231,8 +231,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         """
         return self._distribution(self._read(X), "distributions", 24)
 
-    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
-        """The quantiles q [Q] of an observation at each row, noise included, in target units: of a Gaussian mean + std · Φ⁻¹(q).
+    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, " N *Q"]:
+        """Return the quantiles of an observation at each row, noise included, in target units.
+
+        For a Gaussian they are mean + std · Φ⁻¹(q). The result is [N] for a number q and [N, Q] for a list.
 
         Raises
         ------
@@ -240,9 +242,20 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
             Unless every q is above 0 and below 1.
         """
         found = np.asarray(q, np.float64)
-        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
-        return self._distribution(self._read(X), f"{len(found)} quantiles", 16 * len(found)).quantile(found)
+        if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"q is {q!r}; it must be a number, or a list of numbers, above 0 and below 1")
+        distribution = self._distribution(self._read(X), f"{found.size} quantiles", 16 * found.size)
+        return distribution.quantile(found)
+
+    def predict_frame(self, X: Any, level: float = 0.95) -> Any:
+        """Return a pandas data frame of predicted observations, noise included, with the index of X.
+
+        Its columns are mean, std (the standard deviation), median, lower and upper; the last two are the ends of `predict_interval`.
+        """
+        interval = self.predict_interval(X, level)
+        frame = self._fitted.distribution(self._read(X)).to_frame(level)
+        frame["lower"], frame["upper"] = interval.T
+        return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """Return (lower, upper) around an observation at each row, with probability `level`, and (1 − level)/2 beyond either.
@@ -326,7 +339,8 @@ class GPEstimator(PosteriorEstimator):
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
     devices : None = one; "all", or a number of them: what they share, `plan_` says (docs/methods/devices.md)
-    verbose : 0, or 1 for progress on stderr
+    verbose : "auto", 0 or 1
+        "auto": fits of more than 3 s show a line of progress on a terminal or in a notebook; 0: nothing; 1: progress everywhere, and notes, on stderr.
 
     Attributes
     ----------

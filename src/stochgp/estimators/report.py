@@ -58,16 +58,13 @@ def record_learning(
 
 def learning_text(entry: dict[str, float]) -> str:
     """Return one line of progress."""
-    seconds = f"{entry['seconds']:.0f} s"
     if "trial_rate" in entry:
-        return (
-            f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row, {seconds}"
-        )
+        return f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row"
     text = f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}"
     for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD")):
         if math.isfinite(entry.get(name, math.nan)):
             text += f", {words} {entry[name]:.4f}"
-    return f"{text}, {seconds}"
+    return text
 
 
 def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:

@@ -1,8 +1,6 @@
 """Fitted estimators as files and as pickles."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,10 @@ EMPTY: Mapping[str, type] = {}
 LARGEST_LABELS = 1 << 26  # bytes of all, whatever type of text a file claims
 
 
-def save(estimator: Any, path: str | os.PathLike) -> None:
-    """The fitted part, the settings and the attributes of an estimator in one file."""
+def save(estimator: Any, path: Any) -> None:
+    """Write the fitted part, the settings and the attributes of an estimator to one file."""
     tree, metadata, left_out = _parts(estimator)
-    save_tree(Path(path), tree, metadata)
+    save_tree(path, tree, metadata)
     if left_out:
         warn(
             f"{path} holds the model, but not its setting {', '.join(left_out)}, which no file can hold: it will be the default "
@@ -29,21 +27,21 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
         )
 
 
-def load(path: str | os.PathLike) -> Any:
+def load(path: Any) -> Any:
     """Return the estimator that `save` wrote to `path`; it predicts the same, to the last bit.
 
     Raises ValueError in one line for a file that is not from stochgp, truncated, changed since it was written, or of a newer format.
 
     Parameters
     ----------
-    path : str or path
+    path : str, path or binary file object
         The file.
     """
     from stochgp import families, pools  # they import this module
 
     kinds = {name: getattr(room, name) for room in (families, pools) for name in room.__all__}
     kinds |= {kind.__name__: kind for kind in REGISTERED.get("model", {}).values()}
-    tree, metadata = load_tree(Path(path))
+    tree, metadata = load_tree(path)
     name = metadata.get("estimator")
     if name not in kinds:
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")

@@ -199,8 +199,7 @@ def reporter(data: TrainingData, context: FitContext) -> Report:
 
     def report(entry: dict[str, float]) -> object:
         shown = in_target_units(entry, data.scale, data.log_unit)
-        if context.verbose:
-            context.show(learning_text(shown))
+        context.bar.show(learning_text(shown))
         if context.callback is None:
             return None
         return from_first(context.callback(shown) is True)

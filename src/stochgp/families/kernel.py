@@ -60,7 +60,7 @@ from stochgp.posteriors import (
 )
 from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
-from stochgp.warning import progress_printer
+from stochgp.warning import progress_bar
 
 MIN_SECONDS = 2.0  # of learning, including compiling: starting hyperparameters ignore the data
 START_ROWS, MIN_START_ROWS = 1_000, 200
@@ -223,8 +223,8 @@ class KernelGPRegressor(FamilyRegressor):
             return self
         n_updates = self.fit_report_.get("updates", 0) + 1
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
-        with deadline.within(self.time_limit):
-            fitted, solved = updated(self._fitted, rows, progress_printer(self.verbose), budget, key=key)
+        with deadline.within(self.time_limit), progress_bar(self.verbose) as bar:
+            fitted, solved = updated(self._fitted, rows, bar.show, budget, key=key)
         if solved is not None and solved.result is RESULTS.interrupted:
             raise KeyboardInterrupt  # the model of the earlier rows stays
         self._fitted = fitted

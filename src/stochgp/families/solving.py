@@ -144,7 +144,7 @@ def _solved(
     known = float(system.noise.level), y, b.shape[1]
     tolerance = tolerances(*known, typical_error, solver.tolerance_share)
     enough = tolerances(*known, share=solver.tolerance_share)
-    found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
+    found = run_solver(solver, operator, b, tolerance, context.bar.show, run_key, enough=enough)
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)

@@ -25,6 +25,7 @@ from stochgp.parameters import Frozen
 from stochgp.pools.members import (
     CLASSIFIERS,
     MAX_FEW_ROWS,
+    N_PARTS_AFTER,
     fit_members,
     learned_again,
     named_members,
@@ -150,6 +151,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
             temperature = None
             if is_compared:
+                context.bar.part("comparing the members", len(members), len(members) + N_PARTS_AFTER)
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
                     i, log_p = self._predict_held_out(members, rows, role, fold)
                 held = rows.take(i)
@@ -157,6 +159,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 each = log_p[[list(members).index(name) for name in weights.names]]
                 mixed = mixed_classes(each, weights.weights(held.X))
                 temperature = calibrate_pool(TemperatureScaling, mixed, held, context)
+                context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)

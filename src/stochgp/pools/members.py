@@ -30,7 +30,7 @@ from stochgp.observations import LINEAR_MEAN, TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
-from stochgp.warning import say, silent
+from stochgp.warning import silent
 
 BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
 Member = Callable[[Data, Any], Any]  # (rows, memory limit) → estimator
@@ -45,6 +45,7 @@ MAX_FEW_ROWS = 5_000
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
 SECONDS = 1.0  # for each member; with less no further member is fitted
+N_PARTS_AFTER = 2  # of a fit, each about as long as that of a member: weights, and refits to all rows
 FITTED = ("_fitted", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
@@ -161,7 +162,8 @@ def fit_members(
         if is_late and not all(is_quick[other] for other in fitted):
             context.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
             break
-        say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
+        context.bar.part(f"member {name!r} ({k + 1} of {len(order)})", k, len(order) + N_PARTS_AFTER)
+        context.bar.show("begins")
         set_member(pool, name, member, n_left, settings, context)
         if isinstance(candidates[name], GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # for warnings and for dates

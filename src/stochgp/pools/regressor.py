@@ -24,6 +24,7 @@ from stochgp.pools.classifier import GPClassifier
 from stochgp.pools.members import (
     BY_BLOCKS,
     FAMILIES,
+    N_PARTS_AFTER,
     REGRESSORS,
     fit_members,
     has_trees,
@@ -183,8 +184,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             candidates = self._candidates(rows, role, fold)
             members = fit_members(self, candidates, rows.take(role == LEARNED), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
+            context.bar.part("comparing the members", len(members), len(members) + N_PARTS_AFTER)
             weights, calibration = self._weigh(members, rows, role, fold, scores, context)
             members = {name: members[name] for name in weights.names}
+            context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
             self._refit(members, rows, role, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, calibration, scores, n_rows, y, context)

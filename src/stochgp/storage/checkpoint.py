@@ -11,13 +11,10 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from stochgp.exceptions import CheckpointError
 from stochgp.numerics.seeds import as_key
 from stochgp.storage.trees import is_key, load_tree, save_tree
 from stochgp.warning import warn
-
-
-class CheckpointError(ValueError):
-    """The file of a checkpoint is damaged, or belongs to another run."""
 
 
 def fingerprint(*parts: Any) -> str:

@@ -18,8 +18,8 @@ import importlib
 import inspect
 import json
 import math
-import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ _DIGEST = ', "sha256": "'  # the last entry of the JSON header
 _START = b'{"__metadata__":{"stochgp":'  # of every such file, after eight bytes with the length of the header
 
 
-def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -> None:
+def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:
     """Write `tree` and `metadata` (JSON values with text keys) to a file, which stays as it was if anything fails.
 
     Raises ValueError, with the place in the tree, for values that are not listed above, such as a user's function.
@@ -55,7 +55,7 @@ def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -
     _write(path, tensors, {"structure": structure, "metadata": dict(metadata)})
 
 
-def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
+def load_tree(path: Any) -> tuple[Any, dict[str, Any]]:
     """Return the tree and the metadata of a file of `save_tree`: the same classes, dtypes and bits.
 
     Raises ValueError in one line if the file is not of stochgp, truncated, changed since it was written, or of a newer format.
@@ -68,9 +68,12 @@ def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
         raise ValueError(f"{path} {what}: {error}") from error
 
 
-def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+def _write(path: Any, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     text = json.dumps({"format": FORMAT, "version": __version__} | header)
     text = f'{text[:-1]}{_DIGEST}{_digest(text, tensors)}"}}'
+    if hasattr(path, "write"):
+        path.write(safetensors.numpy.save(tensors, metadata={_HEADER: text}))
+        return
     with replacing(path) as partial:
         try:
             safetensors.numpy.save_file(tensors, partial, metadata={_HEADER: text})
@@ -78,7 +81,12 @@ def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict
             raise OSError(f"cannot be written: {error}") from error
 
 
-def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if hasattr(path, "read"):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "model"
+            copy.write_bytes(path.read())
+            return _read(copy)
     with Path(path).open("rb") as file:
         start = file.read(8 + len(_START))[8:]
     if start != _START[: len(start)] or not start:
