@@ -16,6 +16,7 @@ ESTIMATORS = [
 MODULES = {
     "data": "tables, files, columns, neighbours",
     "distributions": "what is predicted of observations",
+    "exceptions": "classes of errors and warnings",
     "metrics": "scores of held-out rows",
     "plots": "pictures as matplotlib figures",
     "kernels": "covariance functions",
