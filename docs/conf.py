@@ -13,7 +13,7 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false --xla_cpu_paralle
 
 from stochgp.version import __version__
 
-project, author, copyright = "stochgp", "The stochgp maintainers", "The stochgp maintainers"
+project, author, copyright = "stochgp", "The stochgp developers", "The stochgp developers"
 release = version = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "api", "docstrings", "outside"]
 exclude_patterns = ["_build", "_ext"]

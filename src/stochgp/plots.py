@@ -5,8 +5,12 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError("plots need matplotlib: pip install 'stochgp[plots]'") from error
 
 from stochgp.metrics import calibration_error, coverages, pit, rmse
 
