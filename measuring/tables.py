@@ -34,8 +34,8 @@ def nlml(kernel: str) -> dict[tuple[str, int, str], float]:
 def table(headings: str | Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; headings as a list, or as a text with " | " between them."""
     headings = headings.split(" | ") if isinstance(headings, str) else headings
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    heading, *lines = ("| " + " | ".join(map(_cell, line)) + " |" for line in (headings, *rows))
+    return "\n".join([heading, "|" + "---|" * len(headings), *lines])
 
 
 def _cell(value: Any) -> str:
