@@ -30,6 +30,7 @@ ROOMS = [
     "transforms",
     "distributions",
     "metrics",
+    "inspection",
     "likelihoods",
     "variational",
     "models",

@@ -17,6 +17,7 @@ MODULES = {
     "data": "tables, files, columns, neighbours",
     "distributions": "what is predicted of observations",
     "exceptions": "classes of errors and warnings",
+    "inspection": "importance of inputs",
     "metrics": "scores of held-out rows",
     "plots": "pictures as matplotlib figures",
     "kernels": "covariance functions",

@@ -12,10 +12,11 @@ try:
 except ImportError as error:
     raise ImportError("plots need matplotlib: pip install 'stochgp[plots]'") from error
 
+from stochgp.inspection import importance, some_rows, with_column
 from stochgp.metrics import calibration_error, coverages, pit, rmse
 
 __all__ = [
-    "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report", "relevances",
+    "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report",
 ]  # fmt: skip
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
@@ -23,9 +24,8 @@ _DENSE = 2000  # most rows whose values are all drawn
 _DRAWN = (0.1, 99.9)  # percentiles of the values that are drawn of more
 _BINS = 20
 _PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
-_POINTS, _ROWS_OF_DEPENDENCE = 40, 200
+_POINTS = 40
 _MOST_VALUES = 12  # of text or dates in a dependence
-_MOST_INPUTS = 1000  # in relevances
 
 
 def evaluation_report(
@@ -40,7 +40,7 @@ def evaluation_report(
 ) -> Figure:
     """PIT values with the calibration error, coverage, errors against standard deviations, and predicted against actual.
 
-    With a model also the dependence of its predictions on the two most relevant inputs (`relevances`).
+    With a model also the dependence of its predictions on the two most important inputs (`inspection.importance`).
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def evaluation_report(
     draw_errors(panels[1, 0], y, found, unit=unit)
     draw_predictions(panels[1, 1], y, found.mean, quantity=quantity, unit=unit)
     if model is not None:
-        most = np.argsort(-relevances(model, X), kind="stable")[:2]
-        names = names or [str(name) for name in getattr(_some(X), "columns", ())]
+        most = np.argsort(-importance(model, X), kind="stable")[:2]
+        names = names or [str(name) for name in getattr(some_rows(X), "columns", ())]
         for axes, column in zip(panels[:, 2], map(int, most), strict=False):
             name = names[column] if names else ""
             draw_dependence(axes, model, X, column, name=name, quantity=quantity)
@@ -119,28 +119,6 @@ def draw_coverage(axes: Axes, y: Any, found: Any) -> None:
     axes.set_xlim(-0.6, len(shares) - 0.2)
 
 
-def relevances(model: Any, X: Any) -> np.ndarray:
-    """Root mean square change of mean predictions if one input's values are permuted between rows, for each input [D].
-
-    At most 200 rows and the first 1,000 inputs are used; the others have 0.
-
-    Parameters
-    ----------
-    model : fitted regressor
-        It has `predict_distribution`.
-    X : array [N, D] or data frame
-        Rows that it predicts from.
-    """
-    rows = _some(X)
-    exchanged = np.random.default_rng(0).permutation(len(rows)).tolist()
-    mean = lambda rows: model.predict_distribution(nw.to_native(rows, pass_through=True)).mean
-    before, found = mean(rows), np.zeros(rows.shape[1])
-    for column in range(min(rows.shape[1], _MOST_INPUTS)):
-        moved = _with_column(rows, column, rows[:, column][exchanged])
-        found[column] = np.sqrt(np.mean((mean(moved) - before) ** 2))
-    return found
-
-
 def draw_errors(axes: Axes, y: Any, found: Any, *, unit: str = "") -> None:
     """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
 
@@ -186,7 +164,7 @@ def draw_dependence(
     name, quantity : str
         Of the input ("" numbers it) and of the targets, on the axes.
     """
-    rows = _some(X)
+    rows = some_rows(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
     if is_array or values.dtype.is_numeric():
         low, high = np.nanquantile(np.asarray(values, np.float64), [0.02, 0.98])
@@ -195,7 +173,7 @@ def draw_dependence(
         shown = values.drop_nulls().unique().sort().to_list()[:_MOST_VALUES]
         grid = np.arange(len(shown))
         axes.set_xticks(grid, [str(value) for value in shown], rotation=45)
-    moved = [_with_column(rows, column, [value] * len(rows)) for value in shown]
+    moved = [with_column(rows, column, [value] * len(rows)) for value in shown]
     found = model.predict_distribution(np.concatenate(moved) if is_array else nw.concat(moved).to_native())
     q = found.quantile([0.025, 0.1, 0.9, 0.975]).reshape(len(grid), -1, 4).mean(axis=1)
     axes.fill_between(grid, q[:, 0], q[:, 3], color=_BLUE, alpha=0.15, linewidth=0)
@@ -262,17 +240,3 @@ def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=10)
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _some(X: Any) -> Any:
-    """At most 200 of the rows, evenly spread: an array, or a narwhals frame of a data frame."""
-    rows = nw.from_native(X, eager_only=True) if hasattr(type(X), "columns") else np.asarray(X, np.float64)
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int).tolist()]
-
-
-def _with_column(rows: Any, column: int, values: Any) -> Any:
-    """These rows with other values in one column."""
-    if isinstance(rows, np.ndarray):
-        return np.column_stack([rows[:, :column], values, rows[:, column + 1 :]])
-    name = rows.columns[column]
-    return rows.with_columns(nw.new_series(name, list(values), backend=rows.implementation))
