@@ -1,6 +1,7 @@
 """Pictures: what is drawn is what was given, and no global state of matplotlib is touched."""
 
 import sys
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -102,12 +103,34 @@ def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inpu
     y = law.mean + RNG.normal(size=300)
     figure = plots.evaluation_report(y, law, Sum(), X, names=["a", "b", "c"], quantity="yield")
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
-    assert {"Dependence on a", "Dependence on b", "PIT values", "Coverage"} <= set(panels)
+    assert {
+        "Dependence on a",
+        "Dependence on b",
+        "Probability integral transform (PIT)",
+        "Coverage of central intervals",
+    } <= set(panels)
     shown = [line.get_ydata()[0] for line in panels["Coverage"].get_lines()[:-1]]
     wanted = [100 * (share - level) for level, (share, _) in metrics.coverages(y, law).items()]
     np.testing.assert_allclose(shown, wanted)
     error, level = metrics.calibration_error(y, law)
-    assert f"{error:.2g}" in panels["PIT values"].texts[0].get_text()
-    assert f"{level:.2g}" in panels["PIT values"].texts[0].get_text()
+    assert f"{error:.2g}" in panels["Probability integral transform (PIT)"].texts[0].get_text()
+    assert f"{level:.2g}" in panels["Probability integral transform (PIT)"].texts[0].get_text()
     figure.savefig(tmp_path / "report.png")
     assert len(plots.evaluation_report(y, law).axes) == 4
+
+
+@pytest.mark.parametrize("name", ["PIT", "Coverage", "Error"])
+def test_displays_draw_what_the_functions_draw(name):
+    y, mean, std = _predictions(100)
+    functions = {"PIT": plots.draw_pit, "Coverage": plots.draw_coverage, "Error": plots.draw_errors}
+    display = getattr(plots, f"{name}Display")
+    model = SimpleNamespace(predict_distribution=lambda X: Normal(mean, std))
+    found, axes, given = display.from_estimator(model, None, y), Figure().subplots(), Figure().subplots()
+    functions[name](axes, y, Normal(mean, std))
+    for lines in (
+        found.ax_.get_lines(),
+        display.from_predictions(y, Normal(mean, std), ax=given).ax_.get_lines(),
+    ):
+        for drawn, expected in zip(lines, axes.get_lines(), strict=True):
+            np.testing.assert_array_equal(drawn.get_xydata(), expected.get_xydata())
+    assert found.figure_ is found.ax_.figure and given.lines

@@ -1,7 +1,7 @@
 """Pictures: functions that return a matplotlib `Figure`, to be saved by `figure.savefig(path)`. No window, no global state of matplotlib."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import narwhals as nw
 import numpy as np
@@ -16,7 +16,7 @@ from stochgp.inspection import importance, some_rows, with_column
 from stochgp.metrics import calibration_error, coverages, pit, rmse
 
 __all__ = [
-    "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report",
+    "CoverageDisplay", "ErrorDisplay", "PITDisplay", "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report",
 ]  # fmt: skip
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
@@ -92,7 +92,9 @@ def draw_pit(axes: Axes, y: Any, found: Any) -> None:
     for edge in (max(0.0, 1 - error), 1 + error):
         axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
     distance, level = calibration_error(y, found)
-    draw_labels(axes, "PIT values", "probability of less than the target, as predicted", "density")
+    draw_labels(
+        axes, "Probability integral transform (PIT)", "predicted probability of a smaller value", "density"
+    )
     axes.set(xlim=(0, 1))
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     text = f"calibration error {distance:.2g}\na calibrated forecast has {level:.2g}"
@@ -114,7 +116,9 @@ def draw_coverage(axes: Axes, y: Any, found: Any) -> None:
         style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
         axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
     axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
-    draw_labels(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
+    draw_labels(
+        axes, "Coverage of central intervals", "level of the interval", "coverage minus level (% of the rows)"
+    )
     axes.set_xticks(range(len(shares)), [f"{100 * level:.0f} %" for level in shares])
     axes.set_xlim(-0.6, len(shares) - 0.2)
 
@@ -231,6 +235,69 @@ def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
     draw_labels(axes, "Training", "seconds since the start", "nats per row (lower is better)")
     if axes.get_lines():
         axes.legend(frameon=False, fontsize=9)
+
+
+class _Display:
+    """A picture of held-out rows, drawn when it is made; `ax_` and `figure_` are those of matplotlib."""
+
+    _draw: ClassVar[Any]
+
+    def __init__(self, ax: Axes | None, y: Any, found: Any, **options: Any):
+        self.ax_ = Figure(figsize=(4.5, 4.1), dpi=150, layout="constrained").subplots() if ax is None else ax
+        self.figure_ = self.ax_.figure
+        self._draw(self.ax_, y, found, **options)
+
+    @classmethod
+    def from_predictions(cls, y: Any, found: Any, *, ax: Axes | None = None, **options: Any) -> Any:
+        """Draw targets y [N] and their predictive distribution into `ax`; None: into a new figure."""
+        return cls(ax, y, found, **options)
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, y: Any, *, ax: Axes | None = None, **options: Any) -> Any:
+        """Draw the predictions of a fitted regressor for rows X with targets y."""
+        return cls.from_predictions(y, model.predict_distribution(X), ax=ax, **options)
+
+
+class PITDisplay(_Display):
+    """The picture of `draw_pit`, with the interface of scikit-learn's displays.
+
+    Parameters
+    ----------
+    ax, y, found : matplotlib Axes or None, array [N], distribution
+        The axes, None = new ones; targets, and their predictive distribution.
+    **options
+        Of `draw_pit`.
+    """
+
+    _draw = staticmethod(draw_pit)
+
+
+class CoverageDisplay(_Display):
+    """The picture of `draw_coverage`, with the interface of scikit-learn's displays.
+
+    Parameters
+    ----------
+    ax, y, found : matplotlib Axes or None, array [N], distribution
+        The axes, None = new ones; targets, and their predictive distribution.
+    **options
+        Of `draw_coverage`.
+    """
+
+    _draw = staticmethod(draw_coverage)
+
+
+class ErrorDisplay(_Display):
+    """The picture of `draw_errors`, with the interface of scikit-learn's displays.
+
+    Parameters
+    ----------
+    ax, y, found : matplotlib Axes or None, array [N], distribution
+        The axes, None = new ones; targets, and their predictive distribution.
+    **options
+        Of `draw_errors`.
+    """
+
+    _draw = staticmethod(draw_errors)
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
