@@ -109,7 +109,7 @@ def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inpu
         "Probability integral transform (PIT)",
         "Coverage of central intervals",
     } <= set(panels)
-    shown = [line.get_ydata()[0] for line in panels["Coverage"].get_lines()[:-1]]
+    shown = [line.get_ydata()[0] for line in panels["Coverage of central intervals"].get_lines()[:-1]]
     wanted = [100 * (share - level) for level, (share, _) in metrics.coverages(y, law).items()]
     np.testing.assert_allclose(shown, wanted)
     error, level = metrics.calibration_error(y, law)
