@@ -32,7 +32,7 @@ def test_a_gain_and_its_error_are_those_of_sums_over_cells_by_hand():
         squares += (sum(weight[i] * (rival[i] - base[i] - mean) for i in rows) / sum(weight)) ** 2
     assert_allclose((gain.mean, gain.error), (mean, np.sqrt(60 / 59 * squares)), rtol=1e-12)
     assert gain.n_rows == R
-    assert str(gain) == f"gains {mean:.4f} ± {gain.error:.4f} nats a row by 600 rows"
+    assert str(gain) == f"gains {mean:.4f} ± {gain.error:.4f} nats per row on 600 rows"
 
 
 def test_rows_that_count_are_equal_rows_and_multiples_of_weights_change_nothing():

@@ -1,6 +1,6 @@
 """The decision rule of fits, on held-out rows, and the record of decisions, `plan_`.
 
-The default stays unless a rival clearly predicts better rows to which neither was fitted. Scores are log densities in nats. All comparisons use `prefer`.
+The default stays unless a challenger clearly predicts better rows to which neither was fitted. Scores are log densities in nats. All comparisons use `prefer`.
 """
 
 import textwrap
@@ -15,25 +15,25 @@ from stochgp.numerics.clustered import paired
 AS_ASKED, AS_GIVEN = "as asked", "as given"  # by name, by object
 SURE = 2.0  # standard errors that a gain must exceed
 LEAST_GAIN = 0.01  # nats per row: a smaller gain is not worth another model, and models equal up to rounding have an error as small as the gain
-MOST_OF_ROW = 5.0  # nats that one row may contribute for a rival: a density ratio of 148
+MOST_OF_ROW = 5.0  # nats that one row may contribute for a challenger: a density ratio of 148
 FEWEST_ROWS = 100
 FEWEST_GROUPS = 10  # 2 standard errors have a level of 3.8 %, with many groups of 2.3 %
 WIDTH = 100  # of printed lines
 
 
 class Gain(NamedTuple):
-    """The gain of a rival over the default on the same rows, in nats per row."""
+    """The gain of a challenger over the default on the same rows, in nats per row."""
 
     mean: float
     error: float  # its standard error
     n_rows: int
 
     def __str__(self) -> str:
-        return f"gains {self.mean:.4f} ± {self.error:.4f} nats a row by {self.n_rows:,} rows"
+        return f"gains {self.mean:.4f} ± {self.error:.4f} nats per row on {self.n_rows:,} rows"
 
 
 class Preference(NamedTuple):
-    """The preferred rival, None for the default; the gains over the default; the reason."""
+    """The preferred challenger, None for the default; the gains over the default; the reason."""
 
     name: str | None
     gains: dict[str, Gain]
@@ -51,7 +51,7 @@ def too_few(n_rows: int, group: Int[np.ndarray, " R"] | None = None, fewest: int
 
 def prefer(
     base: Float[np.ndarray, " R"],
-    rivals: Mapping[str, Float[np.ndarray, " R"]],
+    challengers: Mapping[str, Float[np.ndarray, " R"]],
     cell: Int[np.ndarray, " R"],
     weight: Float[np.ndarray, " R"] | None = None,
     *,
@@ -59,24 +59,24 @@ def prefer(
     fewest: int = FEWEST_ROWS,
     sure: float = SURE,
 ) -> Preference:
-    """Return the rival with the largest gain over the default, or None if no gain is clear.
+    """Return the challenger with the largest gain over the default, or None if no gain is clear.
 
     A gain must exceed `sure` (2) standard errors and `least` nats per row, also if each row counts at most 5 nats. Scores are log densities of the same rows
-    under the default, `base`, and each rival, with frequency weights. The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), count as
+    under the default, `base`, and each challenger, with frequency weights. The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), count as
     independent. With fewer than `fewest` rows or 10 cells none is preferred. A model with a score that is not finite loses.
     """
-    left = {name: rival for name, rival in rivals.items() if np.isfinite(rival).all()}
+    left = {name: challenger for name, challenger in challengers.items() if np.isfinite(challenger).all()}
     if not np.isfinite(base).all():
         best = max(left, key=lambda name: float(np.average(left[name], weights=weight)), default=None)
         return Preference(best, {}, "the default has no finite scores")
     gains, clear = dict[str, Gain](), dict[str, float]()
-    for name, rival in left.items():
-        gain = gains[name] = Gain(*paired(rival - base, cell, weight), len(base))
+    for name, challenger in left.items():
+        gain = gains[name] = Gain(*paired(challenger - base, cell, weight), len(base))
         # One very bad row of the default makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound.
-        bound = paired(np.minimum(rival - base, MOST_OF_ROW), cell, weight)
+        bound = paired(np.minimum(challenger - base, MOST_OF_ROW), cell, weight)
         if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
             clear[name] = gain.mean
-    gained = "; ".join(f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals)
+    gained = "; ".join(f"{name!r} {gains.get(name, 'has no finite scores')}" for name in challengers)
     if few := too_few(len(base), cell, fewest):
         return Preference(None, gains, f"{few}; {gained}" if gained else few)
     return Preference(max(clear, key=clear.__getitem__, default=None), gains, gained)

@@ -46,7 +46,7 @@ from .rows import NO_ROWS, Data, Standardiser, Summary
 from .time_order import groups_in_time
 from .training import TrainingData
 
-MAX_SAMPLE = 1_000_000  # rows to learn θ from: more change it by less than 0.01 nats a row
+MAX_SAMPLE = 1_000_000  # rows to learn θ from: more change it by less than 0.01 nats per row
 SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
 _ROW = re.compile(r"data row (\d+)")

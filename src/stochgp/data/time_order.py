@@ -203,7 +203,7 @@ def _errors_from(
 
 
 def depends(correlation: Estimate) -> bool:
-    """Return True if knowing the next row is worth 0.01 nats a row, −½ log(1 − ρ²), by two standard errors of ρ."""
+    """Return True if knowing the next row is worth 0.01 nats per row, −½ log(1 − ρ²), by two standard errors of ρ."""
     least = correlation.value - SURE * correlation.stderr
     return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 

@@ -39,7 +39,7 @@ class PITRecalibration(eqx.Module):
     a, b : float
         Positive.
     gain : float
-        The gain in log density, in nats a row, on average over the rows of the fit.
+        The gain in log density, in nats per row, on average over the rows of the fit.
     n_rows : int
         The number of rows, or groups, of the fit.
     """
@@ -184,7 +184,7 @@ class TemperatureScaling(eqx.Module):
     temperature : float
         T, positive; 1 changes nothing, and probabilities below 1 become surer.
     gain : float
-        The gain in log probability, in nats a row, on average over the rows of the fit.
+        The gain in log probability, in nats per row, on average over the rows of the fit.
     n_rows : int
         The number of rows, or groups, of the fit.
 

@@ -153,7 +153,7 @@ def constant_of(
 def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], what: str) -> str:
     """Return a warning if these rows prefer a constant, or if intervals hold too few of them; else "".
 
-    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats a row more.
+    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats per row more.
     """
     model, constant, within = (np.average(part, weights=weight) for part in found)
     rivals = {"a constant": found[1] - 2 / weight.sum()}

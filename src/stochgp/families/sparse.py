@@ -83,7 +83,7 @@ class SparseGPRegressor(FamilyRegressor):
     likelihood
         "auto" (constant Gaussian noise, unless leave-one-out errors clearly favour another distribution: see docs/methods/row_noise.md), "gaussian",
         "student-t"; for counts "poisson" and "negative-binomial"; or an object of
-        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(likelihood, transform)`: the real
+        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp" or "vgp". `likelihoods.Warped(likelihood, transform)`: the real
         targets are transformed, and results are in their original units.
     {shared}
 

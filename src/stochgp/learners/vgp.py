@@ -96,12 +96,12 @@ class VGP(AbstractQuasiNewton):
 
         def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             nonlocal latest
-            found, away = vgp.bound_and_gradient(gp, rows, latest), x - start
-            if not np.isfinite(found.bound):
-                return np.inf, np.full_like(x, np.nan), (rows.X, found.sites)
-            latest = found.sites
-            gradient = packed(self.partition(found.gradient)[0])
-            value = -found.bound + 0.5 * float(away @ (pull * away))
-            return value / count, (pull * away - gradient) / count, (rows.X, found.sites)
+            bound, gradient, sites = vgp.bound_and_gradient(gp, rows, latest)
+            if not np.isfinite(bound):
+                return np.inf, np.full_like(x, np.nan), (rows.X, sites)
+            latest, away = sites, x - start
+            value = 0.5 * float(away @ (pull * away)) - bound
+            slope = pull * away - packed(self.partition(gradient)[0])
+            return value / count, slope / count, (rows.X, sites)
 
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)

@@ -9,7 +9,7 @@ At the best sites the ELBO has the derivative ½ (ααᵀ − W^½ B⁻¹ W^½) 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -35,17 +35,10 @@ Host = Float[np.ndarray, "N L"]
 Expected = Callable[[Host, Host], tuple[float, Host, Host, Any]]
 
 
-class SiteBound(NamedTuple):
-    """The ELBO in nats over all rows, its gradient as a model, and the sites."""
+def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> tuple[float, Any, Sites]:
+    """Return the ELBO in nats over all rows at the best sites, its gradient as a model, and the sites.
 
-    bound: float
-    gradient: Any
-    sites: Sites
-
-
-def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> SiteBound:
-    """Return the ELBO at the best sites, found by natural-gradient steps from `sites`, and its gradient.
-
+    They are found by natural-gradient steps from `sites`.
     A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017); it is halved while the ELBO falls.
     O(L N³) for L latent functions, with memory for 6 N² numbers. The ELBO is NaN if k(X, X) is not finite.
     """
@@ -53,7 +46,7 @@ def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> 
     expected = _expectations(gp.likelihood, rows)
     least = MIN_PRECISION / max(float(np.max(np.diagonal(K))), np.finfo(np.float64).tiny)
     if not np.isfinite(K).all():
-        return SiteBound(np.nan, None, Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent))))
+        return np.nan, None, Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent)))
     if sites is None:
         sites = Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent)))
     at = _Optimum(K, _at_least(sites, least), expected)
@@ -74,7 +67,7 @@ def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> 
     gradient = jax.tree.map(lambda leaf: None, partition(gp)[0])
     where = lambda g: (g.kernel, g.likelihood)
     found = by_kernel, jax.tree.map(np.asarray, at.by_likelihood)
-    return SiteBound(at.bound, eqx.tree_at(where, gradient, found, is_leaf=lambda x: x is None), at.sites)
+    return at.bound, eqx.tree_at(where, gradient, found, is_leaf=lambda x: x is None), at.sites
 
 
 def gaussian_of(
