@@ -44,13 +44,6 @@ def test_every_row_is_drawn_or_counted(n):
     assert axes.get_xlabel() == "actual delay (minutes)"
 
 
-def test_the_loss_is_drawn_where_nothing_exact_is_known():
-    axes = Figure().subplots()
-    plots.draw_history(axes, [{"step": 0, "seconds": 0.1}, {"step": 4, "seconds": 2.0, "loss": 1.5}])
-    (loss,) = axes.get_lines()
-    np.testing.assert_array_equal(loss.get_xydata(), [[2.0, 1.5]])
-
-
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
     y, mean, std = _predictions(400)
     axes = Figure().subplots()

@@ -28,7 +28,6 @@ MODULES = {
     "thompson": "Thompson sampling",
     "contrib.botorch": "fitted estimators as models of BoTorch",
     "contrib.onnx": "feature GPs as ONNX files",
-    "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
     "learning": "the loop of learning, and streams",
     "solvers": "how linear systems are solved",

@@ -1,6 +1,6 @@
 """Pictures: functions that return a matplotlib `Figure`, to be saved by `figure.savefig(path)`. No window, no global state of matplotlib."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import narwhals as nw
@@ -16,10 +16,10 @@ from stochgp.inspection import importance, some_rows, with_column
 from stochgp.metrics import calibration_error, coverages, pit, rmse
 
 __all__ = [
-    "CoverageDisplay", "ErrorDisplay", "PITDisplay", "draw_coverage", "draw_dependence", "draw_errors", "draw_history", "draw_pit", "draw_predictions", "evaluation_report",
+    "CoverageDisplay", "ErrorDisplay", "PITDisplay", "draw_coverage", "draw_dependence", "draw_errors", "draw_pit", "draw_predictions", "evaluation_report",
 ]  # fmt: skip
 
-_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
+_BLUE, _GREY = "#1f5fa8", "#6b6b6b"
 _DENSE = 2000  # most rows whose values are all drawn
 _DRAWN = (0.1, 99.9)  # percentiles of the values that are drawn of more
 _BINS = 20
@@ -214,27 +214,6 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     if not shown.all():
         note = f"{np.sum(~shown):,} of {len(y):,} rows lie outside"
         axes.text(0.03, 0.97, note, transform=axes.transAxes, va="top", fontsize=8, color=_GREY)
-
-
-def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """The exact NLML per row and the held-out NLPD against seconds; without either, the learner's loss.
-
-    Parameters
-    ----------
-    axes, history : matplotlib Axes, sequence of dictionaries
-        The axes and an estimator's `history_`, whose entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`, in nats, are drawn.
-    """
-    lines = {"nlml": ("NLML, training rows", _BLUE), "held_out_nlpd": ("NLPD, held-out rows", _ORANGE)}
-    if not any(name in entry for entry in history for name in lines):
-        lines = {"loss": ("loss of the learner", _BLUE)}
-    for name, (label, color) in lines.items():
-        found = [(entry["seconds"], entry[name]) for entry in history if name in entry and "seconds" in entry]
-        points = np.array([pair for pair in found if np.isfinite(pair[1])], np.float64).reshape(-1, 2)
-        if len(points) > 0:
-            axes.plot(*points.T, color=color, linewidth=1.5, marker="o", markersize=3, label=label)
-    draw_labels(axes, "Training", "seconds since the start", "nats per row (lower is better)")
-    if axes.get_lines():
-        axes.legend(frameon=False, fontsize=9)
 
 
 class _Display:

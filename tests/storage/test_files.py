@@ -13,7 +13,7 @@ import safetensors.numpy
 from stochgp import data, features, kernels, networks
 from stochgp.data.rows import Data
 from stochgp.parameters import bounded, frozen
-from stochgp.storage import checkpoint, files, trees
+from stochgp.storage import checkpoint, trees
 from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.rules import ColumnRule
 
@@ -154,7 +154,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypat
     def fail(*arguments, **options):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", fail)
+    monkeypatch.setattr(trees.os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         save_tree(path, [np.zeros(3)], {})
     assert path.read_bytes() == before
@@ -211,7 +211,7 @@ def test_a_model_is_not_a_checkpoint(path):
     [
         {"function": "os:system"},
         {"function": "builtins:eval"},
-        {"function": "stochgp.storage.files:os"},
+        {"function": "stochgp.storage.trees:os"},
         {"function": "stochgp.storage.trees:importlib"},
         {"function": "stochgp.__main__:main"},
         {"function": "jax.nn:no_such_function"},

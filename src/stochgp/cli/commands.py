@@ -144,7 +144,7 @@ def fit(
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
     """Raise what writing these files would raise, and ValueError if they are inputs or the same file."""
-    from stochgp.storage.files import check_can_write
+    from stochgp.storage.trees import check_can_write
 
     check_can_write(out, read)
     if checkpoint is not None:
@@ -302,7 +302,7 @@ def evaluate(
     """
     load_code(code)
     from stochgp.cli import rows
-    from stochgp.storage.files import check_can_write, replacing
+    from stochgp.storage.trees import check_can_write, replacing
 
     if report is not None:
         check_can_write(report, (model, source))

@@ -27,7 +27,7 @@ from stochgp.likelihoods.noise import LARGEST_OF_TREES, ConstantNoise
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Observation
 from stochgp.parameters import value_of
-from stochgp.storage.files import replacing
+from stochgp.storage.trees import replacing
 from stochgp.version import __version__
 
 OPSET, IR_VERSION = 18, 8  # of 2022: older runtimes read the file too

@@ -1,4 +1,4 @@
-"""Trees of modules in safetensors files with a JSON header, without running code of a file: for models and checkpoints.
+"""Files that are replaced whole, and trees of modules in safetensors files with a JSON header, which run no code.
 
 A file holds the SHA-256 digest of its JSON and arrays, which reading compares. No pickle; classes and functions are those of this package,
 `equinox.nn`, `jax.nn` and `jax.numpy`, or registered.
@@ -13,14 +13,17 @@ module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields":
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import importlib
 import inspect
 import json
 import math
+import os
+import secrets
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,6 @@ import safetensors.numpy
 
 from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
-from stochgp.storage.files import replacing
 from stochgp.version import __version__
 
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
@@ -43,6 +45,53 @@ FORMAT = 2
 _HEADER = "stochgp"
 _DIGEST = ', "sha256": "'  # the last entry of the JSON header
 _START = b'{"__metadata__":{"stochgp":'  # of every such file, after eight bytes with the length of the header
+
+
+def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
+    """Yield an empty file with a unique name in the folder of `path`; it replaces `path` if the block ends without an error.
+
+    Symbolic links stay, and their target is replaced. The new file has the permissions of the old one, else those of the umask. Raises
+    ValueError if `path` is a folder, a device, a pipe or in no folder; OSError, with `path` as its file, if writing fails.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        kind = "is a folder, not a file" if target.is_dir() else "is a device or a pipe, not a regular file"
+        raise ValueError(f"{path}: {kind}")
+    if not target.parent.is_dir():
+        raise ValueError(f"{path}: cannot be written, there is no folder {target.parent}")
+    partial = target.with_name(f".stochgp-{secrets.token_hex(8)}.tmp")
+    try:
+        if target.exists():
+            os.close(os.open(target, os.O_WRONLY))  # raises for a file without permission to write
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = (target if target.exists() else partial).stat().st_mode & 0o7777
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.chmod(mode)
+        partial.replace(target)
+    except OSError as error:
+        if error.filename not in (None, str(partial), str(target)):
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
+    finally:
+        with contextlib.suppress(OSError):  # raised by a read-only file system even if there is no file
+            partial.unlink()
+
+
+replacing = contextlib.contextmanager(_new_file)
+
+
+def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
+    """Raise what `replacing` would raise, and ValueError if `path` is an input file, or a file in an input folder."""
+    target = Path(os.path.realpath(path))
+    for source in filter(None, inputs):
+        there = os.path.exists(source) and target.exists()
+        if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
+            raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
+    made = _new_file(path)
+    next(made)
+    made.close()  # removes the file
 
 
 def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:

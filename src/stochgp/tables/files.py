@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from stochgp.names import did_you_mean, quoted
-from stochgp.storage.files import replacing
+from stochgp.storage.trees import replacing
 
 from .columns import MISSING_VALUES, TableError, is_number
 
