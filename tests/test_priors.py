@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from random_features import features, random_features
 from sweeps import some_of
 
 from stochgp import kernels, priors
 from stochgp.kernels import dense, terms
 from stochgp.parameters import frozen
-from stochgp.priors import prior_functions, random_features
+from stochgp.priors import prior_functions
 from stochgp.storage.trees import load_tree, save_tree
 from tests.kernels.test_contract import FEW, KERNELS, D, _matrix
 
@@ -66,7 +67,7 @@ def test_functions_have_the_moments_of_the_prior(name):
     groups = np.asarray(_values(functions, X), np.float64).reshape(4, 512, 4)  # [row, group, function]
 
     def gram(draws):
-        Phi = priors.RandomFeatures(functions.kernel, draws, D)(X)
+        Phi = features(functions.kernel, draws, X)
         return jnp.matmul(Phi, Phi.T)
 
     grams = jax.jit(jax.vmap(gram, axis_size=512))(functions.draws)
@@ -109,16 +110,6 @@ def test_saved_functions_are_the_same_functions(name, tmp_path):
     np.testing.assert_array_equal(_values(found, X), _values(functions, X))
 
 
-def test_the_key_may_be_traced():
-    kernel = KERNELS["sum"]()
-    phi = lambda key: random_features(kernel, D, 13, key=key, orthogonal=False)(X)
-    traced = jax.jit(phi)
-    np.testing.assert_allclose(traced(KEY), phi(KEY), rtol=1e-5, atol=1e-6)
-    grams = jax.jit(lambda keys: jax.lax.map(lambda key: jnp.matmul(phi(key), phi(key).T), keys))
-    means = grams(jax.random.split(KEY, 1000))
-    assert_mean(means, _matrix(kernel, X, X))
-
-
 def test_lengths_of_frequencies_are_stratified():
     """A twentieth of the lengths is beyond the 95 % point of their distribution, in every group but for a few."""
     functions = prior_functions(kernels.Matern32(), D, 128, n_features=400, group=1, key=KEY)
@@ -137,9 +128,7 @@ def test_rows_are_evaluated_in_blocks(monkeypatch, traced_afresh):
     functions = prior_functions(kernel, D, 3, n_features=20, key=KEY)
     draws = jax.tree.map(lambda leaf: leaf[0], functions.draws)
     rows = jnp.asarray(np.random.default_rng(1).normal(size=(16, D)), jnp.float32)
-    expected = np.asarray(_values(priors.RandomFeatures(kernel, draws, D), rows)) @ np.asarray(
-        functions.weights[0]
-    )
+    expected = np.asarray(features(kernel, draws, rows)) @ np.asarray(functions.weights[0])
     for n in (0, 5, 16):
         np.testing.assert_allclose(functions(rows[:n]), expected[:n], rtol=1e-4, atol=1e-5)
 
@@ -155,7 +144,7 @@ def test_rows_are_evaluated_in_blocks(monkeypatch, traced_afresh):
     ids=lambda kernel: type(kernel).__name__,
 )
 def test_waves_have_the_exact_variance(kernel):
-    Phi = _values(random_features(kernel, D, 20, key=KEY), X)
+    Phi = random_features(kernel, 20, X, KEY)
     np.testing.assert_allclose(jnp.sum(jnp.square(Phi), axis=1), 1.7, rtol=1e-5)
 
 
@@ -163,9 +152,8 @@ def test_waves_have_the_exact_variance(kernel):
 def test_polynomials_are_exact_where_they_fit(n_features):
     """(0.5 x·z + 2)²: four terms of 9, 3, 3 and 1 features."""
     affine = kernels.Linear(0.5) + kernels.Constant(2.0)
-    phi = random_features(affine * affine, D, n_features, key=KEY)
-    Phi, wanted = _values(phi, X), _matrix(affine * affine, X, X)
-    assert phi.n_features == Phi.shape[1] == min(n_features, 16)
+    Phi, wanted = random_features(affine * affine, n_features, X, KEY), _matrix(affine * affine, X, X)
+    assert Phi.shape[1] == min(n_features, 16)
     exact = np.allclose(jnp.matmul(Phi, Phi.T), wanted, rtol=1e-5, atol=1e-5)
     assert exact == (n_features >= 16)
 
@@ -201,10 +189,6 @@ def test_what_has_no_prior_functions_is_refused():
     with pytest.raises(ValueError, match="n_samples is 0"):
         prior_functions(kernels.RBF(), D, 0, key=KEY)
     with pytest.raises(ValueError, match="n_features is 1"):
-        random_features(kernels.RBF(), D, 1, key=KEY)
-    for wrong in (
-        random_features(kernels.RBF(), D, 2, key=KEY),
-        prior_functions(kernels.RBF(), D, 1, key=KEY),
-    ):
-        with pytest.raises(ValueError, match=r"\[N, 3\]"):
-            wrong(X[:, :2])
+        prior_functions(kernels.RBF(), D, 1, n_features=1, key=KEY)
+    with pytest.raises(ValueError, match=r"\[N, 3\]"):
+        prior_functions(kernels.RBF(), D, 1, key=KEY)(X[:, :2])

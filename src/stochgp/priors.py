@@ -23,19 +23,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
-from stochgp.features.base import AbstractFeatureMap, check_rows
-from stochgp.features.fourier import (
-    cos_sin,
-    independent_directions,
-    independent_frequencies,
-    orthogonal_directions,
-    stratified_frequencies,
-)
+from stochgp.features.base import check_rows
+from stochgp.features.fourier import cos_sin, orthogonal_directions, stratified_frequencies
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels import dense
 from stochgp.kernels.base import as_kernel, select
@@ -45,31 +38,10 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import Frozen, value_of
 
-__all__ = ["prior_functions", "random_features"]
+__all__ = ["prior_functions"]
 
 GROUP = 4  # functions that share frequencies; in larger groups their errors are too similar
 BLOCK = 512  # rows with features in memory at a time
-
-
-class RandomFeatures(AbstractFeatureMap):
-    """Features with E φ(x)·φ(z) = k(x, z), for any kernel of the package.
-
-    Build them with `random_features`. The draws are frozen and fix the `alpha` of a rational quadratic kernel; other parameters stay free.
-    """
-
-    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
-    draws: Frozen  # a `Draw` of each term of k, None if its features are exact
-    n_inputs: int = eqx.field(static=True)
-
-    @property
-    def n_features(self) -> int:
-        return jax.eval_shape(self, jax.ShapeDtypeStruct((1, self.n_inputs), jnp.float32)).shape[1]
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        check_rows(X, self.n_inputs)
-        terms = terms_of(self.kernel, X)
-        draws = _drawn(terms, self.draws.value)
-        return _features([term.variance for term in terms], [term.rows for term in terms], draws)
 
 
 class PriorFunctions(eqx.Module):
@@ -80,7 +52,7 @@ class PriorFunctions(eqx.Module):
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
-    draws: Frozen  # as in `RandomFeatures`, with a first axis G
+    draws: Frozen  # a `Draw` of each term of k with a first axis G, None if its features are exact
     weights: Float[Array, "G M L"]  # w of L functions in each group
     n_inputs: int = eqx.field(static=True)
     n_samples: int = eqx.field(static=True)  # at most G · L
@@ -115,35 +87,6 @@ class PriorFunctions(eqx.Module):
         return _evaluate_own(self, Z)
 
 
-def random_features(
-    kernel: Any,
-    n_inputs: int,
-    n_features: int,
-    *,
-    key: PRNGKeyArray,
-    orthogonal: bool = True,
-    dtype: DTypeLike = jnp.float32,
-) -> RandomFeatures:
-    """Draw at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
-
-    Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be traced. For one stationary or periodic
-    kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
-
-    Raises TypeError for a kernel without random features, ValueError if `n_features` are too few.
-
-    Parameters
-    ----------
-    kernel, n_inputs, dtype : kernel, int, dtype
-        k, a kernel of the package or another `kernels.AbstractStationary`, which may be frozen; D; the dtype of the draws.
-    n_features : int
-        The maximum. The terms of a sum share it equally; terms with exact features leave the remainder to the others.
-    key, orthogonal : PRNG key, bool
-        The key of all draws. True: orthogonal directions with stratified lengths, with less variance; False: independent frequencies, cheaper to draw.
-    """
-    terms, columns = _plan(kernel, n_inputs, n_features, dtype)
-    return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
-
-
 def prior_functions(
     kernel: Any,
     n_inputs: int,
@@ -156,16 +99,17 @@ def prior_functions(
 ) -> PriorFunctions:
     """Draw `n_samples` functions from GP(0, kernel), at the kernel's present hyperparameters.
 
-    Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k.
+    Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k. For one stationary or periodic kernel, or a product of
+    such kernels, the features have φ(x)·φ(x) = k(x, x). The draws fix the `alpha` of a rational quadratic kernel.
 
-    Raises as `random_features` does, and ValueError if `n_samples` or `group` is below 1.
+    Raises TypeError for a kernel without random features, ValueError if `n_features` are too few, or `n_samples` or `group` is below 1.
 
     Parameters
     ----------
     kernel, n_inputs, n_samples : kernel, int, int
-        k, as in `random_features`; D; S, the number of functions.
+        k, a kernel of the package or another `kernels.AbstractStationary`, which may be frozen; D; S, the number of functions.
     n_features, group : int
-        Maximum features of a group of functions, the cost of one function at one row; maximum functions in a group, which have similar errors.
+        Maximum features of a group of functions, which the terms of a sum share equally; maximum functions in a group, which have similar errors.
     key, dtype : PRNG key, dtype
         The key and the dtype of features and weights.
     """
@@ -176,7 +120,7 @@ def prior_functions(
     draw_key, weight_key = seeds.split_key(key)
     keys = seeds.split_key(draw_key, n_groups)
     # Numbers are drawn in float32, which the host does without compiling.
-    draws = [_draws(terms, columns, own, True, jnp.float32) for own in keys]
+    draws = [_draws(terms, columns, own) for own in keys]
     weights = seeds.normal(weight_key, (n_groups, sum(columns), -(-n_samples // n_groups)), jnp.float32)
     stacked = jax.tree.map(lambda *parts: _stacked(parts, dtype), *draws)
     return PriorFunctions(kernel, stacked, _stacked(list(weights), dtype), n_inputs, n_samples)
@@ -227,52 +171,30 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
 def _stacked(parts: Sequence[Any], dtype: Any) -> Array:
     """Return the arrays along a first axis, floating ones in `dtype`."""
     dtype = dtype if jnp.issubdtype(parts[0].dtype, jnp.floating) else parts[0].dtype
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return on_device(np.stack(parts), dtype)
-    return jnp.stack(parts).astype(dtype)
+    return on_device(np.stack(parts), dtype)
 
 
-def _draws(
-    terms: list[Term], columns: list[int], key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike
-) -> Frozen:
-    keys, found, last = seeds.split_key(key, len(terms)), [], None
-    for term, n_columns, own in zip(terms, columns, keys, strict=True):
-        draw, last = _draw(term, n_columns, own, orthogonal, dtype, last)
-        found.append(draw)
-    return Frozen(tuple(found))
+def _draws(terms: list[Term], columns: list[int], key: PRNGKeyArray) -> Frozen:
+    parts = zip(terms, columns, seeds.split_key(key, len(terms)), strict=True)
+    return Frozen(tuple(_draw(*part) for part in parts))
 
 
-def _draw(
-    term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Any
-) -> tuple[Draw | None, Any]:
-    """Draw a term's random part, None if its features are exact; also return the last array."""
+def _draw(term: Term, n_columns: int, key: PRNGKeyArray) -> Draw | None:
+    """Draw a term's random part, None if its features are exact."""
     if term.n_exact == n_columns:
-        return None, last
+        return None
     linear, waves = term.rows.linear, term.rows.waves
     n = n_columns // 2 if waves else n_columns
     keys = iter(seeds.split_key(key, len(linear) + len(waves) + len(term.packed)))
-    draw_directions = orthogonal_directions if orthogonal else independent_directions
     directions, frequencies = [], []
     for x in linear:
-        last = draw_directions(n, x.shape[1], _after(next(keys), last), dtype)
-        directions.append(x.shape[1] ** 0.5 * last.T)
-    draw = stratified_frequencies if orthogonal else independent_frequencies
+        drawn = orthogonal_directions(n, x.shape[1], next(keys), jnp.float32)
+        directions.append(x.shape[1] ** 0.5 * drawn.T)
     for x, scales in zip(waves, term.scales, strict=True):
-        last = draw(n, x.shape[1], scales, _after(next(keys), last), dtype)
-        frequencies.append(last.T / (2 * math.pi))
+        drawn = stratified_frequencies(n, x.shape[1], scales, next(keys), jnp.float32)
+        frequencies.append(drawn.T / (2 * math.pi))
     hashes = tuple(jax.random.key_data(jax.random.split(next(keys), n)) for _ in term.packed)
-    join = np.concatenate if all(isinstance(part, np.ndarray) for part in frequencies) else jnp.concatenate
-    return Draw(tuple(directions), join(frequencies) if waves else None, hashes), last
-
-
-def _after(key: PRNGKeyArray, last: Any) -> PRNGKeyArray:
-    """Return the key; in a traced program once `last`, which holds no NaN, is known.
-
-    Two independent batches of factorisations in one program deadlock on two threads (JAX 0.10.2), so the second begins after the first.
-    """
-    if not isinstance(last, Tracer):
-        return key
-    return jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
+    return Draw(tuple(directions), np.concatenate(frequencies) if waves else None, hashes)
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:

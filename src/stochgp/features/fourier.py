@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.polynomial import Polynomial
@@ -80,9 +79,7 @@ class RandomFourier(AbstractFeatureMap):
         phases = None
         if not paired:
             phases = frozen(on_device(seeds.uniform(phase_key, (n,), dtype, 0.0, 2 * np.pi)))
-        if not isinstance(scales, Tracer) and not isinstance(directions, Tracer):  # without compiling
-            directions, scales = np.asarray(directions), np.asarray(scales)
-        frequencies = (directions * scales[:, None]).T
+        frequencies = (np.asarray(directions) * np.asarray(scales)[:, None]).T
         return cls(kernel, frozen(on_device(frequencies)), phases, n_inputs)
 
     @property
@@ -161,29 +158,13 @@ def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) 
 def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
     """Draw uniform unit rows, each block of D from a Haar-orthogonal matrix, or a part of one."""
     block = min(n, n_inputs)
-    normal = seeds.normal(key, (-(-n // block), n_inputs, block), dtype)
-    xp: Any = np if isinstance(normal, np.ndarray) else jnp
-    Q, R = xp.linalg.qr(normal)
-    Q = Q * xp.sign(xp.diagonal(R, axis1=1, axis2=2))[:, None, :]
+    Q, R = np.linalg.qr(np.asarray(seeds.normal(key, (-(-n // block), n_inputs, block), dtype)))
+    Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]
     return Q.swapaxes(1, 2).reshape(-1, n_inputs)[:n]
 
 
 def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    return seeds.normal(key, (n, n_inputs), dtype)
-
-
-def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw independent uniform unit rows."""
-    rows = _normal_rows(n, n_inputs, key, dtype)
-    return rows / _lengths(rows)[:, None]
-
-
-def independent_frequencies(
-    n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Any, "n D"]:
-    """Draw independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
-    scale_key, normal_key = seeds.split_key(key)
-    return _normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
+    return np.asarray(seeds.normal(key, (n, n_inputs), dtype))
 
 
 def stratified_frequencies(
@@ -195,14 +176,15 @@ def stratified_frequencies(
     kept, in the order of drawing.
     """
     direction_key, length_key = seeds.split_key(key)
-    lengths = _lengths(independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype))
-    xp: Any = np if isinstance(lengths, np.ndarray) else jnp
-    kept = xp.sort(xp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
+    scale_key, normal_key = seeds.split_key(length_key)
+    drawn = np.asarray(scales(CANDIDATES * n, key=scale_key, dtype=dtype))
+    lengths = _lengths(_normal_rows(CANDIDATES * n, n_inputs, normal_key, dtype) * drawn[:, None])
+    kept = np.sort(np.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
     return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
 
 
 def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
-    """Return ‖ω_j‖, on the host for rows on the host."""
+    """Return ‖ω_j‖."""
     return (rows * rows).sum(axis=1) ** 0.5
 
 
