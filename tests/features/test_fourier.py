@@ -37,6 +37,17 @@ def assert_mean(samples, expected):
     assert np.all(error <= N_SE * samples.std(axis=0, ddof=1) / np.sqrt(len(samples)) + 2e-6)
 
 
+def of_draws(function, kernel, n_inputs, n_features, **form):
+    """The function's value of each of N_KEYS maps, parts of one large map with whole orthogonal blocks."""
+    whole = features.RandomFourier.init(kernel, n_inputs, n_features * N_KEYS, key=KEYS[0], **form)
+    split = lambda part: jnp.moveaxis(part.reshape(*part.shape[:-1], N_KEYS, -1), -2, 0)
+    parts = jax.tree.map(split, (whole.frequencies, whole.phases))
+    of = lambda drawn: function(
+        eqx.tree_at(lambda phi: (phi.frequencies, phi.phases), whole, drawn, is_leaf=lambda x: x is None)
+    )
+    return jax.jit(jax.vmap(of))(parts)
+
+
 @pytest.mark.parametrize(
     ("name", "form"),
     [(name, "cosine") for name in KERNELS]
@@ -45,11 +56,8 @@ def assert_mean(samples, expected):
 def test_inner_products_average_to_the_kernel(name, form):
     kernel = KERNELS[name]
 
-    def gram(key):
-        Phi = features.RandomFourier.init(kernel, D, 10, key=key, **FORMS[form])(X)
-        return Phi @ Phi.T
-
-    assert_mean(jax.jit(jax.vmap(gram))(KEYS), _matrix(kernel, X, X))
+    gram = lambda phi: phi(X) @ phi(X).T
+    assert_mean(of_draws(gram, kernel, D, 6 * D, **FORMS[form]), _matrix(kernel, X, X))
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern52"])
@@ -58,14 +66,14 @@ def test_gradients_average_to_the_gradient_of_the_kernel(name):
     trainable, rest = partition(KERNELS[name])
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)), jnp.float32)
 
-    def of_features(trainable, key):
-        Phi = features.RandomFourier.init(eqx.combine(trainable, rest), D, 10, key=key)(X)
+    def of_features(trainable, phi):
+        Phi = eqx.tree_at(lambda phi: phi.kernel, phi, eqx.combine(trainable, rest))(X)
         return jnp.sum(weights * (Phi @ Phi.T))
 
     def of_kernel(trainable):
         return jnp.sum(weights * eqx.combine(trainable, rest).matrix(X, X))
 
-    found = jax.jit(jax.vmap(jax.grad(of_features), (None, 0)))(trainable, KEYS)
+    found = of_draws(lambda phi: jax.grad(of_features)(trainable, phi), KERNELS[name], D, 10)
     expected = jax.jit(jax.grad(of_kernel))(trainable)
     for samples, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert np.all(np.asarray(wanted) != 0)
@@ -90,8 +98,8 @@ def test_orthogonal_frequencies_are_each_standard_normal():
     1.
     """
     for n_inputs in (1, 3):
-        draws = jax.vmap(lambda key, d=n_inputs: orthogonal_rows(2, d, key, jnp.float32))(KEYS)
-        for coordinate in np.asarray(draws).reshape(N_KEYS, -1).T:
+        draws = orthogonal_rows(n_inputs * N_KEYS, n_inputs, KEYS[0], jnp.float32)
+        for coordinate in draws.reshape(N_KEYS, -1).T:
             assert kstest(coordinate, "norm").pvalue > 1e-4
 
 
@@ -99,14 +107,9 @@ def test_orthogonal_frequencies_have_less_variance():
     """Yu et al. (2016), theorem 1: for paired features of the RBF kernel and close enough points."""
     rows = jnp.asarray(np.random.default_rng(2).normal(size=(2, 16)) * 0.35, jnp.float32)
 
-    def value(key, orthogonal):
-        phi = features.RandomFourier.init(kernels.RBF(), 16, 32, key=key, paired=True, orthogonal=orthogonal)(
-            rows
-        )
-        return phi[0] @ phi[1]
-
+    product = lambda phi: phi(rows)[0] @ phi(rows)[1]
     independent, orthogonal = (
-        np.var(jax.jit(jax.vmap(lambda k, o=o: value(k, o)))(KEYS)) for o in (False, True)
+        np.var(of_draws(product, kernels.RBF(), 16, 32, paired=True, orthogonal=o)) for o in (False, True)
     )
     spread = np.sqrt(2 / N_KEYS)  # relative standard error of a sample variance
     assert orthogonal < independent * (1 - N_SE * spread)
