@@ -1,13 +1,10 @@
 """Inverses and products inside a step."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp.numerics import linalg
 from stochgp.numerics.linalg import inverse_factor, safe_inverse_factor, whiten
 
 
@@ -28,24 +25,6 @@ def test_there_is_none_of_an_indefinite_matrix():
         for place in (0, 100, n - 1):
             A = jnp.eye(n).at[place, place].set(-1.0)
             assert jnp.isnan(inverse_factor(A)[-1, -1])
-
-
-@pytest.mark.parametrize("n", [5, 601])
-def test_products_by_blocks_are_products(n, double):
-    """Above the diagonal of triangular matrices nothing is read; derivatives are those of the plain products."""
-    rng = np.random.default_rng(0)
-    L, X = np.tril(rng.normal(size=(2, n, n))), rng.normal(size=(n, 3))
-    S = L[0] * np.arange(1, n + 1)
-    all_of, first, columns, scaled = map(jnp.asarray, (L, L[0], X, S))
-    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-8)
-    assert_close(linalg.lower_times(first, columns), L[0] @ X)
-    assert_close(linalg.transposed_times(all_of, columns), L.swapaxes(1, 2) @ X)
-    assert_close(linalg.symmetric_product(scaled, first), S @ L[0].T)
-    assert_close(linalg.lower_of_product(columns, 2 * columns), np.tril(2 * X @ X.T))
-    total = lambda L, X: jnp.sum(linalg.lower_times(L, X) ** 2)
-    by_L, by_X = jax.grad(total, (0, 1))(first, columns)
-    assert_close(by_X, 2 * L[0].T @ L[0] @ X)
-    assert_close(np.tril(by_L), np.tril(2 * L[0] @ X @ X.T))
 
 
 @pytest.mark.parametrize("n", [5, 300])

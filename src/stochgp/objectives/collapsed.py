@@ -17,7 +17,6 @@ from stochgp.deadline import in_time
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
-from stochgp.numerics.linalg import symmetric_product
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows
@@ -87,7 +86,7 @@ def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
     W = process.whitened(rows.X) * root
     unexplained = jnp.maximum(omega * process.kernel.diag(rows.X) - jnp.sum(W**2, axis=0), 0)
     constants = omega * rows.y**2 + rows.weight * jnp.log(2 * jnp.pi * nu) + unexplained
-    return symmetric_product(W, W), matmul(W, root * rows.y), jnp.sum(constants)
+    return matmul(W, W.T), matmul(W, root * rows.y), jnp.sum(constants)
 
 
 def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:

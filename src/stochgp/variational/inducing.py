@@ -21,8 +21,6 @@ from stochgp.numerics.linalg import (
     invert_lower,
     one_by_one,
     safe_inverse_factor,
-    symmetric_product,
-    transposed_times,
     whiten,
 )
 from stochgp.numerics.precision import einsum, matmul
@@ -125,7 +123,7 @@ def optimum(
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
     eye = jnp.eye(W.shape[0], dtype=wide)
-    return Naturals(eye + jax.vmap(lambda b: symmetric_product(W * b, W), in_axes=1)(beta), matmul(r.T, W.T))
+    return Naturals(eye + jax.vmap(lambda b: matmul(W * b, W.T), in_axes=1)(beta), matmul(r.T, W.T))
 
 
 class InducingPoints(AbstractApproximation):
@@ -313,7 +311,7 @@ class InducingProcess(AbstractProcess):
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
         """Return Rᵀw of every latent function, the uncertainty of u under q."""
-        return transposed_times(self.gaussian_root, W)
+        return einsum("lij,in->ljn", self.gaussian_root, W)
 
 
 def inducing_correction(
