@@ -14,8 +14,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
-from stochgp.numerics.arrays import on_device
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul, on_device
 from stochgp.parameters import (
     AbstractParameter,
     Bounded,

@@ -34,8 +34,7 @@ from stochgp.kernels import dense
 from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics import seeds
-from stochgp.numerics.arrays import on_device
-from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.arrays import einsum, matmul, on_device
 from stochgp.parameters import Frozen, value_of
 
 __all__ = ["prior_functions"]

@@ -8,7 +8,7 @@ import pytest
 from stochgp import KernelGPRegressor, kernels, load
 from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
-from stochgp.kernels.rotated import kernel_and_directions
+from stochgp.kernels.warped import kernel_and_directions
 from stochgp.learners import LeaveOneOut
 
 N, D = 500, 3

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stochgp.kernels import RBF, Matern32, Tanimoto, Warped
-from stochgp.kernels.rotated import along_inputs, kernel_and_directions, turned
+from stochgp.kernels.warped import along_inputs, kernel_and_directions, turned
 from stochgp.networks import Dense
 from stochgp.parameters import frozen, positive
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gamma, kv
 
 from stochgp import kernels, networks
-from stochgp.kernels.distances import points, squared_distances
+from stochgp.kernels.base import points, squared_distances
 from tests.kernels.test_contract import _matrix as matrix
 
 L = np.array([0.5, 1.0, 2.0])

@@ -8,8 +8,8 @@ from sweeps import some_of
 
 from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
-from stochgp.kernels.rotated import kernel_and_directions
-from stochgp.kernels.rotated import turned as turned_kernel
+from stochgp.kernels.warped import kernel_and_directions
+from stochgp.kernels.warped import turned as turned_kernel
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.parameters import positive

@@ -19,8 +19,7 @@ from jaxtyping import Array, Float
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.estimators.base import PosteriorRegressor
-from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.arrays import by_blocks, einsum, matmul
 from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,

@@ -19,7 +19,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution
-from stochgp.numerics.precision import full_precision
+from stochgp.numerics.arrays import full_precision
 from stochgp.numerics.seeds import fold_in, split_key
 from stochgp.observations import AbstractMeanFunction, Observation
 from stochgp.parameters import cast

@@ -13,7 +13,7 @@ from stochgp.context import FitContext
 from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
-from stochgp.kernels.rotated import along_inputs, kernel_and_directions
+from stochgp.kernels.warped import along_inputs, kernel_and_directions
 from stochgp.learners import AbstractLearner
 from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.likelihoods import Gaussian
@@ -137,7 +137,7 @@ def with_notes(lines: list[str], found: list[str]) -> str:
 def relevance(estimator: Any) -> list[tuple[str, float]]:
     """Return input and lengthscale of every stationary kernel, the shortest first: the most relevant inputs.
 
-    If lengthscales are along other directions, those of each input alone (`kernels.rotated`).
+    If lengthscales are along other directions, those of each input alone (`kernels.warped`).
     """
     encoder, found = estimator._fitted.encoder, []
     names = None if encoder is None else list(encoder.output_names)

@@ -23,8 +23,7 @@ from stochgp.learners.evaluators import FEW_ROWS
 from stochgp.learners.evidence import ByEvidence, Evidence
 from stochgp.learning.fit import DONE, fit
 from stochgp.models import FeatureGP, range_within
-from stochgp.numerics.arrays import filled_up
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import filled_up, matmul
 from stochgp.objectives import nlml_of_spectrum, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, refit, times_square
 from stochgp.objectives.moments import Moments, add_up, moments_on_host

@@ -14,7 +14,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
 from stochgp.families.left_out import SOME, beside_others, clusters_of, left_out_scores
 from stochgp.kernels import dense
-from stochgp.kernels.rotated import kernel_and_directions, turned
+from stochgp.kernels.warped import kernel_and_directions, turned
 from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.conditionals import AbstractConditionals

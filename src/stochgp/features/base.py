@@ -14,8 +14,7 @@ from stochgp.compiled import quick_jit
 from stochgp.kernels import AbstractKernel
 from stochgp.kernels.base import as_amplitude, as_kernel
 from stochgp.numerics import seeds
-from stochgp.numerics.arrays import filled_up, on_device
-from stochgp.numerics.precision import full_precision
+from stochgp.numerics.arrays import filled_up, full_precision, on_device
 from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
 BLOCK = 256  # rows of one compiled program in `on_host`

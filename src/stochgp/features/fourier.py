@@ -16,8 +16,7 @@ from numpy.polynomial.chebyshev import Chebyshev
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import RBF, AbstractStationary
 from stochgp.numerics import seeds
-from stochgp.numerics.arrays import on_device
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul, on_device
 from stochgp.parameters import Frozen, frozen, value_of
 
 CANDIDATES = 8  # lengths drawn for each kept one

@@ -1,7 +1,15 @@
 """Kernels: covariance functions k(x, z) of pairs of rows."""
 
+import inspect
+from typing import Any
+
+import numpy as np
+from jax.typing import DTypeLike
+
+from stochgp.names import lookup
+from stochgp.parameters import positive, value_of
+
 from .base import AbstractKernel, Product, Sum
-from .build import resolve
 from .linear import Constant, Linear
 from .periodic import Periodic
 from .stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
@@ -12,3 +20,45 @@ __all__ = [
     "RBF", "AbstractKernel", "AbstractStationary", "Constant", "Linear", "Matern12", "Matern32", "Matern52", "Periodic", "Product", "RationalQuadratic", "Sum",
     "Tanimoto", "Warped", "resolve",
 ]  # fmt: skip
+
+NAMED = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational-quadratic": RationalQuadratic,
+    "periodic": Periodic,
+    "linear": Linear,
+    "tanimoto": Tanimoto,
+}
+
+
+def resolve(
+    kernel: Any,
+    n_inputs: int,
+    *,
+    ard: bool = True,
+    variance: float = 1.0,
+    dtype: DTypeLike = np.float32,
+) -> Any:
+    """Return the named kernel with starting values for standardised inputs, or a given kernel.
+
+    Starting values are `variance` and lengthscale √D, the typical distance between two rows divided by √2.
+    Raises ValueError for an unknown name and TypeError for another type.
+
+    Parameters
+    ----------
+    kernel, n_inputs : str or kernel, int
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "periodic", "linear", "tanimoto", or a name of `stochgp.register`; D.
+    ard, variance, dtype : bool, float, dtype
+        True: one lengthscale for each input; the starting value of the variance; the dtype of starting values.
+    """
+    if isinstance(value_of(kernel), AbstractKernel):
+        return kernel  # also a frozen one
+    if not isinstance(kernel, str):
+        names = ", ".join(map(repr, NAMED))
+        raise TypeError(f"a kernel is wanted, or one of the names {names}, but got {kernel!r}")
+    kind = lookup(kernel, NAMED, "kernel")
+    start = {"lengthscale": np.full((n_inputs,) if ard else (), n_inputs**0.5), "variance": variance}
+    taken = inspect.signature(kind).parameters
+    return kind(**{name: positive(value, dtype=dtype) for name, value in start.items() if name in taken})

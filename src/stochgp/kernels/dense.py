@@ -28,7 +28,7 @@ from stochgp.parameters import Frozen, partition, slope_of, value_of
 TILE = 256  # rows of a JAX tile: intermediate values stay in a core's cache
 ROWS = 128  # rows of a NumPy panel
 PRODUCTS = 1 << 18  # multiplications in a panel's matrix product: OpenBLAS divides larger ones among threads
-UNIT = 4.0  # distances within this many roundings of the norms are 0, as in `distances.squared_distances`
+UNIT = 4.0  # distances within this many roundings of the norms are 0, as in `base.squared_distances`
 
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]

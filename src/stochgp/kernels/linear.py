@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, select
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul
 from stochgp.parameters import AbstractParameter, value_of
 
 

@@ -5,8 +5,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, per_input, select
-from stochgp.kernels.distances import Points, points, squared_distances
+from stochgp.kernels.base import (
+    AbstractKernel,
+    ActiveDims,
+    Points,
+    as_active_dims,
+    as_amplitude,
+    per_input,
+    points,
+    select,
+    squared_distances,
+)
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 

@@ -16,8 +16,17 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, per_input, select
-from stochgp.kernels.distances import Points, points, squared_distances
+from stochgp.kernels.base import (
+    AbstractKernel,
+    ActiveDims,
+    Points,
+    as_active_dims,
+    as_amplitude,
+    per_input,
+    points,
+    select,
+    squared_distances,
+)
 from stochgp.numerics import seeds
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 

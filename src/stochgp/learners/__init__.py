@@ -4,12 +4,11 @@ from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD
 from .conditionals import LeaveOneOut, Vecchia
 from .decoupled import IVSGPR, SVDGP
-from .descent import InverseRoot, PowerLaw, constant, cosine, muon
+from .descent import InverseRoot, NearestNeighbours, PowerLaw, Uniform, constant, cosine, muon
 from .evaluators import ByLoss
 from .evidence import ByEvidence
 from .full_batch import FullBatch
 from .minimax import Minimax
-from .sampling import NearestNeighbours, Uniform
 from .scgd import SCGD
 from .svgp import SGPR, SVGP
 from .vgp import VGP

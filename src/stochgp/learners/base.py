@@ -19,6 +19,7 @@ from stochgp.learners.descent import (
     Descent,
     Optimizer,
     Schedule,
+    Uniform,
     begin,
     cosine,
     decaying,
@@ -29,7 +30,6 @@ from stochgp.learners.descent import (
 )
 from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan, size_of_few
 from stochgp.learners.evidence import ByEvidence
-from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 from stochgp.sharding import on_all, on_one, spread

@@ -11,11 +11,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.rows import Data
 from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
+from stochgp.learners.descent import NearestNeighbours, Uniform
 from stochgp.learners.evaluators import CHUNK_BYTES
-from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.models import AbstractGP
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import invert_lower, safe_cholesky
-from stochgp.numerics.precision import matmul
 from stochgp.parameters import partition, value_of
 
 RATE = 0.01

@@ -17,7 +17,7 @@ from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.descent import Descent, InverseRoot, Schedule, at_step, constant
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator
 from stochgp.models import SparseGP
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul
 from stochgp.objectives.elbo import Sites, bound_parts, columns_to_draw, sites
 from stochgp.parameters import cast, trainable_mask, value_of
 from stochgp.variational import Decoupled

@@ -21,9 +21,9 @@ from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
+from stochgp.learners.descent import Uniform
 from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
-from stochgp.learners.sampling import Uniform
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient

@@ -18,8 +18,8 @@ from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.scgd import scaled_count
 from stochgp.models import FeatureGP, features_and_noise, split
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import inverse_factor, symmetrise
-from stochgp.numerics.precision import matmul
 from stochgp.parameters import in_parameters
 
 

@@ -15,9 +15,8 @@ from stochgp.learners.descent import Optimizer, Schedule, at_step, muon
 from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.models import FeatureGP, features_and_noise, split
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import matmul, on_device
 from stochgp.numerics.linalg import inverse_factor
-from stochgp.numerics.precision import matmul
 
 
 class SCGDState(BatchState):

@@ -13,8 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.numerics.arrays import on_device
-from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.arrays import einsum, matmul, on_device
 from stochgp.numerics.seeds import normal, split_key, uniform
 from stochgp.parameters import Frozen, frozen, value_of
 

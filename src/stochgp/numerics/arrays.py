@@ -1,4 +1,7 @@
-"""Transfers and blocks of arrays without small compiled programs, and packed sets of bits.
+"""Products, transfers and blocks of arrays without small compiled programs, and packed sets of bits.
+
+On GPUs and TPUs JAX's default product rounds float32 to TensorFloat-32 or bfloat16 (relative error 1e-3 and worse), which is enough to lose positive
+definiteness. `matmul` and `einsum` keep the full precision of their inputs.
 
 Programs of one operation take longer to compile than a small fit. Rows of data are floating numbers everywhere in this package. A word of 31 bits is the
 float32 of that sign (bit 30), mantissa (bits 0 to 22) and exponent (bits 23 to 29, from 2⁻⁶³ to 2⁶⁴); no bits are 0.0. All are normal, finite numbers:
@@ -7,6 +10,7 @@ copies, and casts to float64 and back, keep the bits.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -21,6 +25,21 @@ LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and share of the waited time
 WORD = 31  # bits
 _LOW, _EXPONENT = np.uint32(0x3FFFFFFF), np.uint32(64 << 23)
 UNROLLED = 8  # words per step
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return a @ b at the highest precision of the inputs' dtype."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def einsum(subscripts: str, *operands: Array) -> Array:
+    """Return `jax.numpy.einsum` at the highest precision of the inputs' dtype."""
+    return jnp.einsum(subscripts, *operands, precision=jax.lax.Precision.HIGHEST)
+
+
+def full_precision() -> AbstractContextManager:
+    """Return a context in which traced products run at full precision unless they set another."""
+    return jax.default_matmul_precision("highest")
 
 
 def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:

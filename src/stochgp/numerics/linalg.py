@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from stochgp import deadline
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul
 
 # Entries of K below this share of its largest are 0 in float32: their products would be subnormal, which is a hundred times slower on CPUs.
 NEGLIGIBLE = 1e-12

@@ -16,8 +16,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import in_time
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
-from stochgp.numerics.arrays import on_device, when_ready
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul, on_device, when_ready
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast, partition

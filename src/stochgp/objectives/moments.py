@@ -17,8 +17,7 @@ from stochgp.data.rows import Data
 from stochgp.features import on_host
 from stochgp.likelihoods.noise import multipliers_of_rows
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import on_device, when_ready
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul, on_device, when_ready
 from stochgp.sharding import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 
 CHUNK_BYTES = 16_000_000

@@ -16,8 +16,8 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from stochgp.kernels import AbstractStationary
-from stochgp.kernels.distances import Points, above
-from stochgp.numerics.precision import matmul
+from stochgp.kernels.base import Points, above
+from stochgp.numerics.arrays import matmul
 from stochgp.parameters import AbstractParameter, value_of
 
 DIRECT = 4  # most coordinates with differences squared one by one; more use a matrix product

@@ -16,8 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from stochgp.kernels import AbstractKernel
-from stochgp.numerics.arrays import extended
-from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.arrays import einsum, extended, matmul
 from stochgp.parameters import Frozen, cast, value_of
 from stochgp.sharding import AXIS, SPREAD, TILE, WHOLE, on_all, spread
 

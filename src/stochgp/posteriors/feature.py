@@ -14,9 +14,8 @@ from stochgp.features import AbstractFeatureMap, Linear
 from stochgp.features import on_host as features_on_host
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
-from stochgp.numerics.arrays import filled_up
+from stochgp.numerics.arrays import filled_up, matmul
 from stochgp.numerics.clustered import folds
-from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, belief_of
 from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
 from stochgp.models import SparseGP, process_of
+from stochgp.numerics.arrays import einsum, matmul
 from stochgp.numerics.linalg import rounding_error, safe_covariance
-from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK

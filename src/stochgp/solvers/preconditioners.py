@@ -14,9 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray
 
 from stochgp.kernels import AbstractKernel
 from stochgp.neighbours import NONE, earlier_rows
-from stochgp.numerics.arrays import filled_up
+from stochgp.numerics.arrays import filled_up, matmul
 from stochgp.numerics.linalg import safe_cholesky
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.parameters import cast

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import factorised
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.solvers.base import AbstractIterativeSolver, StepInfo, solve_bytes

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float
 
 from stochgp.data.rows import Data, refuse_not_finite
-from stochgp.kernels.rotated import along_inputs
+from stochgp.kernels.warped import along_inputs
 from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
 from stochgp.parameters import value_of

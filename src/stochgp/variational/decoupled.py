@@ -11,8 +11,8 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import invert_lower
-from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
 from stochgp.priors import spread_values
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions

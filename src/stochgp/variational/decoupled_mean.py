@@ -13,8 +13,8 @@ from scipy.linalg import get_blas_funcs
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.kernels.base import centre_of
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import factorised
-from stochgp.numerics.precision import matmul
 from stochgp.variational.inducing import AbstractProcess, InducingProcess, inducing_correction
 
 BLOCK = 2048  # rows of k(x, G) in memory at a time

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.kernels.base import select
 from stochgp.kernels.stationary import RBF
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.arrays import matmul
 from stochgp.parameters import cast, value_of
 
 TILE = 1024  # functions per tile of products: of 256 to 4,096 the fastest on two cores

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.base import kmeans_landmarks
 from stochgp.kernels import dense
 from stochgp.kernels.base import centre_of
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import einsum, matmul, on_device
 from stochgp.numerics.linalg import (
     cholesky,
     factorised,
@@ -23,7 +23,6 @@ from stochgp.numerics.linalg import (
     safe_inverse_factor,
     whiten,
 )
-from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.parameters import value_of
 
