@@ -44,7 +44,7 @@ MODULES = {
 
 
 def public(module: Any) -> list[str]:
-    """The names that a module offers and that have a docstring of their own."""
+    """Return the names that a module offers and that have a docstring of their own."""
     own = getattr(module, "__all__", None)
     if own is None:
         inside = lambda value: getattr(value, "__module__", "").startswith(module.__name__)
@@ -56,7 +56,7 @@ def public(module: Any) -> list[str]:
 
 
 def entry(module: str, name: str, value: Any) -> str:
-    """The directive of one class or function."""
+    """Return the directive of one class or function."""
     if not inspect.isclass(value):
         return f".. autofunction:: stochgp.{module}.{name}\n"
     if inspect.isabstract(value) and module == "estimators":
@@ -65,7 +65,7 @@ def entry(module: str, name: str, value: Any) -> str:
 
 
 def estimator(name: str, kind: Any) -> str:
-    """An estimator with all that it inherits but scikit-learn's own methods."""
+    """Return an estimator with all that it inherits but scikit-learn's own methods."""
     names = [n for n in dir(kind) if not n.startswith("_")]
     theirs = [n for n in names if str(getattr(getattr(kind, n), "__module__", "")).startswith("sklearn")]
     left_out = ", ".join(
@@ -76,7 +76,7 @@ def estimator(name: str, kind: Any) -> str:
 
 
 def page(module: str, about: str) -> str:
-    """The page of a module; what it only passes on from another one of the list stands there."""
+    """Return the page of a module; what it only passes on from another one of the list stands there."""
     found = importlib.import_module(f"stochgp.{module}")
     others = tuple(f"stochgp.{other}." for other in MODULES if other != module)
     own = [name for name in public(found) if not f"{getattr(found, name).__module__}.".startswith(others)]

@@ -31,7 +31,7 @@ def as_paragraph(lines: list[str]) -> list[str]:
 
 
 def readable(lines: list[str]) -> list[str]:
-    """A docstring of paragraphs, formulas and aligned lines."""
+    """Return a docstring of paragraphs, formulas and aligned lines."""
     found: list[str] = []
     paragraph: list[str] = []
     for line in [*lines, ""]:
@@ -44,13 +44,13 @@ def readable(lines: list[str]) -> list[str]:
 
 
 def typed(line: str) -> str:
-    """A line `name : type` whose type Sphinx takes as it stands: its words are no names to look up."""
+    """Return a line `name : type` whose type Sphinx takes as it stands: its words are no names to look up."""
     names, _, kind = line.partition(" : ")
     return line if "`" in kind else f"{names} : ``{kind.strip()}``"
 
 
 def of_sections(lines: list[str]) -> list[str]:
-    """A docstring with numpydoc sections: examples stay, names of parameters are escaped by napoleon."""
+    """Return a docstring with numpydoc sections: examples stay, names of parameters are escaped by napoleon."""
     names = re.compile(r"^\S")
     found, in_section = [], False
     for k, line in enumerate(lines):

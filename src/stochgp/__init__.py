@@ -73,7 +73,7 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
+    """Return a public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _ROOMS:

@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> int:
-    """The command line, whose exit code it returns; also while it is being loaded Ctrl-C is answered by one line."""
+    """Return the command line, whose exit code it returns; also while it is being loaded Ctrl-C is answered by one line."""
     try:
         from stochgp.cli import main
 

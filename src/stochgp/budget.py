@@ -37,7 +37,7 @@ class Budget:
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """The user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory."""
+        """Return the user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory."""
         limit = parse_bytes(memory_limit)
         return cls(in_use() + available() // 2 if limit is None else limit)
 
@@ -46,7 +46,7 @@ class Budget:
         return max(self.limit - self.kept - in_use(), 0)
 
     def keeping(self, n_bytes: float) -> "Budget":
-        """The same limit with `n_bytes` more kept for programs."""
+        """Return the same limit with `n_bytes` more kept for programs."""
         return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
@@ -132,7 +132,7 @@ def resident() -> int:
 
 
 def peak_resident() -> int:
-    """The largest resident memory that this process has had, in bytes."""
+    """Return the largest resident memory that this process has had, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():  # unlike getrusage it does not count the process that started this one
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
@@ -143,7 +143,7 @@ def peak_resident() -> int:
 
 
 def _accelerator() -> dict[str, int] | None:
-    """The allocator's figures if JAX's default device, of this process, is no CPU and its allocator has them."""
+    """Return the allocator's figures if JAX's default device, of this process, is no CPU and its allocator has them."""
     device = getattr(jax.config, "jax_default_device", None) or jax.local_devices()[0]
     if isinstance(device, str):
         device = jax.devices(device)[0]

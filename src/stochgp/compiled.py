@@ -64,7 +64,7 @@ def require_jax() -> None:
 
 @contextlib.contextmanager
 def kept_on_disk() -> Iterator[None]:
-    """A context, around every fit and prediction, in which JAX keeps compiled code in the user's cache folder. Settings change in this thread alone.
+    """Return a context, around every fit and prediction, in which JAX keeps compiled code in the user's cache folder. Settings change in this thread alone.
 
     Nothing is changed if JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), if the program has set a folder or switched JAX's cache off, or
     if the folder cannot be written. Raises RuntimeError as `require_jax` does.
@@ -89,7 +89,7 @@ def kept_on_disk() -> Iterator[None]:
 
 @functools.cache
 def compiled_folder() -> Path:
-    """A folder for each set of instructions: machines of other processors may share the user's files."""
+    """Return a folder for each set of instructions: machines of other processors may share the user's files."""
     import platformdirs  # not needed if the user names the folder
 
     instructions = platform.processor()
@@ -101,7 +101,7 @@ def compiled_folder() -> Path:
 
 
 def _folder() -> Path | None:
-    """The folder for compiled code; None if the settings of the user or of the program decide, or if it cannot be written.
+    """Return the folder for compiled code; None if the settings of the user or of the program decide, or if it cannot be written.
 
     At its first use it is named in the log, and made smaller if it has grown too large.
     """

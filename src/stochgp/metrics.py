@@ -155,7 +155,7 @@ def _read(y: Any, mean: Any, std: Any) -> tuple[np.ndarray, Any]:
 
 
 def _checked(**named: Any) -> list[np.ndarray]:
-    """The arguments as float64 arrays of one shape [N]."""
+    """Return the arguments as float64 arrays of one shape [N]."""
     arrays = {name: np.asarray(value, np.float64) for name, value in named.items()}
     shapes = {array.shape for array in arrays.values()}
     if len(shapes) > 1 or arrays["y"].ndim != 1 or arrays["y"].size == 0:

@@ -27,19 +27,19 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
 
 
 def class_of(registered: Any) -> type | None:
-    """The class of an entry of `REGISTERED`."""
+    """Return the class of an entry of `REGISTERED`."""
     return registered if isinstance(registered, type | None) else type(registered)
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
-    """The option that is spelt most like the word, whatever the case; None if none is near."""
+    """Return the option that is spelt most like the word, whatever the case; None if none is near."""
     folded = {str(option).casefold(): str(option) for option in reversed(list(options))}
     close = difflib.get_close_matches(str(word).casefold(), list(folded), n=1, cutoff=0.5)
     return folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """A clause for the end of an error line: "did you mean 'count'?", or the valid names if none is near."""
+    """Return a clause for the end of an error line: "did you mean 'count'?", or the valid names if none is near."""
     names = [str(option) for option in options]
     near = nearest(word, names)
     if near is not None:
@@ -48,13 +48,13 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with question marks for characters that the standard output cannot show."""
+    """Return the text with question marks for characters that the standard output cannot show."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def quoted(names: Iterable[str]) -> str:
-    """'a', 'b', 'c', … : at most eight names, then how many more."""
+    """Return 'a', 'b', 'c', …: at most eight names, then how many more."""
     names = list(names)
     listed = ", ".join(repr(name) for name in names[:_LISTED])
     return listed if len(names) <= _LISTED else f"{listed} and {len(names) - _LISTED} more"
@@ -111,7 +111,7 @@ def load_code(sources: Sequence[str] | None) -> None:
 
 
 def _kind_of(part: type) -> str:
-    """The word for the kind of a class in messages of `lookup`."""
+    """Return the word for the kind of a class in messages of `lookup`."""
     from stochgp import features, kernels, learners, likelihoods, solvers
     from stochgp.estimators.base import GPEstimator
 

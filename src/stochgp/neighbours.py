@@ -159,7 +159,7 @@ class Neighbours:
     def _best(
         self, points: Float[np.ndarray, "P D"], candidates: Int[np.ndarray, "P C"], k: int
     ) -> Int[np.ndarray, "P k"]:
-        """The k candidates of highest correlation, repeated ones counted once."""
+        """Return the k candidates of highest correlation, repeated ones counted once."""
         candidates, found = np.sort(candidates, axis=1), []
         repeated = np.zeros(candidates.shape, bool)
         repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
@@ -215,7 +215,7 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
 
 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
-    """An estimate of the number of independent directions that rows have around a row (Levina and Bickel 2004).
+    """Return an estimate of the number of independent directions that rows have around a row (Levina and Bickel 2004).
 
     1 / mean log(T_10/T_j), T_j the distance to the j-th nearest of 500 random rows, j = 1 … 9. Equal rows are counted once; 0 for fewer than
     20 different ones.
@@ -250,7 +250,7 @@ def _tree(rows: np.ndarray) -> Any:
 
 
 def _first(near: Int32[np.ndarray, "P w"], out: np.ndarray, k: int) -> Int32[np.ndarray, "P _"]:
-    """The first k of each line that are not `out`; −1 fills up."""
+    """Return the first k of each line that are not `out`; −1 fills up."""
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
     first = np.take_along_axis(near, order, axis=1)
     return np.where(np.take_along_axis(out, order, axis=1), np.int32(NONE), first)
@@ -270,7 +270,7 @@ def _correlations(kernel: Any, Z: Array, X: Array) -> Float[Array, "P C"]:
 
 @eqx.filter_jit
 def _most_correlated(kernel: Any, Z: Any, X: Any, k: int) -> Int[Array, "P k"]:
-    """The k rows of highest correlation with each point, of equal ones the first."""
+    """Return the k rows of highest correlation with each point, of equal ones the first."""
     return jax.lax.top_k(_correlations(kernel, jnp.asarray(Z), jnp.asarray(X)), k)[1]
 
 

@@ -41,7 +41,7 @@ class AbstractTransform(eqx.Module):
 
     @abc.abstractmethod
     def inverse(self, z: Any) -> Any:
-        """The y with T(y) = z; the nearest end of the targets' range if there is none."""
+        """Return the y with T(y) = z; the nearest end of the targets' range if there is none."""
 
     @abc.abstractmethod
     def log_slope(self, y: Any) -> Any:
@@ -53,12 +53,12 @@ class AbstractTransform(eqx.Module):
         return []
 
     def from_raw(self, raw: Any) -> "AbstractTransform":
-        """The transform with these unbounded parameters, which may be traced."""
+        """Return the transform with these unbounded parameters, which may be traced."""
         return self
 
 
 def namespace(values: Any) -> Any:
-    """The array's numpy or jax.numpy; numpy of a number."""
+    """Return the array's numpy or jax.numpy; numpy of a number."""
     return values.__array_namespace__() if hasattr(values, "__array_namespace__") else np
 
 
@@ -180,7 +180,7 @@ class Anchored(AbstractTransform):
 
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
-    """The transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745. Without parameters it stays as it is."""
+    """Return the transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745. Without parameters it stays as it is."""
     if not inner.raw:
         return inner
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])

@@ -139,7 +139,10 @@ def test_evaluate_draws_a_report(folder, capsys, tmp_path):
         ),
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs"], "expected name=value"),
         (["fit", "T", "--target", "late", "--out", "O", "--test-fraction", "2"], "between 0 and 1"),
-        (["fit", "T", "--target", "late", "--out", "O", "--new-rows", "afer"], "did you mean 'after'"),
+        (
+            ["fit", "T", "--target", "late", "--out", "O", "--time-order", "forcast"],
+            "did you mean 'forecast'",
+        ),
         (["fit", "T", "--target", "late", "--out", "O/none/m"], "there is no folder"),
         (["fit", "T", "--target", "late"], "--out"),
         (["fit", "T", "--trget", "late", "--out", "O"], "--target"),

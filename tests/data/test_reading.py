@@ -88,8 +88,8 @@ def test_blocks_of_time_are_whole_in_a_fold():
     when = pd.date_range("2020-01-01", periods=1000, freq="h")
     slow = np.cumsum(RNG.normal(size=1000))
     table = pd.DataFrame({"when": when, "shop": [f"shop {i % 60}" for i in range(1000)]})
-    rows, encoder, told = rows_of(table, slow, new_rows="auto")
-    assert told["new_rows"]["choice"] == "after"
+    rows, encoder, told = rows_of(table, slow, time_order="auto")
+    assert told["time_order"]["choice"] == "forecast"
     order = np.argsort(rows.X[:, 0])
     targets = CategoryTargets.of(slow, 3, rows.group[order])
     np.testing.assert_array_equal(rows.X[order], encoder.in_folds(encoder.transform(table), table, targets))

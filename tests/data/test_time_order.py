@@ -12,13 +12,13 @@ from stochgp.context import FitContext
 from stochgp.data.files import FileSource, read_files
 from stochgp.data.reading import read_training_rows
 from stochgp.data.time_order import (
-    between_if,
     blocks,
     dependence,
     depends,
     drift,
     groups_in_time,
     increasing,
+    interpolate_if,
     n_blocks,
 )
 from stochgp.estimators.report import notes
@@ -47,17 +47,17 @@ def table(n=SOME):
     return pd.DataFrame({"when": TIMES[:n], "a": X[:, 0], "b": X[:, 1]}), y
 
 
-def read(X, y, new_rows="auto", groups=None):
+def read(X, y, time_order="auto", groups=None):
     context = FitContext(model := KernelGPRegressor())
-    rows, _ = read_training_rows(model, X, y, None, groups, context, new_rows=new_rows)
+    rows, _ = read_training_rows(model, X, y, None, groups, context, time_order=time_order)
     return SimpleNamespace(X=rows.X, group=rows.group, plan=context.plan_)
 
 
-def grouped(X, y, new_rows, **more):
+def grouped(X, y, time_order, **more):
     """(Blocks of time of rows that are numbers, the decisions)."""
     plan = {}
     record = lambda name, value, why: plan.update({name: {"choice": value, "why": why}})
-    return groups_in_time(X, y, None, new_rows, record, **more), plan
+    return groups_in_time(X, y, None, time_order, record, **more), plan
 
 
 @pytest.mark.parametrize("n", [2, 7, 20])
@@ -167,7 +167,7 @@ def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_j
     rows, y = np.column_stack([X, day]), 0.2 * day + noise
     assert not depends(dependence(rows, y, np.arange(N, dtype=float))[0])
     group, plan = grouped(rows, y, "either")
-    assert group is not None and "nats worse from earlier ones" in plan["new_rows"]["why"]
+    assert group is not None and "nats worse from earlier ones" in plan["time_order"]["why"]
     assert grouped(rows, noise, "either")[0] is None
 
 
@@ -187,7 +187,7 @@ def test_a_column_that_never_falls_is_a_time_where_rows_are_judged_singly_too():
     assert increasing(np.column_stack([X, month, np.arange(N)]), True)[0] == [3]
     rows = np.column_stack([X, month])
     group, plan = grouped(rows, y, "either")
-    assert plan["new_rows"]["choice"] == "after" and len(np.unique(group)) == 24
+    assert plan["time_order"]["choice"] == "forecast" and len(np.unique(group)) == 24
     assert grouped(rows, y, "auto") == (None, {})
     tied = np.column_stack([X, np.maximum(0, np.arange(N) - N // 2)])  # half of the rows have one value
     assert grouped(tied, y, "either")[0] is None
@@ -197,7 +197,7 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
     X, y = table()
     order = np.random.default_rng(0).permutation(len(y))
     rows, again = read(X, y), read(X.iloc[order], y[order])
-    assert rows.plan["new_rows"]["choice"] == "after"
+    assert rows.plan["time_order"]["choice"] == "forecast"
     np.testing.assert_array_equal(rows.X, again.X)
     np.testing.assert_array_equal(rows.group, again.group)
     in_time = np.argsort(rows.X[:, 0])
@@ -206,28 +206,28 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
 
 def test_what_is_left_as_it_is():
     X, y = table()
-    assert read(X, y, "between").group is None and not read(X, y, "between").plan
+    assert read(X, y, "interpolate").group is None and not read(X, y, "interpolate").plan
     given = np.arange(len(y)) % 7
     rows = read(X, y, groups=given)
     assert not rows.plan and rows.group.max() == 6
     assert read(X.iloc[:400], y[:400]).group is None
     assert not read(X[["a", "b"]], y).plan
     noise = read(X, np.random.default_rng(0).normal(size=len(y)))
-    assert noise.group is None and noise.plan["new_rows"]["choice"] == "between"
+    assert noise.group is None and noise.plan["time_order"]["choice"] == "interpolate"
 
 
 def test_after_as_asked_takes_the_order_of_the_rows():
     X, y = table()
-    rows = read(X[["a", "b"]].to_numpy(), y, "after")
-    assert rows.plan["new_rows"]["choice"] == "after"
+    rows = read(X[["a", "b"]].to_numpy(), y, "forecast")
+    assert rows.plan["time_order"]["choice"] == "forecast"
     wanted = blocks(np.arange(len(y), dtype=np.float64), int(rows.group.max()) + 1)
     np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
-    assert read(X[:39], y[:39], "after").group is None
+    assert read(X[:39], y[:39], "forecast").group is None
     with pytest.raises(ValueError, match="wants a column of dates"):
-        grouped(X[["a"]].to_numpy(), y, "after", in_order=False)
-    with pytest.raises(ValueError, match="new_rows"):
-        KernelGPRegressor(new_rows="later").fit(X, y)
-    assert between_if(True, "auto") == "between" and between_if(False, "auto") == "auto"
+        grouped(X[["a"]].to_numpy(), y, "forecast", in_order=False)
+    with pytest.raises(ValueError, match="time_order"):
+        KernelGPRegressor(time_order="later").fit(X, y)
+    assert interpolate_if(True, "auto") == "interpolate" and interpolate_if(False, "auto") == "auto"
 
 
 def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
@@ -242,8 +242,8 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
     source = FileSource.of(tmp_path / "rows.parquet")
     (found, plan), rows = read_of(source.only(("when", "a", "b", "y"))), read(X, y)
     np.testing.assert_array_equal(found.rows.group, rows.group)
-    assert plan["new_rows"] == rows.plan["new_rows"]
-    assert "new_rows" not in read_of(FileSource.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
+    assert plan["time_order"] == rows.plan["time_order"]
+    assert "time_order" not in read_of(FileSource.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
@@ -251,7 +251,7 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
     X, y = table()
     learner = LeaveOneOut(epochs=4, n_neighbours=8)
     of = lambda **more: KernelGPRegressor("matern12", learner=learner, n_samples=0, random_state=0, **more)
-    found, plain = of().fit(X, y), of(new_rows="between").fit(X, y)
+    found, plain = of().fit(X, y), of(time_order="interpolate").fit(X, y)
     n = int(read(X, y).group.max()) + 1
     days = (X["when"] - X["when"].min()) / pd.Timedelta("1D")
     group = blocks(days.to_numpy(), n)
@@ -260,21 +260,25 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
         np.testing.assert_array_equal(a, b)
     told = notes(found.plan_, found.fit_report_, SOME)[0]
     assert (
-        "'when'" in told and "new_rows='between'" in told and told in found.summary().replace("\n      ", " ")
+        "'when'" in told
+        and "time_order='interpolate'" in told
+        and told in found.summary().replace("\n      ", " ")
     )
-    assert "new_rows" not in plain.plan_ and "new_rows" not in given.plan_
+    assert "time_order" not in plain.plan_ and "time_order" not in given.plan_
     assert found.noise_variance_ != plain.noise_variance_
 
 
 def test_a_forecast_that_auto_takes_is_said_as_a_warning():
     X, y = table()
     with pytest.warns(
-        UserWarning, match=r"as a forecast \('after'\): errors of neighbours in time, by 'when', correlate"
+        UserWarning, match=r"as a 'forecast': errors of neighbours in time, by 'when', correlate"
     ):
         assert read(X, y).group is not None
-    with pytest.warns(UserWarning, match="new_rows='between' predicts better; new_rows='after' confirms it"):
+    with pytest.warns(
+        UserWarning, match="time_order='interpolate' predicts better; time_order='forecast' confirms it"
+    ):
         read(X, y, "either")
     with warnings.catch_warnings(action="error"):
-        assert read(X, y, "after").group is not None
-        assert read(X, y, "between").group is None
+        assert read(X, y, "forecast").group is not None
+        assert read(X, y, "interpolate").group is None
         assert read(X, np.random.default_rng(1).normal(size=SOME)).group is None

@@ -49,7 +49,7 @@ def test_lengthscales_of_dates_start_short_where_rows_are_judged_one_by_one(monk
         }
     )
     y = np.random.default_rng(1).normal(size=n)
-    given = {"learner": None, "likelihood": "gaussian", "random_state": 0, "new_rows": "between"}
+    given = {"learner": None, "likelihood": "gaussian", "random_state": 0, "time_order": "interpolate"}
     found = KernelGPRegressor(**given).fit(table, y)
     names = list(found._fitted.encoder.output_names)
     days, usual = names.index("when.days"), np.float32(len(names) ** 0.5)

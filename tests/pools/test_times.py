@@ -29,14 +29,14 @@ def test_members_are_scored_near_and_far():
     found = GPRegressor(members=["feature"], random_state=0).fit(table, y)
     assert (
         set(found.scores_) == {"feature", "feature_by_blocks"}
-        and found.plan_["new_rows"]["choice"] == "after"
+        and found.plan_["time_order"]["choice"] == "forecast"
     )
-    between = GPRegressor(members=["feature"], random_state=0, new_rows="between").fit(table, y)
+    between = GPRegressor(members=["feature"], random_state=0, time_order="interpolate").fit(table, y)
     assert set(between.scores_) == {"feature"}
     for one in found.estimators_.values():
         assert_array_equal(one.feature_names_in_, ["when", "z"])
         assert one.predict(table[:3]).shape == (3,)
-    after = GPRegressor(members=["feature"], random_state=0, new_rows="after").fit(table, y)
+    after = GPRegressor(members=["feature"], random_state=0, time_order="forecast").fit(table, y)
     for one in (found, after):
         assert one._correction is None and "too few for a calibration" in one.plan_["probabilities"]["why"]
     few = GPRegressor(members=["trees", "linear"], random_state=0).fit(table[:400], y[:400])

@@ -19,7 +19,9 @@ Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=N)
 
 def model(**settings):
     """A fit that learns nothing."""
-    return KernelGPRegressor(RBF(1.0), learner=None, noise_variance=0.01, new_rows="between", **settings)
+    return KernelGPRegressor(
+        RBF(1.0), learner=None, noise_variance=0.01, time_order="interpolate", **settings
+    )
 
 
 def with_value(value, row=7):

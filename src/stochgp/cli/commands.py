@@ -63,7 +63,7 @@ def fit(
     test_fraction: float | None = None,
     weight: str | None = None,
     split_by: str | None = None,
-    new_rows: str = "auto",
+    time_order: str = "auto",
     checkpoint: str | None = None,
     out: str,
     seed: int = 0,
@@ -100,9 +100,9 @@ def fit(
     split_by
         Columns A,B: rows that agree in them are on the same side of --test-fraction and of every division in learning. They are inputs
         unless --ignore leaves them out. DATA is read block by block then.
-    new_rows
-        between the rows of DATA, after them in time, or auto: after, if a column of dates, or columns that only increase with the rows, say
-        when rows were taken and neighbours in time resemble each other. After: models are judged by whole blocks of time.
+    time_order
+        Where new rows are: interpolate, between the rows of DATA; forecast, after them in time, with whole blocks of time held out; auto: forecast, if a
+        column of dates, or columns that only increase, give the time, and errors of neighbours in time resemble each other.
     checkpoint
         A file kept up to date; the same command goes on from it after a kill.
     out
@@ -121,7 +121,7 @@ def fit(
     from stochgp.compiled import require_jax
 
     require_jax()
-    plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
+    plain = {"random_state": seed, "verbose": 0 if quiet else 1, "time_order": time_order}
     make = functools.partial(_estimator, model, setting or [], plain)
     estimator = make(lookup(task, dict.fromkeys(("auto", "numbers", "classes")), "task") == "classes")
     kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
@@ -199,7 +199,7 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
 
 
 def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: bool) -> Any:
-    """The estimator that the options describe; `plain` are settings that they may override."""
+    """Return the estimator that the options describe; `plain` are settings that they may override."""
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
         raise ValueError(f"--task classes: {model} models do not classify; use --model auto or sparse")
@@ -231,7 +231,7 @@ def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
 
 
 def _names_in(text: str | None) -> tuple[str, ...] | None:
-    """The names in "A,B"; None stays None. Raises ValueError for an empty name."""
+    """Return the names in "A,B"; None stays None. Raises ValueError for an empty name."""
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(","))

@@ -159,7 +159,7 @@ def split_off(table: pa.Table, target: str, classify: bool = False, allow_missin
 
 
 def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """The table without those of the columns that it has."""
+    """Return the table without those of the columns that it has."""
     return table.drop_columns([name for name in names if name in table.column_names])
 
 
@@ -228,7 +228,7 @@ def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
 
 
 def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
-    """The report of a regressor's predictions; of fingerprints without the dependence on single inputs."""
+    """Return the report of a regressor's predictions; of fingerprints without the dependence on single inputs."""
     fitted = estimator._fitted
     X = estimator._read(_inputs_of(estimator, inputs))  # noqa: SLF001  # rows as `predict` reads them
     found, packed = fitted.distribution(X), is_packed(fitted.encoder)
@@ -267,7 +267,7 @@ def parsed_quantiles(text: str | None) -> list[float]:
 
 
 def left_out(estimator: Any) -> tuple[str, ...]:
-    """The columns that `stochgp fit` left out of the inputs."""
+    """Return the columns that `stochgp fit` left out of the inputs."""
     return tuple((getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
 
 
@@ -276,7 +276,7 @@ def _inputs_of(estimator: Any, table: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value."""
+    """Return a JSON value."""
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         return float(value) if math.isfinite(value) else None
     return str(value) if isinstance(value, Path) else value

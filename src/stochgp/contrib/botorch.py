@@ -63,7 +63,7 @@ class PosteriorModel(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """The posterior of f, or with `observation_noise` of observations: True adds their variance by `predict`, a tensor [… q, 1] is added."""
+        """Return the posterior of f, or with `observation_noise` of observations: True adds their variance by `predict`, a tensor [… q, 1] is added."""
         if output_indices not in (None, [0], [-1]):
             raise UnsupportedError(f"outputs {output_indices} were asked for, but the model has one")
         X = self.transform_inputs(X)

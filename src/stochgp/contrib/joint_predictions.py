@@ -90,11 +90,11 @@ class JointPredictions:
         return mean, covariance
 
     def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
-        """The gradient in X of a function whose gradients in means and covariances are given."""
+        """Return the gradient in X of a function whose gradients in means and covariances are given."""
         return self._by_chunk(pull, X, by_mean, by_covariance)[0]
 
     def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """The variance of an observation, of `predict(X, return_std=True, include_noise=True)`, minus that of f; at least 0."""
+        """Return the variance of an observation, of `predict(X, return_std=True, include_noise=True)`, minus that of f; at least 0."""
         noisy, of_f = (self._fitted.mean_and_std(X, include_noise=given)[1] for given in (True, False))
         return np.maximum(noisy**2 - of_f**2, 0.0)
 
@@ -126,7 +126,7 @@ def _in_units(
 
 
 def moments_of(posterior: AbstractPosterior) -> Any:
-    """A function of sets Z that gives `Moments` in the units of the posterior. Raises ValueError for one that knows no covariances: local prediction."""
+    """Return a function of sets Z that gives `Moments` in the units of the posterior. Raises ValueError for one that knows no covariances: local prediction."""
     with jax.enable_x64(True):
         match posterior:
             case MixturePosterior():
@@ -197,6 +197,6 @@ def value(moments: Callable, Z: Array) -> Moments:
 
 @eqx.filter_jit
 def pull(moments: Callable, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Float[Array, "B Q D"]]:
-    """The gradient in Z of a function whose gradients in means and covariances are given."""
+    """Return the gradient in Z of a function whose gradients in means and covariances are given."""
     found, backward = jax.vjp(moments, Z)
     return backward((by_mean.astype(found[0].dtype), by_covariance.astype(found[1].dtype)))

@@ -78,7 +78,7 @@ class Graph:
         self.arrays: dict[str, np.ndarray] = {}
 
     def add(self, op: str, *inputs: Any, out: str | None = None, **attributes: Any) -> str:
-        """The name of the output of a new node; inputs are names, numbers, or whole numbers that are indices and sizes."""
+        """Return the name of the output of a new node; inputs are names, numbers, or whole numbers that are indices and sizes."""
         names = [given if isinstance(given, str) else self._constant(given) for given in inputs]
         out = f"v{len(self.nodes)}" if out is None else out
         self.nodes.append((op, names, out, attributes))
@@ -165,7 +165,7 @@ def _scales(trees: Trees, graph: Graph, Z: str) -> str:
 
 
 def _features(phi: Any, graph: Graph, X: str) -> str:
-    """The name of the output of a feature map or a network for rows X [N, D]."""
+    """Return the name of the output of a feature map or a network for rows X [N, D]."""
     phi = value_of(phi)
     match phi:
         case features.Linear():

@@ -127,7 +127,7 @@ class FileSource(Source):
     def of(
         cls, path: str | os.PathLike, *, weight: str | None = None, split_by: Sequence[str] = ()
     ) -> "FileSource":
-        """Raises ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
+        """Raise ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
         source = cls(Path(path), weight=weight, split_by=tuple(split_by))
@@ -140,7 +140,7 @@ class FileSource(Source):
         return column_names(self.path)
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
-        """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
+        """Return these columns. Raises ValueError for a name that the first file does not have, with the nearest."""
         names = self.names() if columns else []
         for name in columns:
             if name not in names:
@@ -203,7 +203,7 @@ class FileSource(Source):
                 yield rows, block
 
     def numbers(self, table: pa.Table) -> Data:
-        """The rows of positive weight of a part of the files."""
+        """Return the rows of positive weight of a part of the files."""
         y, weight = self.targets(table), self.weights(table)
         key = hash_keys(table, self.split_by) if self.split_by else None
         X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
@@ -216,7 +216,7 @@ class FileSource(Source):
         return self.kind == "real" or self.transform is not None
 
     def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
-        """The targets of a block before the transform. Text is refused: other blocks may write it otherwise."""
+        """Return the targets of a block before the transform. Text is refused: other blocks may write it otherwise."""
         if self.kind == "class":
             labels: Any = self.labels
             return np.searchsorted(labels, label_column(table, self.target)).astype(np.float64)
@@ -230,14 +230,14 @@ class FileSource(Source):
         return y
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The targets of a model, of these numbers."""
+        """Return the targets of a model, of these numbers."""
         if self.transform is None:
             return y
         self.transform.check(y)
         return np.asarray(self.transform(y), np.float64)
 
     def weights(self, table: pa.Table) -> Float[np.ndarray, " N"] | None:
-        """The column of weights of a block."""
+        """Return the column of weights of a block."""
         if self.weight is None:
             return None
         column = read_column(self.weight, table_columns(table)[self.weight])
@@ -374,7 +374,7 @@ def _sampled(
 
 
 def _smallest(parts: list[tuple[np.ndarray, pa.Table]], most: int) -> tuple[np.ndarray, pa.Table]:
-    """Raises TooNarrowError for a column that holds text in some parts, and other values in others."""
+    """Raise TooNarrowError for a column that holds text in some parts, and other values in others."""
     hashes = np.concatenate([part for part, _ in parts])
     kept = np.sort(np.argsort(hashes, kind="stable")[:most])
     try:
@@ -426,7 +426,7 @@ def read_files(
     names = [column.name for column in encoder.columns]
     name_inputs(estimator, len(names), names)
     if rows.group is None:  # without `split_by`
-        place = estimator.new_rows
+        place = estimator.time_order
         group = groups_in_time(rows.X, rows.y, encoder, place, context.record, in_order=False)
     else:
         group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
@@ -453,7 +453,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 
 
 def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingData:
-    """The sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
+    """Return the sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
     is_whole, scaled, standardize = source.size == len(rows), source.scaled, bool(estimator.standardize)
     mean = getattr(estimator, "mean", None) if scaled else None
     mean = None if mean is None else float(source.learned(np.array([mean], np.float64))[0])

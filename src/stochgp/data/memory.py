@@ -127,7 +127,7 @@ class MemorySource(Source):
         return self.group is not None and len(np.unique(self.group)) < self.size
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
-        """The rows at `indices`, in this order, without a copy of them."""
+        """Return the rows at `indices`, in this order, without a copy of them."""
         found = copy.copy(self)
         numbers = indices if self.indices is None else self.indices[indices]
         weight, group = (None if part is None else part[indices] for part in (self.weight, self.group))
@@ -140,7 +140,7 @@ class MemorySource(Source):
         return np.ones(self.size) if self.weight is None else self.weight
 
     def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
-        """The rows at `indices`, on the host, rounded to the dtype of the rows first."""
+        """Return the rows at `indices`, on the host, rounded to the dtype of the rows first."""
         numbers = indices if self.indices is None else self.indices[indices]
         X, y, weight = (np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight))
         inputs, targets = self._scales
@@ -157,7 +157,7 @@ class MemorySource(Source):
         return X
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
-        """The rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
+        """Return the rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
         if self.on_device and jax.default_backend() != "cpu":
             numbers = indices if self.indices is None else self.indices[indices]
             return _gather(self._rows, np.asarray(numbers, np.int32))

@@ -17,7 +17,7 @@ from stochgp.budget import Budget
 from stochgp.context import FitContext
 from stochgp.data.files import FileSource, note_columns
 from stochgp.data.rows import Data, first_not_finite, refuse_not_finite
-from stochgp.data.time_order import BETWEEN, EITHER, groups_in_time
+from stochgp.data.time_order import EITHER, INTERPOLATE, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
@@ -58,12 +58,12 @@ def read_training_rows(
     context: FitContext,
     *,
     inputs: Inputs = Inputs.NUMBERS,
-    new_rows: str = BETWEEN,
+    time_order: str = INTERPOLATE,
 ) -> tuple[Data, Encoder | None]:
     """Return the checked rows given to `fit`, in the user's units, and the encoder of their inputs.
 
     Equal rows become one with the sum of their weights (`Data.merged`); rows without weight, target or any input are left out. Without
-    `groups`, `new_rows` decides about blocks of time (`groups_in_time`). Set `n_features_in_` and `feature_names_in_`. Raises ValueError or
+    `groups`, `time_order` decides about blocks of time (`groups_in_time`). Set `n_features_in_` and `feature_names_in_`. Raises ValueError or
     TypeError, naming row and column, for values that cannot be used.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
@@ -95,9 +95,9 @@ def read_training_rows(
     note_columns(encoder, context)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
-        group = groups_in_time(of_numbers, rows.y, encoder, new_rows, context.record)
+        group = groups_in_time(of_numbers, rows.y, encoder, time_order, context.record)
         # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        if group is not None and new_rows != EITHER and targets:
+        if group is not None and time_order != EITHER and targets:
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows = dataclasses.replace(rows, group=group)
@@ -162,7 +162,7 @@ def read_rows(
 
 
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
-    """The numbers of a table or an array given to a fitted estimator."""
+    """Return the numbers of a table or an array given to a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
         return encoder.transform(counts_of(X) if encoder.morgan is None else X)
     X = unmasked(X)

@@ -186,16 +186,16 @@ class Data:
         return np.ones(len(self)) if self.weight is None else self.weight
 
     def take(self, rows: Any) -> "Data":
-        """The rows of these numbers, of a slice or of a mask."""
+        """Return the rows of these numbers, of a slice or of a mask."""
         return jax.tree.map(itemgetter(rows), self)
 
     def wide(self) -> "Data":
-        """The rows on the host in float64."""
+        """Return the rows on the host in float64."""
         X, y = np.asarray(self.X, np.float64), np.asarray(self.y, np.float64)
         return Data(X, y, np.asarray(self.weights, np.float64), self.group)
 
     def counted(self) -> "Data":
-        """The rows of positive weight."""
+        """Return the rows of positive weight."""
         return self if self.weight is None or (self.weight > 0).all() else self.take(self.weight > 0)
 
     def merged(self, is_packed: bool = False) -> "Data":

@@ -20,7 +20,7 @@ from stochgp.warning import warn
 
 from .rows import Standardiser
 
-AUTO, BETWEEN, AFTER = "auto", "between", "after"
+AUTO, INTERPOLATE, FORECAST = "auto", "interpolate", "forecast"
 EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time
 FEWEST = 500  # rows, and different times, from which "auto" chooses
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
@@ -37,60 +37,62 @@ RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
 
 
-def between_if(calibrated: bool, new_rows: str) -> str:
-    """`new_rows`, with "between" for "auto" where a calibration follows: it is for exchangeable rows, and wants more groups than there are blocks."""
-    return BETWEEN if calibrated and new_rows == AUTO else new_rows
+def interpolate_if(calibrated: bool, time_order: str) -> str:
+    """`time_order`, with "interpolate" for "auto" where a calibration follows: it is for exchangeable rows, and wants more groups than there are blocks."""
+    return INTERPOLATE if calibrated and time_order == AUTO else time_order
 
 
 def groups_in_time(
     X: Float[np.ndarray, "N D"] | None,
     y: Float[np.ndarray, " N"],
     encoder: Any,
-    new_rows: str,
+    time_order: str,
     record: Callable[[str, Any, str], None],
     in_order: bool = True,
 ) -> Int32[np.ndarray, " N"] | None:
     """Return the number of each row's block of time, None if rows are judged one by one; `record` the decision.
 
-    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "after"
-    without such columns takes the order of the rows. X is None if inputs are no numbers. Raises ValueError for "after" without an order.
+    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "forecast"
+    without such columns takes the order of the rows. X is None if inputs are no numbers. Raises ValueError for "forecast" without an order.
     """
-    N, asked = len(y), new_rows == AFTER
-    if new_rows == BETWEEN or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
+    N, asked = len(y), time_order == FORECAST
+    if time_order == INTERPOLATE or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
         return None
-    order = None if X is None else time_order(X, encoder, in_order, new_rows == EITHER)
+    order = None if X is None else order_in_time(X, encoder, in_order, time_order == EITHER)
     if order is None and asked:
         if not in_order:
-            raise ValueError("new_rows='after' of rows in files wants a column of dates among the inputs")
+            raise ValueError(
+                "time_order='forecast' of rows in files wants a column of dates among the inputs"
+            )
         order = np.arange(N, dtype=np.float64), "the order of the rows"
     if order is None:
         return None
     position, what = order
-    if not asked and len(np.unique(position)) < (FEWEST_BLOCKS if new_rows == EITHER else FEWEST):
+    if not asked and len(np.unique(position)) < (FEWEST_BLOCKS if time_order == EITHER else FEWEST):
         return None
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
     why = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
         why = f"as asked, by {what}"
     elif not depends(found):
-        later = drift(X, y, position) if X is not None and new_rows == EITHER else Estimate(0.0)
+        later = drift(X, y, position) if X is not None and time_order == EITHER else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:
-            record("new_rows", BETWEEN, f"{why}: too little to judge rows by whole blocks of time")
+            record("time_order", INTERPOLATE, f"{why}: too little to judge rows by whole blocks of time")
             return None
         why = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
     group = blocks(position, n_blocks(N, reach))
-    if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
+    if (group == group[0]).all() or (time_order == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
     why = f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time. "
-    why += "For new rows between these, new_rows='between' predicts better"
+    why += "For new rows between these, time_order='interpolate' predicts better"
     if not asked:
-        said = f"new_rows='auto' treats this table as a forecast ('after'): {why}"
-        warn(f"{said}; new_rows='after' confirms it", stacklevel=4)
-    record("new_rows", AFTER, why)
+        said = f"time_order='auto' treats this table as a 'forecast': {why}"
+        warn(f"{said}; time_order='forecast' confirms it", stacklevel=4)
+    record("time_order", FORECAST, why)
     return group
 
 
-def time_order(
+def order_in_time(
     X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Float[np.ndarray, " N"], str] | None:
     """Return when rows were taken, in days or places, and by which columns; None if nothing shows it."""
@@ -143,7 +145,7 @@ def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]
 
 
 def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:
-    """The number of each row's block: `n` of equally many rows in order, those of one time in one."""
+    """Return the number of each row's block: `n` of equally many rows in order, those of one time in one."""
     first = np.searchsorted(np.sort(position), position)  # of the rows of one time
     return np.unique(first * n // len(position), return_inverse=True)[1].astype(np.int32)
 
@@ -192,7 +194,7 @@ def _errors_from(
     known: Int[np.ndarray, " n"],
     inputs: Standardiser,
 ) -> Callable[[Int[np.ndarray, " P"]], Float[np.ndarray, " P"]]:
-    """A function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
+    """Return a function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
     tree = Neighbours(inputs.transform(X[known]))
 
     def errors(rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:

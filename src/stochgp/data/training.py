@@ -116,7 +116,7 @@ class TrainingData:
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
-        """These rows, standardised by all."""
+        """Return these rows, standardised by all."""
         values = None if self.mean_values is None else self.mean_values[indices]
         return dataclasses.replace(self, rows=self.rows.take(indices), everything=None, mean_values=values)
 
@@ -144,7 +144,7 @@ class TrainingData:
 
 
 def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
+    """Return an entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
     units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
     found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
     return found | {name: found[name] * a + b for name, (a, b) in units.items() if name in entry}

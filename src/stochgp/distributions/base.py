@@ -92,13 +92,13 @@ class AbstractDistribution(eqx.Module):
         return self.is_discrete
 
     def __getitem__(self, rows: Any) -> Any:
-        """The distribution of these rows: a slice, an array of row numbers, or a mask."""
+        """Return the distribution of these rows: a slice, an array of row numbers, or a mask."""
         of_rows = AbstractDistribution | np.ndarray
         taken = {name: value[rows] for name, value in vars(self).items() if isinstance(value, of_rows)}
         return dataclasses.replace(self, **taken)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """The distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
+        """Return the distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
         raise ValueError(
             f"a {type(self).__name__} is in its own units, not in those of {scale} · y + {shift}"
         )
@@ -264,7 +264,7 @@ class AbstractDistribution(eqx.Module):
         return self._at(lambda part, y: np.minimum(part._tails(y)[1], 1.0), y, (1.0, 0.0))
 
     def pit(self, y: Any, seed: int = 0) -> np.ndarray:
-        """The probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
+        """Return the probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
 
         F(y); of counts, classes and point masses P(Y < y) + V P(Y = y), V uniform on [0, 1], drawn from `seed` (Czado, Gneiting and Held 2009).
         """
@@ -286,7 +286,7 @@ class AbstractDistribution(eqx.Module):
         return self._at(lambda part, y: part._log_mass(y, width), y, (-np.inf, -np.inf))
 
     def quantile(self, p: Any) -> np.ndarray:
-        """The least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
+        """Return the least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
 
         Raises ValueError unless every p is above 0 and below 1.
         """
@@ -345,7 +345,7 @@ def inside(p: np.ndarray) -> np.ndarray:
 
 
 def once(p: np.ndarray) -> np.ndarray:
-    """The first row if all rows are views of it, as probabilities usually are: quantiles of it are computed once."""
+    """Return the first row if all rows are views of it, as probabilities usually are: quantiles of it are computed once."""
     return p[:1] if p.ndim == 2 and p.strides[0] == 0 else p
 
 

@@ -171,7 +171,7 @@ class ConformalScores(eqx.Module):
         return float(self.scores[min(k, len(below) - 1)])
 
     def interval(self, found: AbstractDistribution, level: float) -> Float64[np.ndarray, "N 2"]:
-        """The intervals that hold a new observation with the probability `level`."""
+        """Return the intervals that hold a new observation with the probability `level`."""
         r = min(self.reach(level), 0.5 - NEAREST)
         return found.quantile([0.5 - r, 0.5 + r])
 
@@ -231,7 +231,7 @@ class TemperatureScaling(eqx.Module):
 
 
 def rows_for(level: float) -> int:
-    """The least n with (n + 1) level ≤ n."""
+    """Return the least n with (n + 1) level ≤ n."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 

@@ -240,7 +240,7 @@ class Counts(AbstractDistribution):
         return np.stack(F, axis=1)
 
     def _quantile(self, p: Points) -> Points:
-        """The least count k with F(k) ≥ p: one of the first 512, or by a count that is doubled until it is not below, then halving."""
+        """Return the least count k with F(k) ≥ p: one of the first 512, or by a count that is doubled until it is not below, then halving."""
         F = self._small()
         found = sum((F[:, [k]] < p for k in range(F.shape[1])), np.zeros(p.shape))
         if len(rows := np.flatnonzero((found == F.shape[1]).any(axis=1))):

@@ -175,7 +175,7 @@ def _absolute(mean: Points, std: Points) -> Points:
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:
-    """The first part whose cumulative weight exceeds u: part j with probability w_j, for u uniform on [0, 1]."""
+    """Return the first part whose cumulative weight exceeds u: part j with probability w_j, for u uniform on [0, 1]."""
     ends = np.cumsum(weights, axis=1)[:, :-1]
     return np.sum(u[:, :, None] >= ends[:, None, :], axis=2)
 
@@ -232,7 +232,7 @@ class PointMass(AbstractDistribution):
 
 
 def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
-    """The resolution of targets: the smallest difference of two, at least a thousandth of their standard deviation."""
+    """Return the resolution of targets: the smallest difference of two, at least a thousandth of their standard deviation."""
     return max(float(np.diff(np.unique(y)).min(initial=np.inf)), LEAST_WIDTH * float(np.std(y)))
 
 

@@ -74,14 +74,14 @@ CHOICES = {
     "prediction": ("auto", "global", "local"),
     "missing": ("auto", "refuse", "skip"),
     "target": ("real", "positive", "count"),
-    "new_rows": ("auto", "between", "after"),
+    "time_order": ("auto", "interpolate", "forecast"),
     "target_outliers": ("warn", "refuse", "keep"),
 }
 CALIBRATIONS = (None, "pit", "conformal")
 
 
 def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
-    """Raises ValueError, naming the setting, its value and what it must be, or TypeError for another kind of thing."""
+    """Raise ValueError, naming the setting, its value and what it must be, or TypeError for another kind of thing."""
     for name, value in settings.items():
         if name in RULES:
             holds, what = RULES[name]
@@ -111,7 +111,7 @@ class PosteriorEstimator(BaseEstimator):
     verbose: Any = "auto"
     missing: str = "auto"
     devices: Any = None
-    new_rows: str = "auto"
+    time_order: str = "auto"
 
     if typing.TYPE_CHECKING:
         _fitted: Any = field(init=False)
@@ -122,7 +122,7 @@ class PosteriorEstimator(BaseEstimator):
         n_rows_: int = field(init=False)
 
     def save(self, path: Any) -> None:
-        """Writes the fitted model to one safetensors file, or to a binary file object; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
+        """Write the fitted model to one safetensors file, or to a binary file object; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
 
         Raises ValueError, naming it, for a part that is neither of this package nor of Equinox, nor registered by `stochgp.register`, and warns
         of settings that the file cannot hold.
@@ -142,7 +142,7 @@ class PosteriorEstimator(BaseEstimator):
         vars(self).update(unpack(state))
 
     def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
-        """Checked inputs; what is odd about them is said, but of rows that are to be learned from not that they are new."""
+        """Return checked inputs, with warnings about odd ones; rows to learn from may be outside of the training range."""
         check_is_fitted(self)
         encoder = self._fitted.encoder
         if encoder is not None:
@@ -168,7 +168,7 @@ class PosteriorEstimator(BaseEstimator):
         return found
 
     def _distribution(self, X: Float[np.ndarray, "N D"], what: str, bytes_of_row: int) -> Any:
-        """The distribution of an observation at each row of `_read`, if the memory limit allows it."""
+        """Return the distribution of an observation at each row of `_read`, if the memory limit allows it."""
         self._reserve(f"{what} at {len(X)} rows", len(X), bytes_of_row * len(X))
         return self._fitted.distribution(X)
 
@@ -222,7 +222,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return self._fitted.mean(X)
 
     def predict_distribution(self, X: Any) -> AbstractDistribution:
-        """The distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
+        """Return the distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
 
         Returns
         -------
@@ -312,12 +312,12 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """The logarithms of the probabilities, accurate where these are small."""
+        """Return the logarithms of the probabilities, accurate where these are small."""
         X = self._read(X)
         return self._distribution(X, "probabilities", 32 * len(self.classes_)).log_probabilities
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
-        """The most probable class of each row."""
+        """Return the most probable class of each row."""
         most_probable = np.argmax(self.predict_log_proba(X), axis=1)
         return self.classes_[most_probable]
 
@@ -330,8 +330,9 @@ class GPEstimator(PosteriorEstimator):
     ----------
     batch_size, epochs, learning_rate
         Of the learner: None = its own, or chosen for you; given here and in a learner: ValueError.
-    new_rows : "auto", "between" or "after"
-        Between the training rows, or after them in time, held out in blocks of it. "auto": after, where dates or increasing columns say when, and it matters.
+    time_order : "auto", "interpolate" or "forecast"
+        New rows lie between the training rows, or after them in time; then whole blocks of time are held out. "auto": "forecast", if dates or increasing
+        columns give the time, and errors of neighbours in time resemble each other.
     random_state : None, an integer, a NumPy RandomState or Generator
     standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
     missing : "auto": gaps are filled in, rows without a target and columns that tell nothing left out (docs/methods/data.md); "refuse": errors

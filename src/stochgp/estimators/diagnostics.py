@@ -119,7 +119,7 @@ class Seen:
 
 
 def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
-    """The columns' names, or their numbers from 1 on."""
+    """Return the columns' names, or their numbers from 1 on."""
     indices = np.flatnonzero(which)
     names = [
         repr(encoder.output_names[i]) if encoder is not None and encoder.named else str(i + 1)

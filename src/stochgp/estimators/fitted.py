@@ -144,7 +144,7 @@ class Fitted:
         return observation.predict(mean[:, None], variance[:, None], X)
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
+        """Return the central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
         return self.observation.interval(found, level)
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:

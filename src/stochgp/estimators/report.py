@@ -10,7 +10,7 @@ import numpy as np
 from stochgp import features
 from stochgp.choosing import WIDTH
 from stochgp.context import FitContext
-from stochgp.data.time_order import AFTER
+from stochgp.data.time_order import FORECAST
 from stochgp.data.training import TrainingData
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.warped import along_inputs, kernel_and_directions
@@ -81,8 +81,8 @@ def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str
         found.append(useless)
     if "noise_floor" in plan:
         found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
-    if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
-        found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
+    if "time_order" in plan and plan["time_order"]["choice"] == FORECAST:
+        found.append(f"new rows are taken to come after the training rows: {plan['time_order']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
         found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
     return found

@@ -59,7 +59,7 @@ def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def restored(
     tree: dict[str, Any], metadata: dict[str, Any], kind: type, kinds: Mapping[str, type] = EMPTY
 ) -> Any:
-    """The estimator of these parts; its members, of a pool, are of `kinds`."""
+    """Return the estimator of these parts; its members, of a pool, are of `kinds`."""
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():
         setattr(estimator, name, Decisions(value) if name == "plan_" else value)
@@ -109,7 +109,7 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of an estimator with the fitted part as plain arrays, which pickle takes where it takes no compiled function."""
+    """Return the attributes of an estimator with the fitted part as plain arrays, which pickle takes where it takes no compiled function."""
     if "_fitted" not in state:
         return state
     tensors: dict[str, np.ndarray] = {}
@@ -123,7 +123,7 @@ def pack(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack(state: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `pack`."""
+    """Return the inverse of `pack`."""
     if "_packed" not in state:
         return state
     structure, tensors = state["_packed"]

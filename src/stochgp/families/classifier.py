@@ -159,7 +159,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         classes, targets = read_labels(self, y)
         refuse_fingerprints(self)
         rows, encoder = read_training_rows(
-            self, X, targets, sample_weight, groups, context, new_rows=self.new_rows
+            self, X, targets, sample_weight, groups, context, time_order=self.time_order
         )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes

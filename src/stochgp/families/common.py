@@ -17,7 +17,7 @@ from stochgp.data.files import read_files
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.time_order import between_if
+from stochgp.data.time_order import interpolate_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import DTYPES, check_settings
 from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
@@ -112,9 +112,9 @@ def read_regression_data(
             estimator, X, y, others, context, keeps_all=keeps_all, kind=kind, transform=wanted
         )
         return data if wanted is None else transformed_files(data, found, context)
-    time_order = between_if(calibration is not None, estimator.new_rows)
+    time_order = interpolate_if(calibration is not None, estimator.time_order)
     rows, encoder = read_training_rows(
-        estimator, X, y, sample_weight, groups, context, inputs=inputs, new_rows=time_order
+        estimator, X, y, sample_weight, groups, context, inputs=inputs, time_order=time_order
     )
     left_out, leaves = None, inputs is not Inputs.NUMBERS
     if calibration is not None:

@@ -1,4 +1,4 @@
-"""Kernels as sums of terms, the basis of their random features:
+"""Kernels as sums of terms, the basis of their random features.
 
     k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)),
 

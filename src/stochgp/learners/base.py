@@ -78,7 +78,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The peak memory of learning, without the rows, the evaluations and the compiler."""
+        """Return the peak memory of learning, without the rows, the evaluations and the compiler."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Return the number of rows from which it can learn in this many seconds."""
@@ -119,7 +119,7 @@ class AbstractLearner(eqx.Module):
         return False
 
     def seen_rows(self, n_rows: int) -> int:
-        """The number of rows that it learns from, out of `n_rows`."""
+        """Return the number of rows that it learns from, out of `n_rows`."""
         return n_rows
 
     def evaluator_for(self, gp: AbstractGP) -> Evaluator:
@@ -198,7 +198,7 @@ class AbstractBatchLearner(AbstractLearner):
         return evaluator.plan_steps(n_rows, row_bytes, self.batch_size, self.epochs, self.steps)
 
     def sampling_for(self, gp: Any) -> Any:
-        """The sampling of the batches for this model."""
+        """Return the sampling of the batches for this model."""
         return self.sampling
 
     def slower(self, state: Any, factor: float) -> Any:
@@ -224,7 +224,7 @@ class AbstractBatchLearner(AbstractLearner):
         return move(theta, gradient, descent, self.optimizer, self.step_size(descent))
 
     def step_size(self, descent: Descent) -> Array:
-        """The size of the next step."""
+        """Return the size of the next step."""
         return step_size(descent, self.learning_rate, self.decay)
 
     def compiled(self) -> Any:

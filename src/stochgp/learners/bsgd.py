@@ -57,7 +57,7 @@ class BSGD(AbstractBatchLearner):
             )
 
     def sampling_for(self, gp: AbstractGP) -> Any:
-        """The sampling set by the user, or the default for the model."""
+        """Return the sampling set by the user, or the default for the model."""
         if self.sampling is not None:
             return self.sampling
         kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))

@@ -217,7 +217,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, near=near, at=at, n_searches=n_searches, n_stalled=np.int64(0))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
-        """The curvature with the prior ‖x − x₀‖²/(2 s² n)."""
+        """Return the curvature with the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
@@ -299,7 +299,7 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
 
 
 def _gain(at: Curvature) -> float:
-    """The nats per datum that a step promises; inf if L is not known."""
+    """Return the nats per datum that a step promises; inf if L is not known."""
     if not math.isfinite(at.loss):
         return math.inf
     return float(0.5 * at.gradient @ shortest_solution(at.hessian, at.gradient))

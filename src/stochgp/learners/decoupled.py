@@ -204,7 +204,7 @@ def _with_mean(
 
 
 class SVDGP(AbstractGrowing):
-    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, algorithm 1):
+    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, algorithm 1).
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
 

@@ -126,7 +126,7 @@ def constant(progress: Float[Array, ""]) -> Float[Array, ""]:
 
 
 class PowerLaw(eqx.Module):
-    """scale · (t + 1)^(−exponent) at step t = 0, 1, …
+    """Return scale · (t + 1)^(−exponent) at step t, from 0 on.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class PowerLaw(eqx.Module):
 
 
 class InverseRoot(eqx.Module):
-    """scale / (1 + slope √t) at step t = 0, 1, …
+    """Return scale / (1 + slope √t) at step t, from 0 on.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class ByLoss(eqx.Module):
         return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The memory of its evaluations."""
+        """Return the memory of its evaluations."""
         return 0
 
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
@@ -143,12 +143,12 @@ def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: in
 
 
 def power_of_two(n: int) -> int:
-    """The largest power of two that is at most max(n, 1)."""
+    """Return the largest power of two that is at most max(n, 1)."""
     return 1 << (max(n, 1).bit_length() - 1)
 
 
 def size_of_few(n: int) -> int:
-    """The smallest size ≥ n: powers of two from 8 to 256, then four sizes per power of two."""
+    """Return the smallest size ≥ n: powers of two from 8 to 256, then four sizes per power of two."""
     if n <= 256:
         return max(8, 1 << (n - 1).bit_length())
     step = power_of_two(n - 1) // 4
@@ -175,7 +175,7 @@ def few_epochs(n_rows: int, batch_size: int) -> int | None:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """Number of held-out rows, max(min(fraction · N, 30,000), min(100, N/3)); 0 if below 5."""
+    """Return the number of held-out rows, max(min(fraction · N, 30,000), min(100, N/3)); 0 if below 5."""
     if fraction == 0:
         return 0
     n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
@@ -183,7 +183,7 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
 
 
 def trial_steps(plan: StepPlan) -> int:
-    """Steps of a trial: 1/16 of the run's, from 100 to 1,000; fewer would prefer large rates."""
+    """Return the steps of a trial: 1/16 of the run's, from 100 to 1,000; fewer would prefer large rates."""
     asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
     return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
 

@@ -216,7 +216,7 @@ def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldO
 
 
 def _constant_nlpd(train: MemorySource, held_out: MemorySource) -> float:
-    """The NLPD of the held-out rows under N(mean, variance) of the weighted training targets."""
+    """Return the NLPD of the held-out rows under N(mean, variance) of the weighted training targets."""
     (target, count), (y, rho) = _targets(train), _targets(held_out)
     mean = np.average(target, weights=count)
     variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)

@@ -219,7 +219,7 @@ class FullBatch(AbstractQuasiNewton):
         return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
-        """The NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""
+        """Return the NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""
         rows, parts = problem.prepared.rows, self.partition(gp)
         start = packed(parts[0] if problem.prior is None else self.partition(problem.prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))

@@ -48,7 +48,7 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
 
 
 def promised(at: Quasi) -> float:
-    """The decrease of the loss that the memory's quadratic promises; inf without a memory."""
+    """Return the decrease of the loss that the memory's quadratic promises; inf without a memory."""
     return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 

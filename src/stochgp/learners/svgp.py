@@ -116,7 +116,7 @@ class SVGPState(eqx.Module):
 
 
 class SVGP(AbstractBatchLearner):
-    """Descent on −ELBO per datum of mini-batches (Hensman et al. 2013, 2015), whitened:
+    """Descent on −ELBO per datum of mini-batches (Hensman et al. 2013, 2015), whitened.
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
 

@@ -110,7 +110,7 @@ def place(
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: MemorySource) -> int:
-    """The number of rows that there is time to learn from; all rows without a deadline.
+    """Return the number of rows that there is time to learn from; all rows without a deadline.
 
     A pass of a feature GP is timed on some of the rows.
     """

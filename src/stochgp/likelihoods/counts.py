@@ -1,4 +1,4 @@
-"""Likelihoods of counts 0, 1, 2, …"""
+"""Likelihoods of counts."""
 
 from typing import Any, ClassVar
 

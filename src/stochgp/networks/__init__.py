@@ -185,7 +185,7 @@ def attention(
 
 
 class Within(eqx.Module):
-    """A network with inputs bounded by tanh outside of the range from low to high:
+    """A network with inputs bounded by tanh outside of the range from low to high.
 
     z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d) is x_d in the range, and at most w_d outside. So the network does not extrapolate
     linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.

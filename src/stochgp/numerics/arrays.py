@@ -125,7 +125,7 @@ def shortest_solution(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -
 
 
 def n_words(n_bits: int) -> int:
-    """The number of words for `n_bits` bits, at least one."""
+    """Return the number of words for `n_bits` bits, at least one."""
     return max(1, -(-n_bits // WORD))
 
 

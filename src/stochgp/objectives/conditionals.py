@@ -269,12 +269,12 @@ def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.
 
 
 def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
-    """The noise variance σ² s/ρ of each row."""
+    """Return the noise variance σ² s/ρ of each row."""
     return noise_of_rows(gp.noise, X.reshape(-1, X.shape[-1]), count.ravel()).reshape(count.shape)
 
 
 def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
-    """The divisor of the mean over scored rows: their mean ρ, or n/N for a joint density."""
+    """Return the divisor of the mean over scored rows: their mean ρ, or n/N for a joint density."""
     if joint:
         return source.count / source.size
     return float(source.weights()[scored[scored != NONE]].sum()) / scored.size

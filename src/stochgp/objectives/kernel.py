@@ -1,4 +1,4 @@
-"""The exact NLML of a kernel GP and its gradient, using a Cholesky factor of A = K + Σ:
+"""The exact NLML of a kernel GP and its gradient, using a Cholesky factor of A = K + Σ.
 
     n · 2 · nlml = yᵀA⁻¹y + log|A| + N log 2π + Σᵢ [(ρᵢ − 1) log 2πρᵢΣᵢ + log ρᵢ],   n = Σρ,
 

@@ -110,7 +110,7 @@ class _Optimum:
         self.target = Sites(precision, by_mean + precision * self.mean)
 
     def by_covariance(self) -> Float[np.ndarray, "N N"]:
-        """The derivative of the ELBO with respect to K."""
+        """Return the derivative of the ELBO with respect to K."""
         total = np.zeros_like(self.inverses[0])
         for mean, beta, r, inverse in zip(
             self.mean.T, self.sites.precision.T, self.sites.linear.T, self.inverses, strict=True

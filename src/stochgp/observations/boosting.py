@@ -77,7 +77,7 @@ class Boosting:
     def _grow(
         self, bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
     ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
-        """The splits of one tree, level by level those of highest worth, and the values of its leaves."""
+        """Return the splits of one tree, level by level those of highest worth, and the values of its leaves."""
         inputs, cuts, order, histograms = _histograms(bins, n_edges, g, h)
         n, T = len(g), len(order)
         worth = lambda G, H: (np.square(G) / (H + self.ridge)).sum(axis=0)
@@ -133,7 +133,7 @@ def _histograms(
 
 
 def _leaf(bins: Bins, splits: list[Split]) -> Int[np.ndarray, " N"]:
-    """The leaf of each row."""
+    """Return the leaf of each row."""
     found = np.zeros(len(bins), np.int64)
     for j, cut in splits:
         found = 2 * found + (bins[:, j] > cut)

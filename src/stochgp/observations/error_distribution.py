@@ -91,7 +91,7 @@ class Dispersion(eqx.Module):
         return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
-        """The distribution of observations with these means and standard deviations, noise and c s(x) included."""
+        """Return the distribution of observations with these means and standard deviations, noise and c s(x) included."""
         if self.df is None:
             return Normal(mean, std)
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
@@ -147,7 +147,7 @@ def fit(
 
 
 def split(rows: Data, seed: int) -> Int[np.ndarray, " R"]:
-    """A part 0 … 3 for each row, at random; groups stay whole."""
+    """Return a part 0 … 3 for each row, at random; groups stay whole."""
     return folds(len(rows), rows.group, PARTS, seed)
 
 
@@ -178,7 +178,9 @@ def student_dispersion(
 
 
 def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squares]:
-    """Return ∂/∂η of −log p and its expected second derivative for each row. With ζ = z² e^(−η)/κ these are
+    """Return ∂/∂η of −log p and its expected second derivative for each row.
+
+    With ζ = z² e^(−η)/κ these are
 
     ½(1 − (ν + 1)ζ/(ν + ζ)) and ν/(2(ν + 3)); for a Gaussian ½(1 − ζ) and ½.
     """

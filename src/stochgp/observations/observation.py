@@ -168,7 +168,7 @@ class Observation:
         return found + m.reshape(-1, *(1,) * (found.ndim - 1))
 
     def predict(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
-        """The distribution of an observation at each row."""
+        """Return the distribution of an observation at each row."""
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
             found = Warped(found, self.transform, self.support)
@@ -177,7 +177,7 @@ class Observation:
         return Rounded(found) if self.rounding else found
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """The intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
+        """Return the intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
         if isinstance(self.correction, ConformalScores):
             return self.correction.interval(found, level)
         return found.interval(level)
@@ -197,7 +197,7 @@ class Observation:
         return self._normal(mean, variance, X)
 
     def noise_variances(self, X: MemorySource, moments: tuple[Latent, Latent] | None = None) -> PerRow:
-        """The noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
+        """Return the noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)

@@ -70,7 +70,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         False: the one member that predicts held-out rows best.
     members
         "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2), "linear" (Bayesian regression on the inputs and a constant); or {name: estimator}.
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
+    missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
@@ -100,7 +100,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _as_one(
         self, members: Mapping[str, Any], pooling: PoolWeights | None = None, correction: Any = None
     ) -> Pool:
-        """These members. A member knows only the classes of the rows that it learned from."""
+        """Return these members. A member knows only the classes of the rows that it learned from."""
         parts = tuple(member._fitted for member in members.values())
         known = tuple(np.searchsorted(self.classes_, member.classes_) for member in members.values())
         return Pool(parts, pooling, correction, known, len(self.classes_))
@@ -133,7 +133,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             else:
                 classes, numbers = read_labels(self, y)
                 rows, encoder = read_training_rows(
-                    self, X, numbers, sample_weight, groups, context, new_rows=self.new_rows
+                    self, X, numbers, sample_weight, groups, context, time_order=self.time_order
                 )
             refuse_one_class(classes, rows.y)
             self.classes_ = classes
@@ -165,7 +165,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             return self._store(members, weights, temperature, scores, n_rows, y, context)
 
     def _labelled(self, rows: Data) -> Data:
-        """The rows with labels in place of the numbers of classes."""
+        """Return the rows with labels in place of the numbers of classes."""
         return replace(rows, y=self.classes_[rows.y.astype(np.int64)])
 
     def _predict_held_out(
@@ -200,7 +200,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> PoolWeights:
-        """The pool, if its held-out probabilities are clearly higher than those of its best member; else that member."""
+        """Return the pool, if its held-out probabilities are clearly higher than those of its best member; else that member."""
         at = np.arange(len(held)), held.y.astype(np.int64)
         log_density, weight, names = log_p[:, *at].T, held.weights.astype(np.float64), list(members)
         context.report["held_out_rows"] = len(held)
@@ -236,7 +236,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _refit(
         self, members: dict[str, Any], rows: Data, scores: dict[str, dict[str, float]], context: FitContext
     ) -> dict[str, Any]:
-        """The members, learned again from all rows, if that takes no longer than the time that is left."""
+        """Return the members, learned again from all rows, if that takes no longer than the time that is left."""
         goes_on = len(rows) > MAX_FEW_ROWS and not isinstance(self.members, Mapping)
         seconds = 1.5 * sum(scores[name]["seconds"] for name in members) / (SHORTER if goes_on else 1)
         if seconds > (0.0 if context.is_interrupted else deadline.left()):

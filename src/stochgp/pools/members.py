@@ -50,7 +50,7 @@ FITTED = ("_fitted", "n_rows_", "nlml_", "noise_variance_")  # attributes that d
 
 
 def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
-    """A kernel GP, whose inputs may be rotated where rows have neither groups nor an order in time."""
+    """Return a kernel GP, whose inputs may be rotated where rows have neither groups nor an order in time."""
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
@@ -61,7 +61,7 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
-    """A member with this kernel, by name or made when it is needed; with few rows an inducing point at each, or fewer points and steps."""
+    """Return a member with this kernel, by name or made when it is needed; with few rows an inducing point at each, or fewer points and steps."""
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
@@ -129,7 +129,7 @@ def set_member(
     shared = {name: getattr(pool, name) for name in ("dtype", "memory_limit", "verbose", "devices")}
     shared |= {
         "time_limit": left,
-        "new_rows": "between",
+        "time_order": "interpolate",
         "random_state": context.seed(name),
         "missing": "refuse",
     }
@@ -193,7 +193,7 @@ def fit_members(
 
 
 def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
-    """The members but for those that a limit ended before their first step, unless all were."""
+    """Return the members but for those that a limit ended before their first step, unless all were."""
     ends = {name: member.plan_["ended"] for name, member in members.items() if member.n_iter_ == 0}
     idle = [name for name, end in ends.items() if end["choice"] != PLANNED]
     if len(idle) == len(members):

@@ -57,7 +57,7 @@ class Pool:
         return self.members[0].seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """The bytes of one member after the other, and of the results of all."""
+        """Return the bytes of one member after the other, and of the results of all."""
         each = [member.need_bytes(n_rows, **wanted) for member in self.members]
         held = 8 * n_rows * (n_rows if wanted.get("covariance") else max(2, self.n_classes))
         return max(each) + len(self.members) * held
@@ -78,7 +78,7 @@ class Pool:
         return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
     def distribution(self, X: Inputs) -> Any:
-        """The distribution of an observation at each row, in target units."""
+        """Return the distribution of an observation at each row, in target units."""
         if self.known:
             found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
         else:
@@ -86,7 +86,7 @@ class Pool:
         return found if self.correction is None else self.correction(found)
 
     def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
-        """The logarithms of the probabilities of classes by each member."""
+        """Return the logarithms of the probabilities of classes by each member."""
         found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
         for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
             found[k][:, known] = member.distribution(X).log_probabilities
@@ -142,7 +142,7 @@ class Pool:
 
 
 def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
-    """The mixture of members with these weights."""
+    """Return the mixture of members with these weights."""
     with np.errstate(divide="ignore"):
         return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
 
@@ -233,7 +233,7 @@ class PoolEstimator(PosteriorEstimator):
         self, like: Any, files: Any, y: Any, others: dict[str, Any], context: FitContext, **kind: Any
     ) -> tuple[TrainingData, FileSource]:
         """Read the rows of files into memory, as `like` reads them. Raises MemoryLimitError if they do not fit."""
-        own, names = self.get_params(deep=False), ("missing", "new_rows", "dtype", "target_outliers")
+        own, names = self.get_params(deep=False), ("missing", "time_order", "dtype", "target_outliers")
         like.set_params(**{name: own[name] for name in names if name in own})
         try:
             data, source = read_files(like, files, y, others, context, keeps_all=True, **kind)

@@ -99,7 +99,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     point_mass : "auto", float or None
         A frequent value of the targets, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`). "auto"
         tries the value of a tenth of the targets, five times as frequent as any other; the model is kept if the CRPS of held-out rows is clearly lower.
-    target_outliers, missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
+    target_outliers, missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
@@ -201,8 +201,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             data, _ = self._read_files(FeatureGPRegressor(), X, y, others, context)
             rows, encoder = data.rows, data.encoder
         else:
-            place = EITHER if self.new_rows == "auto" else self.new_rows
-            rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, new_rows=place)
+            place = EITHER if self.time_order == "auto" else self.time_order
+            rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, time_order=place)
         return rows, encoder, rows.group is not None and groups is None
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
             return apart, np.full(len(apart), LEARNED), None
         if in_time and len(apart) >= MIN_ROWS_HELD_OUT:
-            return apart, held_out_in_time(apart, self.new_rows == AUTO, generator), None
+            return apart, held_out_in_time(apart, self.time_order == AUTO, generator), None
         names = MEMBERS_OF_FEW if isinstance(self.members, str) else self.members
         is_folded = not isinstance(self.members, Mapping) and FOLDED.issuperset(names)
         if len(apart) >= MIN_ROWS_HELD_OUT or not is_folded:
@@ -233,7 +233,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return rows, np.full(len(rows), LEARNED), fold
 
     def _candidates(self, rows: Data, role: Roles, fold: Roles | None) -> dict[str, Any]:
-        """The members to fit. In tables with a time one is scored on single rows, the others on blocks."""
+        """Return the members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         known, in_time = self._known_members(), bool((role >= BLOCK).any())
@@ -250,7 +250,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         else:
             names = [name for name in MEMBERS_IN_TIME if name in known] or usual
             found = made(self.members, names)
-            if self.new_rows == AUTO:
+            if self.time_order == AUTO:
                 first = next(iter(found))
                 single = made([first], [first])
                 found = single | {name + BY_BLOCKS: member for name, member in found.items()}
@@ -261,7 +261,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return found
 
     def _hurdle(self, value: float, rows: Data) -> HurdleRegressor:
-        """A hurdle model, whose regressor is a pool with these settings. Raises ValueError for counts, whose models have zeros of their own."""
+        """Return a hurdle model, whose regressor is a pool with these settings. Raises ValueError for counts, whose models have zeros of their own."""
         if self.target_ == COUNT:
             raise ValueError("point_mass is for continuous targets: a model of counts has zeros of its own")
         others = rows.take(rows.y != value)
@@ -293,7 +293,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> tuple[PoolWeights, PITRecalibration | None]:
-        """The weights of the members, and the calibration of their mixture, from predictions of held-out rows."""
+        """Return the weights of the members, and the calibration of their mixture, from predictions of held-out rows."""
         first = next(iter(members))
         if len(members) == 1 and (fold is not None or POINT_MASS in members):
             return alone(first, "there is no other member"), None

@@ -141,7 +141,7 @@ def _predicted(
 
 
 def frequent(rows: Data) -> float | None:
-    """The value to be tried, if there is one."""
+    """Return the value to be tried, if there is one."""
     values, number = np.unique(rows.y, return_inverse=True)
     if len(values) <= MIN_OTHERS:
         return None
@@ -186,7 +186,7 @@ class Hurdle:
         return None if self.classifier is None else self.classifier.seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """The bytes of the probabilities of each row."""
+        """Return the bytes of the probabilities of each row."""
         assert self.classifier is not None
         return self.classifier.need_bytes(n_rows)
 
@@ -223,7 +223,7 @@ class HurdleRegressor(PosteriorRegressor):
     classifier: Any = None
     regressor: Any = None
     missing: str = field(default="refuse", kw_only=True)
-    new_rows: str = field(default="between", kw_only=True)
+    time_order: str = field(default="interpolate", kw_only=True)
 
     @property
     def _fitted(self) -> Pool:
@@ -257,7 +257,7 @@ class HurdleRegressor(PosteriorRegressor):
                 raise ValueError(
                     f"point_mass is {self.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS_OF_VALUE} must have it, and {MIN_ROWS_OF_VALUE} another one"
                 )
-            names = ("missing", "new_rows", "memory_limit", "dtype", "verbose", "devices")
+            names = ("missing", "time_order", "memory_limit", "dtype", "verbose", "devices")
             shared = {name: getattr(self, name) for name in names}
             parts = (("at_value", self.classifier, rows, at), ("elsewhere", self.regressor, others, others.y))
             members = {}
@@ -277,14 +277,14 @@ class HurdleRegressor(PosteriorRegressor):
         return self
 
     def summary(self) -> str:
-        """The summaries of classifier and regressor."""
+        """Return the summaries of classifier and regressor."""
         return "\n\n".join(f"{name}: {member.summary()}" for name, member in self.estimators_.items())
 
 
 def unless_preferred(
     name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
 ) -> PoolWeights:
-    """The hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
+    """Return the hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
     rival = {name: predictions.distributions[predictions.names.index(name)]}
     found = prefer_by_crps(
         others.mixed(weights), rival, predictions.rows, predictions.cluster, MIN_GAIN_OF_HURDLE

@@ -37,7 +37,7 @@ BY_FACTOR = 256  # rows of τ, of N² operations each
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
-    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ:
+    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ.
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
 
@@ -75,7 +75,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance of few training rows is that of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
+        """Return the variance of few training rows is that of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
 
         bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.linalg`,
         or its rounding error, in the precision of the factor.
@@ -171,7 +171,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return mean, np.maximum(variance - self.system.row_noise, 0.0)
 
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
-        """These columns of L⁻¹."""
+        """Return these columns of L⁻¹."""
         units = np.zeros((len(self.system.X), len(rows)), self.factor.L.dtype, order="F")
         units[rows, np.arange(len(rows))] = 1
         return self.factor.half(units)
@@ -196,7 +196,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
 
 class MixturePosterior(AbstractPosterior):
-    """f | y = Σ_s w_s p(f | y, θ_s), for S values θ_s of the hyperparameters:
+    """f | y = Σ_s w_s p(f | y, θ_s), for S values θ_s of the hyperparameters.
 
         mean(x) = Σ_s w_s m_s(x),   cov(x, z) = Σ_s w_s [C_s(x, z) + (m_s(x) − mean(x))(m_s(z) − mean(z))].
 
@@ -273,7 +273,7 @@ class MixturePosterior(AbstractPosterior):
         return np.asarray(e / np.sqrt(V))
 
     def fold_out(self, data: Data, fold: Int[np.ndarray, " N"], noise: float) -> tuple[PerRow, PerRow]:
-        """The moments of the mixture, w_s being those of all rows."""
+        """Return the moments of the mixture, w_s being those of all rows."""
         return self._total([part.fold_out(data, fold, noise) for part in self.parts])
 
     def _total(self, moments: list[tuple[Any, Any]]) -> tuple[PerRow, PerRow]:
@@ -305,7 +305,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """The posterior of the same rows and targets for this kernel and this level of the noise. ValueError where A has no factor."""
+    """Return the posterior of the same rows and targets for this kernel and this level of the noise. ValueError where A has no factor."""
     assert base.y is not None
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))

@@ -25,7 +25,9 @@ ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not kn
 
 
 class FeaturePosterior(AbstractPosterior):
-    """f | y for y = √v Φw + ε. With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and φ the map's own features,
+    """The posterior f | y for y = √v Φw + ε.
+
+    With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and φ the map's own features,
 
         mean(x) = φ(x)·ŵ,  ŵ = v F⁻¹Φᵀy;      cov(x, z) = v σ² φ(x)ᵀF⁻¹φ(z) = (Rᵀφ(x))·(Rᵀφ(z)),  R = Q diag(√(v σ²/d)).
 
@@ -59,7 +61,7 @@ class FeaturePosterior(AbstractPosterior):
         noise_variance: float,
         noise: AbstractNoise | None = None,
     ) -> "FeaturePosterior":
-        """The posterior from the moments' eigendecomposition; in float64 where x64 is enabled, float32 otherwise.
+        """Return the posterior from the moments' eigendecomposition; in float64 where x64 is enabled, float32 otherwise.
 
         `noise` says how the variance of noise of the level `noise_variance` depends on the input; None = it is constant.
         """

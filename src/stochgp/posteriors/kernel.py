@@ -62,7 +62,7 @@ class KernelSystem(eqx.Module):
     tile: int
 
     def upper(self) -> Float[np.ndarray, "N N"]:
-        """A on and right of its diagonal, in the dtype of X."""
+        """Return a on and right of its diagonal, in the dtype of X."""
         with jax.enable_x64(True):
             return upper(self.kernel, np.asarray(self.X), self.row_noise)
 
@@ -87,7 +87,7 @@ class KernelSystem(eqx.Module):
         return self.operator_on(None)
 
     def operator_on(self, mesh: Mesh | None) -> KernelOperator:
-        """The operator with its rows spread over a mesh; None = on one device."""
+        """Return the operator with its rows spread over a mesh; None = on one device."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             make = _operator if mesh is None else KernelOperator.of
@@ -109,7 +109,7 @@ class KernelSystem(eqx.Module):
     def draw(
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
-        """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
+        """Return new prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, ((len(self.X), noise_key),))
@@ -158,7 +158,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return str(self.system.X.dtype)
 
     def changed(self, **fields: Any) -> Any:
-        """The same but for these fields; factor, search and residual are kept."""
+        """Return the same but for these fields; factor, search and residual are kept."""
         made, kept = dataclasses.replace(self, **fields), ("factor", "near", "residual")
         vars(made).update({name: vars(self)[name] for name in kept if name in vars(self)})
         return made
@@ -181,7 +181,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return dense.times(self.system.kernel, np.asarray(X), rows, weights, np.float64)
 
     def variance_near(self, X: Float[np.ndarray, "P D"]) -> PerRow:
-        """The variance from near rows."""
+        """Return the variance from near rows."""
         return with_information(self.near.moments(X, NEAR), self.information)
 
     def left_out(
@@ -208,7 +208,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return rows, self.near.left_out(rows, MANY)[1]
 
     def with_information(self) -> Any:
-        """The posterior with τ; as it is if its variances are exact, for one row, or without time."""
+        """Return the posterior with τ; as it is if its variances are exact, for one row, or without time."""
         if self.is_exact or len(self.weights) == 1:
             return self
         try:
@@ -245,7 +245,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.scaled(c), c
 
     def scaled(self, c: float) -> Any:
-        """The posterior for c k and c σ²: the same mean with α/c, and c times every variance."""
+        """Return the posterior for c k and c σ²: the same mean with α/c, and c times every variance."""
         old = self.system
         noise = with_level(old.noise, c * float(old.noise.level))
         system = KernelSystem(old.kernel.times(c), old.X, old.weight, noise, old.tile)
@@ -277,7 +277,7 @@ def divided(values: Any, c: Any) -> Any:
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
-    """The variance of f from the moments given near rows, whose information is multiplied by τ = `information`."""
+    """Return the variance of f from the moments given near rows, whose information is multiplied by τ = `information`."""
     _, W, prior = near
     return prior * W / np.maximum(W + information * (prior - W), np.finfo(np.float64).tiny)
 
@@ -347,7 +347,7 @@ def sample_targets(
 
 @quick_jit
 def _less(operator: KernelOperator, weights: Array, value: Array) -> Array:
-    """The difference of these [N, S], with rows of zeros beyond N."""
+    """Return the difference of these [N, S], with rows of zeros beyond N."""
     return operator.pad(weights - value)
 
 
@@ -370,5 +370,5 @@ def _operator(kernel: Any, X: Array, noise: Array, **layout: Any) -> KernelOpera
 
 @eqx.filter_jit
 def whole_product(operator: KernelOperator, V: Array) -> Array:
-    """A V for V [N, S], summed in float64."""
+    """Return a V for V [N, S], summed in float64."""
     return operator.unpad(operator.matvec(operator.pad(V), wide=True))

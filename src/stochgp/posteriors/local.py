@@ -33,7 +33,7 @@ Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarr
 
 
 class LocalPosterior(AbstractPosterior):
-    """f(x) given the n nearest of N training rows, S = S(x):
+    """f(x) given the n nearest of N training rows, S = S(x).
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
 
@@ -145,7 +145,7 @@ class LocalPosterior(AbstractPosterior):
     def others(
         self, rows: Int[np.ndarray, " P"], n: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Int[np.ndarray, "P k"]:
-        """The n nearest other rows of these training rows, of other groups; −1 if there are too few."""
+        """Return the n nearest other rows of these training rows, of other groups; −1 if there are too few."""
         with jax.enable_x64(True):
             return self.tree.others(rows, min(n, len(self.X) - 1), group)
 

@@ -107,7 +107,7 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return self.mean(X), self.variance_near(X)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy, never below the exact one, and equal to it if C is exact:
+        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy, never below the exact one, and equal to it if C is exact.
 
             CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)],
 
@@ -134,7 +134,7 @@ class SampledKernelPosterior(AbstractKernelPosterior):
 
 
 def joined(system: KernelSystem, new: Data) -> KernelSystem:
-    """The system of the rows so far and, after them, the new ones."""
+    """Return the system of the rows so far and, after them, the new ones."""
     X = np.concatenate([np.asarray(system.X), np.asarray(new.X, system.X.dtype)])
     weight = np.concatenate([system.weight, new.weights])
     return KernelSystem(system.kernel, on_device(X), weight, system.noise, system.tile)
@@ -188,7 +188,7 @@ def warm_start(
 
 
 def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
-    """The factor of the joined system from that of its first `n_old` rows, with the same jitter; None where rounding allows none.
+    """Return the factor of the joined system from that of its first `n_old` rows, with the same jitter; None where rounding allows none.
 
     [[L, 0], [Wᵀ, M]] with W = L⁻¹B'ᵀ and MMᵀ = C − WᵀW: n N² products instead of N³/3, and the memory of both factors.
     """

@@ -153,12 +153,12 @@ def solve_bytes(
 
 
 def plannable(budget: Budget) -> int:
-    """The free bytes without the headroom."""
+    """Return the free bytes without the headroom."""
     return max(budget.free() - int(HEADROOM * budget.limit), 0)
 
 
 def n_terms(kernel: Any) -> int:
-    """The terms and factors of the kernel: numbers held per entry of a product's tile."""
+    """Return the terms and factors of the kernel: numbers held per entry of a product's tile."""
     kernel = value_of(kernel)
     if isinstance(kernel, Sum | Product):
         return n_terms(kernel.left) + n_terms(kernel.right)

@@ -165,7 +165,7 @@ class CGState(eqx.Module):
 
 @eqx.filter_jit
 def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-    """A V for residuals, with K evaluated again and summed in float64, in V's dtype."""
+    """Return a V for residuals, with K evaluated again and summed in float64, in V's dtype."""
     return operator.keeping(False).matvec(V, wide=True)
 
 
@@ -205,7 +205,7 @@ def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, A
 
 
 def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
-    """The root mean square rounding error of K p over that of b in the worst column; p ≈ A⁻¹b."""
+    """Return the root mean square rounding error of K p over that of b in the worst column; p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
     errors = np.mean(np.square(summed - exact), axis=0) / of_b

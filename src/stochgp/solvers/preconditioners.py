@@ -89,7 +89,7 @@ def _thinned(
 
 
 def _n_sound(new: Float[np.ndarray, "K N"], most: Float[np.ndarray, " N"]) -> int:
-    """The number of leading rows of F that take no more from a diagonal entry than it has."""
+    """Return the number of leading rows of F that take no more from a diagonal entry than it has."""
     is_sound = np.all(np.cumsum(np.square(new), axis=0) <= most, axis=1)
     return len(new) if is_sound.all() else int(np.argmin(is_sound))
 

@@ -59,7 +59,7 @@ def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, flo
 
 
 def horizon(epoch: int) -> float:
-    """The horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
+    """Return the horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
     return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
 
 

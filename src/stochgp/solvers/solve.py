@@ -240,7 +240,7 @@ class _Run:
         return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
 
     def _worst(self, residuals: np.ndarray) -> float:
-        """The largest residual as a multiple of its tolerance; inf if one is not a number."""
+        """Return the largest residual as a multiple of its tolerance; inf if one is not a number."""
         ratios = residuals / self.tolerance
         return float(ratios.max()) if np.all(np.isfinite(ratios)) else np.inf
 

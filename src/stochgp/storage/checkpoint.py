@@ -18,7 +18,7 @@ from stochgp.warning import warn
 
 
 def fingerprint(*parts: Any) -> str:
-    """A digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
+    """Return a digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
         content = jax.random.key_data(leaf) if is_key(leaf) else leaf
@@ -53,7 +53,7 @@ def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, 
 
 
 def notes(path: str | os.PathLike) -> dict[str, Any]:
-    """The JSON values beside the run, such as its seed."""
+    """Return the JSON values beside the run, such as its seed."""
     return _loaded(path)[1].get("notes", {})
 
 
@@ -93,5 +93,5 @@ def _save(path: str | os.PathLike, leaves: list[Any], metadata: dict[str, Any]) 
 
 
 def _text(value: Any) -> str:
-    """The repr without addresses of functions, which differ between processes."""
+    """Return the repr without addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

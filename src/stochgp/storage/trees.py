@@ -261,7 +261,7 @@ def _field_names(kind: Any) -> list[str] | None:
 
 
 def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
-    """An instance with these fields; no constructor, converter or check runs."""
+    """Return an instance with these fields; no constructor, converter or check runs."""
     names = _field_names(kind) if isinstance(kind, type) else None
     if names is None or set(names) != set(values):
         found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
@@ -275,13 +275,13 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 def _default(kind: Any, argument: str) -> Any:
-    """The default of an argument of a class's constructor, None if it has none."""
+    """Return the default of an argument of a class's constructor, None if it has none."""
     parameter = inspect.signature(kind.__init__).parameters.get(argument)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """The text "module:name" of an allowed module that has the thing, or "registered kind:name"; None if there is none."""
+    """Return the text "module:name" of an allowed module that has the thing, or "registered kind:name"; None if there is none."""
     for what, table in REGISTERED.items() if isinstance(thing, type) else ():
         for known, entry in table.items():
             if class_of(entry) is thing:
@@ -296,7 +296,7 @@ def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
 
 
 def _find(name: str, allowed: tuple[str, ...]) -> Any:
-    """The class or function "module:name". Raises ValueError unless it was defined under that name in an allowed module."""
+    """Return the class or function "module:name". Raises ValueError unless it was defined under that name in an allowed module."""
     module, _, attribute = name.partition(":")
     if module.startswith(_REGISTERED):
         what = module.removeprefix(_REGISTERED)

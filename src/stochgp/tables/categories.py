@@ -76,7 +76,7 @@ class CategoryStatistics:
 
 
 def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
-    """The number of each text's category; the number of categories if it is none."""
+    """Return the number of each text's category; the number of categories if it is none."""
     found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(categories, texts.type)))
     return np.asarray(pc.fill_null(found, len(categories)).to_numpy(), np.int64)
 
@@ -111,7 +111,7 @@ def _table(
     L: int,
     with_spread: bool,
 ) -> Float64[np.ndarray, "K S"]:
-    """The statistics by these rows of every category and of none, K = L + 1. Rows without a category are in the mean of all rows alone."""
+    """Return the statistics by these rows of every category and of none, K = L + 1. Rows without a category are in the mean of all rows alone."""
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():
         scale, center = targets.weight.sum() / rho.sum(), np.average(y, axis=0, weights=rho)

@@ -74,7 +74,7 @@ class Column:
         return np.abs(self.values) > LARGEST
 
     def first(self, bad: Bool[np.ndarray, " N"]) -> str:
-        """The place of the first of these rows, with its value."""
+        """Return the place of the first of these rows, with its value."""
         value = self.values[int(np.argmax(bad))]
         shown = repr(value.as_py()) if self.kind == "text" else f"{value:g}"
         return f"the first, {shown}, at data row {row_of_first(bad)}"
@@ -164,12 +164,12 @@ def read_any(name: str, raw: Any) -> Column:
 
 
 def row_of_first(bad: np.ndarray) -> int:
-    """Data row, from 1, of the first True."""
+    """Return the data row, from 1, of the first True."""
     return int(np.argmax(bad)) + 1
 
 
 def joined(*notes: str) -> str:
-    """The notes in one."""
+    """Return the notes in one."""
     return "; ".join(filter(None, notes))
 
 
@@ -183,14 +183,14 @@ def is_number(text: str) -> bool:
 
 
 def whole(values: Any) -> Any:
-    """An Arrow column in one array."""
+    """Return an Arrow column in one array."""
     if not isinstance(values, pa.ChunkedArray):
         return values
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 
 def unmasked(values: Any) -> Any:
-    """A NumPy masked array with NaN, NaT or None in place of masked values; anything else as it is."""
+    """Return a NumPy masked array with NaN, NaT or None in place of masked values; anything else as it is."""
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return values
     kind = values.dtype.kind
@@ -209,7 +209,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _read(name: str, raw: Any) -> Column:
-    """A column of any container: numbers at once, all others as Arrow arrays, objects that Arrow has no type for one by one."""
+    """Return a column of any container: numbers at once, all others as Arrow arrays, objects that Arrow has no type for one by one."""
     if isinstance(raw, np.ndarray):
         kind = raw.dtype.kind
         if kind in "biuf":
@@ -231,7 +231,7 @@ def _read(name: str, raw: Any) -> Column:
 
 
 def _read_arrow(name: str, values: Any) -> Column:
-    """Raises TypeError for pandas' own types, TableError for others without a meaning here."""
+    """Raise TypeError for pandas' own types, TableError for others without a meaning here."""
     missing, of = np.asarray(values.is_null()).astype(bool), values.type
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan))
@@ -307,7 +307,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_float(value: Any) -> float:
-    """A number as float64, an integer beyond it as infinity; the seconds of a duration, or since midnight."""
+    """Return a number as float64, an integer beyond it as infinity; the seconds of a duration, or since midnight."""
     if isinstance(value, datetime.time):
         return 3600 * value.hour + 60 * value.minute + value.second + value.microsecond / 1e6
     if isinstance(value, datetime.timedelta | np.timedelta64):

@@ -170,7 +170,7 @@ class TableEncoder:
         return tuple(name for name in table_columns(table) if name not in known) if by_name else ()
 
     def _matched(self, table: Any) -> dict[str, Any]:
-        """The columns by name; dropped ones may be absent."""
+        """Return the columns by name; dropped ones may be absent."""
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
@@ -192,7 +192,7 @@ def column_of(name: str, raw: Any, imputes: bool) -> Column:
 
 
 def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRule:
-    """The rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
+    """Return the rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
     if rule.kind == "dropped":
         return rule
     is_text, is_number = column.kind == "text", column.kind in ("number", "boolean")
@@ -212,7 +212,7 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
 
 
 def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | None) -> ColumnRule:
-    """The rule, with a caution on a column that determines the target on its own, by the correlation of ranks."""
+    """Return the rule, with a caution on a column that determines the target on its own, by the correlation of ranks."""
     if targets is None or len(targets.names) > 1 or rule.kind not in ("number", "time"):
         return rule
     rows = np.flatnonzero(~column.missing)
@@ -266,7 +266,7 @@ def known_instead(
 
 
 def some_rows(part: Any, kept: np.ndarray) -> Any:
-    """These rows of a table, an array or a series."""
+    """Return these rows of a table, an array or a series."""
     if hasattr(part, "iloc"):
         return part[kept] if part.ndim == 1 else part.loc[kept]
     if hasattr(part, "filter") and not isinstance(part, np.ndarray):

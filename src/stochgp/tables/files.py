@@ -50,7 +50,7 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zlib.err
 
 
 def read_table(path: str | os.PathLike) -> pa.Table:
-    """The table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
+    """Return the table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
 
     csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
     numbers, true/false, ISO dates and times are recognised, all else is text. Blanks around names are removed.
@@ -130,7 +130,7 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
-    """The suffix of `path` among `known`, in lower case. Raises ValueError with the nearest one."""
+    """Return the suffix of `path` among `known`, in lower case. Raises ValueError with the nearest one."""
     name = Path(path).name.lower()
     found = [suffix for suffix in known if name.endswith(suffix)]
     if found:
@@ -179,7 +179,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _named(path: Path, table: pa.Table) -> pa.Table:
-    """The table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
+    """Return the table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
     try:
         names = [name.strip() for name in table.column_names]
     except UnicodeDecodeError as error:
@@ -305,7 +305,7 @@ def _encoding(file: Path, size: int, changed: int) -> str:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """The character that divides nearly all lines into as many cells as the first, and most; a comma if none does."""
+    """Return the character that divides nearly all lines into as many cells as the first, and most; a comma if none does."""
     best, most = ",", 1
     for delimiter in (",", ";", "\t", "|"):
         counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]

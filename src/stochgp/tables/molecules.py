@@ -74,7 +74,7 @@ class Fingerprints:
         return len(self.words)
 
     def __getitem__(self, rows: Any) -> "Fingerprints":
-        """Some of the rows: a slice, or an array of numbers or booleans."""
+        """Return some of the rows: a slice, or an array of numbers or booleans."""
         return Fingerprints(self.levels, self.words[rows])
 
     @property
@@ -83,7 +83,7 @@ class Fingerprints:
         return len(self.words), len(self.levels)
 
     def counts(self) -> Any:
-        """The counts as a sparse matrix of uint16 [N, columns]. Raises ValueError for rows with further counts."""
+        """Return the counts as a sparse matrix of uint16 [N, columns]. Raises ValueError for rows with further counts."""
         if self.words[:, -1].any():
             raise ValueError(
                 "these fingerprints were packed for other rows, and hold some of their counts only as a sum"
@@ -213,7 +213,7 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
 
 
 def _chunks(n_rows: int, n_elements: int) -> list[slice]:
-    """The rows that are packed together."""
+    """Return the rows that are packed together."""
     step = max(1, CHUNK_ELEMENTS // max(1, n_elements))
     return [slice(start, start + step) for start in range(0, n_rows, step)]
 
@@ -289,7 +289,7 @@ class Inputs(Enum):
 
 
 def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray | None = None) -> None:
-    """Sets `n_features_in_`, and `feature_names_in_` where inputs have names."""
+    """Set `n_features_in_`, and `feature_names_in_` where inputs have names."""
     estimator.n_features_in_ = n_inputs
     if names is not None:
         estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -322,7 +322,7 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
 
 
 def counts_of(X: Any) -> Any:
-    """The numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
+    """Return the numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
     is_table = not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X)
     return TableEncoder.fit(X).transform(X) if is_table else X
 
@@ -333,7 +333,7 @@ def is_packed(encoder: Any) -> bool:
 
 
 def refuse_further_counts(words: np.ndarray) -> None:
-    """Raises ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
+    """Raise ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(

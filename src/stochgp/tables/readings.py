@@ -161,7 +161,7 @@ def _with_values(
 
 
 def with_digits(column: Column) -> Column:
-    """A column of numbers as texts, 20141013.0 as "20141013"; of other numbers texts that are no dates."""
+    """Return a column of numbers as texts, 20141013.0 as "20141013"; of other numbers texts that are no dates."""
     is_whole = (np.abs(column.values) < 2**53) & (column.values == np.floor(column.values))
     texts = pa.array(np.where(is_whole, column.values, 0).astype(np.int64)).cast(pa.string())
     others = pa.scalar("", pa.string())
@@ -259,7 +259,7 @@ def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
 
 
 def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
-    """The unit of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
+    """Return the unit of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
     there, n = ~np.isnan(values), count.sum()
     names = sorted(set(units[there]) - {"", _SCALED})
     n_of = {name: int(count[there & (units == name)].sum()) for name in names}

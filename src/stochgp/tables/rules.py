@@ -89,7 +89,7 @@ class ColumnRule:
 
 
 def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
-    """The rule of a column that is not learned from."""
+    """Return the rule of a column that is not learned from."""
     return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}", caution=rule.caution)
 
 
@@ -196,7 +196,7 @@ def encode(
 
 
 def texts_of(column: Column) -> Any:
-    """A column's values as texts: 1.0 as "1", booleans as "true" and "false"; None where missing."""
+    """Return a column's values as texts: 1.0 as "1", booleans as "true" and "false"; None where missing."""
     if column.kind == "text":
         return column.values
     values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
@@ -230,7 +230,7 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
-    """The error of a column of another kind than at fit, with the first such value."""
+    """Return the error of a column of another kind than at fit, with the first such value."""
     row = int(np.argmin(column.missing)) if row is None else row
     value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]

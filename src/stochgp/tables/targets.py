@@ -42,7 +42,7 @@ MIN_RANGE = 1e-150  # of targets, whose square is not 0
 def target_column(
     table: Any, name: str, allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
-    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
+    """Return the column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
     Raises ValueError if it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
     values (with the first data row and the count).
@@ -109,7 +109,7 @@ def holds_classes(table: Any, name: str) -> bool:
 
 
 def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
-    """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
+    """Return the column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
 
     Raises ValueError if it is absent (with the nearest name), holds dates, or has missing values.
 
@@ -149,7 +149,7 @@ def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
 
 
 def refuse_no_counts(y: np.ndarray) -> None:
-    """Raises ValueError, with the first, for targets that are no counts."""
+    """Raise ValueError, with the first, for targets that are no counts."""
     bad = (y < 0) | (y != np.floor(y))
     if bad.any():
         found = f"{bad.sum()} of {bad.size} targets are not, such as {y[np.argmax(bad)]:g} at data row {row_of_first(bad)}"
@@ -157,13 +157,13 @@ def refuse_no_counts(y: np.ndarray) -> None:
 
 
 def name_of_targets(y: Any) -> str | None:
-    """The name of a series; y itself if it is the name of a column of files."""
+    """Return the name of a series; y itself if it is the name of a column of files."""
     name = y if isinstance(y, str) else getattr(y, "name", None)
     return name if isinstance(name, str) else None
 
 
 def refuse_no_targets(estimator: Any, y: Any) -> None:
-    """Raises ValueError, as scikit-learn words it, where y is None."""
+    """Raise ValueError, as scikit-learn words it, where y is None."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
@@ -228,7 +228,7 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
 
 
 def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
-    """Raises ValueError where the rows to learn from are all of one of the classes."""
+    """Raise ValueError where the rows to learn from are all of one of the classes."""
     if len(np.unique(numbers)) < 2:
         only = classes.tolist()[int(numbers[0])]
         raise ValueError(f"y has one class only, {only!r}: at least two are needed")
@@ -253,7 +253,7 @@ def read_weights(
 def checked_weights(
     weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
 ) -> Float[np.ndarray, " N"]:
-    """The weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
+    """Return the weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
     bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
     if bad.any():
         value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"

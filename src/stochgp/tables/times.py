@@ -94,7 +94,7 @@ def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """The days, and other parts that vary; the day of the year only of more than a year."""
+    """Return the days, and other parts that vary; the day of the year only of more than a year."""
     parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
@@ -114,7 +114,7 @@ def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[n
 
 
 def day_of(micros: int) -> str:
-    """The date of a time, such as 2014-10-13."""
+    """Return the date of a time, such as 2014-10-13."""
     return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 

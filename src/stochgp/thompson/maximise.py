@@ -89,7 +89,7 @@ def proposals(
     *,
     generator: np.random.Generator,
 ) -> Float[np.ndarray, "R C D"]:
-    """The candidates of every round; all uniform if no row is better than another."""
+    """Return the candidates of every round; all uniform if no row is better than another."""
     lower, upper = box
     shape = (how.rounds, how.candidates, len(lower))
     anywhere = lower + (upper - lower) * generator.uniform(size=shape)
@@ -115,7 +115,7 @@ def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
 
 
 def padded(functions: AbstractFunctions) -> AbstractFunctions:
-    """The same functions with rows of weight 0, so that systems of similar size use one program."""
+    """Return the same functions with rows of weight 0, so that systems of similar size use one program."""
     if not isinstance(functions, KernelFunctions):
         return functions
     old = functions.operator
@@ -130,7 +130,7 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
 
 
 def ladder(size: int) -> int:
-    """The next size of a sequence that grows by at most an eighth."""
+    """Return the next size of a sequence that grows by at most an eighth."""
     step = max(1, 2 ** (size.bit_length() - 1) // STEPS_OF_SIZE)
     return -(-size // step) * step
 

@@ -130,7 +130,7 @@ class ThompsonSampler:
         self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
 
     def ask(self) -> np.ndarray:
-        """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
+        """Return the next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
 
         Before the first observations they are random: a Latin hypercube, or different candidates. Raises ValueError if fewer candidates than a batch are
         left, and if `memory_limit` would be exceeded.
@@ -180,7 +180,7 @@ class ThompsonSampler:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ThompsonSampler":
-        """The sampler of a file of `save`. Raises ValueError for another file."""
+        """Return the sampler of a file of `save`. Raises ValueError for another file."""
         tree, metadata = load_tree(path)
         if "sampler" not in metadata:
             raise ValueError(f"{path} holds no ThompsonSampler")
