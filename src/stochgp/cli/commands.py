@@ -268,7 +268,7 @@ def predict(
     levels = rows.parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     parts = rows.parts_of(source, estimator)
-    with rows.table_on_stdout() if out == STDIO else table_writer(out) as write:
+    with table_writer(out) as write:
         for block in parts:
             with block.placing():
                 write(rows.prediction_columns(estimator, block.table, levels))

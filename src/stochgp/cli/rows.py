@@ -5,7 +5,7 @@ import json
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from jaxtyping import Shaped
 
@@ -179,20 +178,6 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
     for name, value in known.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name:{width}}  {text}\n")
-
-
-@contextlib.contextmanager
-def table_on_stdout() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """`tables.files.table_writer` as CSV text on the standard output."""
-    writers: list[Any] = []
-
-    def write(columns: Mapping[str, Any]) -> None:
-        table = pa.table(dict(columns))
-        if not writers:
-            writers.append(pa_csv.CSVWriter(sys.stdout.buffer, table.schema))
-        writers[0].write_table(table)
-
-    yield write
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:

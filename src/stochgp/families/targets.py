@@ -14,7 +14,7 @@ from stochgp.distributions import ConformalScores, PITRecalibration
 from stochgp.distributions.calibrating import FEWEST
 from stochgp.estimators.fitted import Fitted
 from stochgp.likelihoods import Warped
-from stochgp.likelihoods.warped import TRANSFORMS, as_transform
+from stochgp.likelihoods.base import TRANSFORMS, as_transform
 from stochgp.numerics.clustered import divisible, reaching
 from stochgp.objectives.warping import fit_transforms
 from stochgp.observations import MEANS, LinearMean

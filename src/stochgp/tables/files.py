@@ -10,6 +10,7 @@ import csv
 import functools
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -98,13 +99,13 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
     """Return a function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows.
 
-    After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    "-" is CSV text on the standard output. After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
-    path = Path(path)
-    suffix = file_suffix(path, WRITABLE_SUFFIXES)
+    is_text, path = os.fspath(path) == "-", Path(path)
+    suffix = ".csv" if is_text else file_suffix(path, WRITABLE_SUFFIXES)
     try:
-        with replacing(path) as partial, contextlib.ExitStack() as stack:
-            opened: list[Any] = []
+        with contextlib.ExitStack() as stack:
+            partial, opened = None if is_text else stack.enter_context(replacing(path)), list[Any]()
 
             def write(columns: Mapping[str, np.ndarray]) -> None:
                 if not columns:
@@ -116,7 +117,8 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
                         f"{path}: these columns cannot be written ({_one_line(error)})"
                     ) from error
                 if not opened:
-                    sink = stack.enter_context(partial.open("wb"))
+                    sink: Any = sys.stdout.buffer
+                    sink = sink if partial is None else stack.enter_context(partial.open("wb"))
                     opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
                 opened[0].write_table(table)
 
