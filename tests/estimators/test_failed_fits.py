@@ -11,7 +11,7 @@ from stochgp import (
     SparseGPClassifier,
     SparseGPRegressor,
 )
-from stochgp.families import feature, growing, kernel
+from stochgp.families import feature, kernel, sparse
 from stochgp.families.solving import updated
 from stochgp.results import RESULTS
 
@@ -89,9 +89,9 @@ def test_an_interrupted_partial_fit_changes_nothing(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         line.partial_fit(X + 3, Y)
     assert_unchanged(line, before)
-    stream = SparseGPRegressor(learner="svdgp")
+    stream = SparseGPRegressor(learner="svdgp", epochs=1).fit(X, Y)
     before = dict(vars(stream))
-    monkeypatch.setattr(growing, "_begun", interrupt)  # the number of inputs is known by then
+    monkeypatch.setattr(sparse, "_learned", interrupt)  # the rows are read by then
     with pytest.raises(KeyboardInterrupt):
         stream.partial_fit(X, Y)
     assert_unchanged(stream, before)

@@ -57,7 +57,7 @@ class Fitted:
     seen: Any = None  # a `Seen`, the ranges of the training rows; None of packed fingerprints
     log_slope: float = 0.0  # the mean of log T' over the training rows, T the transform of targets
     slope_rows: float = 0.0  # how many these are
-    stream: Any = None  # for further rows: a `learning.Stream`, or the sums of a feature GP
+    stream: Any = None  # for further rows: the state of a learner, or the sums of a feature GP
 
     @property
     def targets(self) -> Standardiser:

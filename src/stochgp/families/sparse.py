@@ -1,20 +1,27 @@
 """The sparse GP as a scikit-learn estimator."""
 
+import dataclasses
 import os
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
-from stochgp.choosing import AS_ASKED
-from stochgp.context import FitContext, restored_on_error
+from stochgp.choosing import AS_ASKED, Decisions
+from stochgp.context import PLANNED, FitContext
+from stochgp.data.memory import MemorySource
+from stochgp.data.reading import read_rows
+from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
+from stochgp.deadline import Pace
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.families import growing
+from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -39,21 +46,29 @@ from stochgp.families.variational import (
     bound_of,
     likelihood_of,
     refuse_fingerprints,
+    resolve_kernel,
     start,
     variational_posterior,
     with_decoupled_mean,
 )
-from stochgp.learners import IVSGPR, SGPR, AbstractLearner
+from stochgp.learners import IVSGPR, SGPR, AbstractLearner, ByLoss, Problem
+from stochgp.learners.base import BatchState
 from stochgp.learners.decoupled import AbstractGrowing
+from stochgp.learning.run import take_stretch
 from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import SparseGP, revalued
+from stochgp.numerics.arrays import on_device
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
+from stochgp.results import FitResult
+from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.decoupled import DecoupledProcess
 
 GROWING = ("ivsgpr", "svdgp")
+MEAN_FOR_EACH = 8  # functions of the mean per function of the covariance, by default
+PASSES = 4  # over the rows of a further call of `partial_fit`
 WIDE_JITTER = 1e-8  # of k(Z, Z) if all numbers are in float64
 
 
@@ -147,27 +162,27 @@ class SparseGPRegressor(FamilyRegressor):
             errors = context.finish(lambda: self._error_distribution(posterior, gp, data, context))
             likelihood = _with_noise_of(posterior, likelihood_of(gp))
             observation = observation_model(self, likelihood, errors, posterior, data, True)
-            stream = growing.stream_of(self, gp, learned, data, context) if self._grows else None
+            stream = _state(learner, learned, data, context) if self._grows else None
             fitted = fitted_model(self, data, posterior, observation, context, stream)
             store(self, y, fitted, data, learned, context)
         return self
 
     @available_if(lambda self: self._grows)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
-        """Learn from the next rows of a stream: "svdgp" and "ivsgpr" only.
+        """Learn from the next rows of a stream, "svdgp" and "ivsgpr" only; the first call is `fit`.
 
-        After a `fit` it continues with its functions, its optimiser's state and its learning rate, with all rows so far as the N of the bound. Otherwise the
-        first call standardises inputs and targets and sets the size of the batches: `batch_size`, or the number of rows if smaller, but at least 64. Functions
-        grow from the rows while there is room, hyperparameters keep adapting, and memory stays constant. Rows wait until a batch is full; then `epochs` steps
-        are taken on it (None = 40 up to 2,048 in all and 4 later, at a rate of 0.05; after a `fit` 1). So the model depends on the rows and their order, not
-        on the portions after the first call, and a saved and loaded model continues with the same bits. Predictions use q after the steps, not the
-        optimum of a `fit`. Afterwards `n_rows_` counts the rows learned from, `history_` covers this call, and there is no `elbo_`, as earlier rows are gone.
+        Each further call takes `epochs` passes over its rows (None = 4) with the functions, the optimiser's state and the learning rate so far, and with all
+        rows so far as the N of the bound. Functions grow from the rows while there is room, hyperparameters keep adapting, and memory stays constant.
+        Predictions then use q after the steps, not the optimum of a `fit`, and there is no `elbo_`, as earlier rows are gone. `n_rows_` counts all rows, and
+        `history_` covers this call.
 
-        Warns (ConvergenceWarning) about rows that are on average far from the first ones, rows that are predicted worse than by a constant, and
-        intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which needs rows that are set aside.
+        Warns (ConvergenceWarning) about rows that are on average far from the first ones, and about rows that the previous model predicts worse than a
+        constant, or with too small a variance. Raises ValueError or TypeError as `fit`.
         """
-        with restored_on_error(self):
-            growing.partial_fit(self, X, y, sample_weight)
+        if "_fitted" not in vars(self):
+            return self.fit(X, y, sample_weight)
+        with open_fit(self, None, None) as context:
+            _continue(self, X, y, sample_weight, context)
         return self
 
     @property
@@ -211,7 +226,7 @@ class SparseGPRegressor(FamilyRegressor):
     def _start(self, learner: AbstractLearner, data: TrainingData, context: FitContext) -> SparseGP:
         likelihood, variance = started_sparse(self, learner, data)
         if self._grows:
-            return growing.start(self, learner, data, likelihood, data.n_rows, context)
+            return _growing(self, learner, data, likelihood, context)
         given = self._likelihood
         if given != AUTO:
             context.record("likelihood", given if isinstance(given, str) else type(given).__name__, AS_ASKED)
@@ -221,7 +236,7 @@ class SparseGPRegressor(FamilyRegressor):
     def _posterior(self, gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
         """Return q(f) with the optimal q(u) of all rows, if there is time for a pass."""
         if self._grows:
-            return growing.growing_posterior(gp, data, context)
+            return _growing_posterior(gp, data, context)
         posterior = variational_posterior(gp, data, context)
         if context.plan_["q"]["choice"] == LATE:
             return posterior
@@ -255,3 +270,98 @@ def _with_noise_of(posterior: VariationalPosterior, likelihood: Any) -> Abstract
         return likelihood
     level = revalued(likelihood.noise.level, posterior.noise)
     return eqx.tree_at(lambda likelihood: likelihood.noise.level, likelihood, level)
+
+
+def _growing(
+    estimator: SparseGPRegressor,
+    learner: AbstractLearner,
+    data: TrainingData,
+    likelihood: AbstractLikelihood,
+    context: FitContext,
+) -> SparseGP:
+    """Return the prior with room for functions, no more than rows."""
+    dtype, N, D = np.dtype(estimator.dtype), data.n_rows, data.n_inputs
+    kernel = resolve_kernel(estimator, "rbf", D, data.spread)
+    n, asked = min(int(estimator.n_inducing), N), estimator.n_inducing_mean
+    context.record("n_inducing", n, "functions that grow from the rows, until there are so many")
+    if isinstance(learner, IVSGPR):
+        q = Decoupled.of(n, None, D, dtype=dtype)
+    else:
+        n_mean = min(int(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked), N)
+        why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
+        context.record("n_inducing_mean", n_mean, f"{why}; no more than rows")
+        q = Decoupled.of(n_mean, n, D, dtype=dtype)
+    return cast(SparseGP(kernel, q, likelihood), dtype)
+
+
+def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
+    """Return the optimal q(f) of the learned functions, by a pass over all rows.
+
+    They become inducing points of the covariance, and of the mean if that has its own. Without time for the pass, q(f) stays as learned.
+    """
+    functions: Any = gp.approximation
+    points = lambda part: np.asarray(part.points)[: int(part.used)]
+    if int(functions.beta.used) == 0:
+        context.record("q", LATE, "no step was taken: it is the prior")
+        return VariationalPosterior.of(gp, data.n_inputs)
+    shared = SparseGP(gp.kernel, InducingPoints.of(points(functions.beta)), gp.likelihood)
+    posterior = variational_posterior(shared, data, context)
+    if context.plan_["q"]["choice"] == LATE:
+        return VariationalPosterior.of(gp, data.n_inputs)
+    if functions.covariance_functions is None:
+        return posterior
+    return with_decoupled_mean(posterior, shared, None, data, context, points(functions.mean_functions))
+
+
+def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitContext) -> BatchState:
+    """Return the learner's state, with which `partial_fit` continues; a new one if no step was taken."""
+    if learned.state is not None:
+        return learned.state
+    source = data.source(False)
+    problem = Problem(source, learner.plan(source.size, source.n_inputs, ByLoss()), None)
+    return learner.init(learned.gp, problem, key=context.learn_key)
+
+
+def _continue(estimator: Any, X: Any, y: Any, sample_weight: Any, context: FitContext) -> None:
+    """Take steps on the rows and set the fitted attributes."""
+    before = estimator._fitted
+    rows = read_rows(estimator._read(X, learns=True), y, sample_weight, joins=before.encoder)
+    rows = within_reach(before, rows, stacklevel=4)
+    state, losses = _learned(estimator, rows)
+    said = shift_of(before, rows.X, rows.y), caution_of_rows(before, rows, BEFORE)
+    context.plan_ = estimator.plan_.without("caution")
+    warned([text for text in said if text][:1], context, stacklevel=5)
+    context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
+    context.record("ended", PLANNED, "a stream has no planned end")
+    observation = dataclasses.replace(before.observation, likelihood=likelihood_of(state.gp), inflation=None)
+    posterior, s = VariationalPosterior.of(state.gp, rows.X.shape[1]), before.target_scale
+    estimator._fitted = dataclasses.replace(
+        before.with_inputs(rows.X), posterior=posterior, observation=observation, stream=state
+    )
+    first = estimator.n_iter_ + 1
+    estimator.history_ = [{"step": first + k, "loss": loss + float(np.log(s))} for k, loss in losses]
+    estimator.noise_variance_ = observation.noise_variance * s**2
+    estimator.n_rows_, estimator.n_iter_ = estimator.n_rows_ + len(rows), estimator.history_[-1]["step"]
+    estimator.plan_, estimator.converged_ = Decisions(context.plan_), False
+    estimator.fit_report_ = {k: v for k, v in estimator.fit_report_.items() if k != "elbo"}
+
+
+def _learned(estimator: Any, rows: Data) -> tuple[BatchState, list[tuple[int, float]]]:
+    """Return the learner's state after passes over the rows, and the mean losses after numbers of steps."""
+    fitted, learner = estimator._fitted, typing.cast(AbstractGrowing, sparse_learner(estimator, 0, False)[0])
+    learner = dataclasses.replace(learner, epochs=PASSES if learner.epochs is None else learner.epochs)
+    units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
+    y = fitted.observation.centred(rows.X, rows.y)
+    source = MemorySource(rows.X, y, rows.weight, **units, on_device=False)
+    plan = learner.plan(source.size, source.n_inputs, ByLoss())
+    seed, step, losses = (estimator.n_iter_, estimator.n_rows_), 0, []
+    state = learner.decaying(fitted.stream, None)
+    problem = Problem(source, plan, learner.prepare(state.gp, source, plan, seed))
+    dtype = np.dtype(state.n_rows.dtype)
+    sizes = on_device(state.n_rows + source.size, dtype), on_device(state.count + source.count, dtype)
+    state = eqx.tree_at(lambda s: (s.n_rows, s.count), state, sizes)
+    while step < plan.total_steps:
+        state, taken, numbers = take_stretch(learner, state, problem, step, seed, pieces=Pace())
+        step += taken
+        losses.append((step - 1, numbers["loss"]))
+    return state, losses

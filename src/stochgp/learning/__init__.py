@@ -1,6 +1,5 @@
-"""The loop of learning: `fit`, which runs any learner; chains of runs; streams of rows."""
+"""The loop of learning: `fit`, which runs any learner, and chains of runs."""
 
 from .fit import fit
-from .stream import Stream, begin_stream, feed
 
-__all__ = ["Stream", "begin_stream", "feed", "fit"]
+__all__ = ["fit"]
