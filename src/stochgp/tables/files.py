@@ -117,8 +117,8 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
                         f"{path}: these columns cannot be written ({_one_line(error)})"
                     ) from error
                 if not opened:
-                    sink: Any = sys.stdout.buffer
-                    sink = sink if partial is None else stack.enter_context(partial.open("wb"))
+                    sink: Any = None if partial is None else stack.enter_context(partial.open("wb"))
+                    sink = sys.stdout.buffer if sink is None else sink
                     opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
                 opened[0].write_table(table)
 
