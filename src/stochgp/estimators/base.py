@@ -252,8 +252,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
         Its columns are mean, std (the standard deviation), median, lower and upper; the last two are the ends of `predict_interval`.
         """
-        interval = self.predict_interval(X, level)
-        frame = self._fitted.distribution(self._read(X)).to_frame(level)
+        found, interval = self._interval(X, level)
+        frame = found.to_frame(level)
         frame["lower"], frame["upper"] = interval.T
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
@@ -267,10 +267,14 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         ValueError
             Unless 0 < level < 1, and for a level that needs more held-out rows.
         """
+        return self._interval(X, level)[1]
+
+    def _interval(self, X: Any, level: float) -> tuple[AbstractDistribution, Float[np.ndarray, "N 2"]]:
+        """Return the distribution of an observation at each row, and the interval of this level."""
         if not 0 < level < 1:
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         found = self._distribution(self._read(X), "intervals", 32)
-        return self._fitted.interval(found, level)
+        return found, self._fitted.interval(found, level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
