@@ -37,7 +37,6 @@ from stochgp.families.variational import (
     start,
     variational_posterior,
 )
-from stochgp.kernels.warped import is_deep
 from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.parameters import cast
 from stochgp.tables.targets import read_labels, refuse_one_class
@@ -108,13 +107,9 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
             n = len(self.classes_)
-            few = data.everything is None and uses_all_rows(data.n_rows, 1 if n == 2 else n, self.n_inducing)
-            few = few and not options_of(self) and not is_deep(self.kernel)
-            auto = (
-                (ALL_ROWS_OF_CLASSES, EACH_ROW)
-                if few
-                else (CLASSIFIER, "mini-batches serve any number of rows")
-            )
+            auto = CLASSIFIER, "mini-batches serve any number of rows"
+            if data.everything is None and uses_all_rows(self, data.n_rows, 1 if n == 2 else n):
+                auto = ALL_ROWS_OF_CLASSES, EACH_ROW
             named = {"svgp": CLASSIFIER, "vgp": ALL_ROWS_OF_CLASSES}
             learner, why = named_learner(self.learner, named, options_of(self), auto)
             context.record("learner", type(learner).__name__, why)

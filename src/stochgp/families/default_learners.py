@@ -79,15 +79,16 @@ EACH_ROW = f"up to {MAX_SITE_ROWS:,} rows, steps that use all of them are fast"
 Chosen = tuple[AbstractLearner | None, str]  # a learner and the reason
 
 
-def uses_all_rows(n_rows: int, n_latent: int, n_inducing: int) -> bool:
-    """Return True if a likelihood other than Gaussian noise is learned from all rows in every step."""
-    return n_latent == 1 and n_rows <= min(MAX_SITE_ROWS, 2 * n_inducing)
-
-
 def options_of(estimator: Any) -> dict[str, Any]:
     """Return the estimator's settings that belong to its learner and are not None."""
     names = "epochs", "batch_size", "learning_rate"
     return {name: value for name in names if (value := getattr(estimator, name)) is not None}
+
+
+def uses_all_rows(estimator: Any, n_rows: int, n_latent: int) -> bool:
+    """Return True if a sparse GP with a likelihood other than Gaussian noise uses all rows in every step by default."""
+    few = n_latent == 1 and n_rows <= min(MAX_SITE_ROWS, 2 * estimator.n_inducing)
+    return few and not options_of(estimator) and not is_deep(estimator.kernel)
 
 
 def named_learner(
@@ -191,7 +192,6 @@ def sparse_learner(
             COLLAPSED,
             f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",
         )
-    few = not is_gaussian and uses_all_rows(n_rows, n_latent, estimator.n_inducing)
-    if few and not options and not is_deep(estimator.kernel):
+    if not is_gaussian and uses_all_rows(estimator, n_rows, n_latent):
         auto = ALL_ROWS, EACH_ROW
     return named_learner(estimator.learner, SPARSE_LEARNERS, options, auto)

@@ -17,7 +17,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPEstimator
 from stochgp.families.classifier import SparseGPClassifier
-from stochgp.families.default_learners import ALL_ROWS_OF_CLASSES, CLASSIFIER, uses_all_rows
+from stochgp.families.default_learners import ALL_ROWS_OF_CLASSES, CLASSIFIER, MAX_SITE_ROWS
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import with_posterior
@@ -65,7 +65,7 @@ def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) ->
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
-        if len(np.unique(rows.y)) == 2 and uses_all_rows(len(rows), 1, len(rows)):
+        if len(np.unique(rows.y)) == 2 and len(rows) <= MAX_SITE_ROWS:
             return found.set_params(n_inducing=len(rows), learner=ALL_ROWS_OF_CLASSES)
         few = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if few is not None:
