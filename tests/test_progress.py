@@ -1,4 +1,4 @@
-"""The bar of a fit: when it appears, and what it says."""
+"""The progress bar: when it appears, and its text."""
 
 import io
 

@@ -121,6 +121,12 @@ class Loss:
         return value, gradient
 
 
+def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
+    """Return the plan of at least `steps` steps on all rows, with `between` of them before each evaluation."""
+    between = min(between, steps)
+    return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
+
+
 class Prepared(NamedTuple):
     """The rows, the pace of evaluations, the start (None: the model), and H of the loss there."""
 
@@ -170,8 +176,8 @@ class FullBatch(AbstractQuasiNewton):
         """Plan one step per epoch and an evaluation about every second."""
         size, steps = self.seen_rows(n_rows), STEPS if self.epochs is None else self.epochs
         in_a_second = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
-        between = min(STEPS_PER_PASS if evaluator.is_exact else in_a_second, steps)
-        return StepPlan(size, 1, -(-steps // between) * between, between, between)
+        between = STEPS_PER_PASS if evaluator.is_exact else in_a_second
+        return whole_steps(size, steps, between)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of float64 rows; for a kernel GP also of its matrix, replaced in place, and tiles."""

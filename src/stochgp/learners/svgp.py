@@ -16,7 +16,7 @@ from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
-from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState, whole_steps
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
@@ -52,9 +52,7 @@ class SGPR(AbstractQuasiNewton):
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan one step per epoch."""
-        steps = STEPS if self.epochs is None else self.epochs
-        between = min(PER_EVALUATION, steps)
-        return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
+        return whole_steps(n_rows, STEPS if self.epochs is None else self.epochs, PER_EVALUATION)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of a chunk and its derivatives, inducing-point matrices, and L-BFGS pairs."""

@@ -13,7 +13,7 @@ from stochgp.kernels import dense
 from stochgp.learners import lbfgs
 from stochgp.learners.base import Problem
 from stochgp.learners.evaluators import Evaluator, Seed, StepPlan
-from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState, whole_steps
 from stochgp.learners.svgp import with_gaussian
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import packed
@@ -50,9 +50,7 @@ class VGP(AbstractQuasiNewton):
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan one step per epoch."""
-        steps = STEPS if self.epochs is None else self.epochs
-        between = min(PER_EVALUATION, steps)
-        return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
+        return whole_steps(n_rows, STEPS if self.epochs is None else self.epochs, PER_EVALUATION)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of K, of B and its inverse for each latent function before and after a step, and of rows."""

@@ -68,6 +68,12 @@ class Factor(NamedTuple):
         return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))
 
 
+def inverse_root(precision: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
+    """Return the lower triangular R with RRᵀ = Λ⁻¹, R = U⁻ᵀ and Λ = UUᵀ, on the host."""
+    flipped = np.linalg.cholesky(precision[::-1, ::-1])
+    return scipy.linalg.solve_triangular(flipped, np.eye(len(flipped)), lower=True)[::-1, ::-1].T
+
+
 def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
     """Return the factor of A = fill(), in its memory, with the first sufficient jitter.
 

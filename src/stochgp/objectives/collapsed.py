@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import solve_triangular
 
 from stochgp.data.memory import MemorySource, Source
 from stochgp.data.rows import Data
@@ -17,6 +16,7 @@ from stochgp.deadline import in_time
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import matmul, on_device, when_ready
+from stochgp.numerics.linalg import inverse_root
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast, partition
@@ -94,8 +94,7 @@ def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
     M = len(cross)
     if not all(np.isfinite(part).all() for part in (gram, cross, constants)):
         return math.nan, (np.full((1, M), np.nan), np.full((1, M, M), np.nan))
-    flipped = np.linalg.cholesky((np.eye(M) + gram)[::-1, ::-1])
-    R = solve_triangular(flipped, np.eye(M), lower=True)[::-1, ::-1].T
+    R = inverse_root(np.eye(M) + gram)
     half = R.T @ cross
     log_determinant = -2 * float(np.sum(np.log(np.diagonal(R))))
     bound = -0.5 * (float(constants) - float(half @ half) + log_determinant)

@@ -24,6 +24,7 @@ from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import filled_up
+from stochgp.numerics.linalg import inverse_root
 from stochgp.objectives.elbo import Sites
 from stochgp.parameters import partition
 
@@ -38,17 +39,15 @@ Expected = Callable[[Host, Host], tuple[float, Host, Host, Any]]
 def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> tuple[float, Any, Sites]:
     """Return the ELBO in nats over all rows at the best sites, its gradient as a model, and the sites.
 
-    They are found by natural-gradient steps from `sites`.
-    A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017); it is halved while the ELBO falls.
+    They are found by natural-gradient steps from `sites`, None = the prior. A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017); it is halved while the ELBO falls.
     O(L N³) for L latent functions, with memory for 6 N² numbers. The ELBO is NaN if k(X, X) is not finite.
     """
     K = dense.block(gp.kernel, rows.X, rows.X)
     expected = _expectations(gp.likelihood, rows)
     least = MIN_PRECISION / max(float(np.max(np.diagonal(K))), np.finfo(np.float64).tiny)
+    sites = Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent))) if sites is None else sites
     if not np.isfinite(K).all():
-        return np.nan, None, Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent)))
-    if sites is None:
-        sites = Sites(*np.zeros((2, len(rows), gp.likelihood.n_latent)))
+        return np.nan, None, sites
     at = _Optimum(K, _at_least(sites, least), expected)
     for _ in range(MAX_STEPS):
         target, step = _at_least(at.target, least), 1.0
@@ -77,8 +76,7 @@ def gaussian_of(
     W = scipy.linalg.solve_triangular(np.linalg.cholesky(K), across, lower=True)
     means, roots = [], []
     for beta, r in zip(sites.precision.T, sites.linear.T, strict=True):
-        flipped = np.linalg.cholesky((np.eye(len(K)) + (W * beta) @ W.T)[::-1, ::-1])
-        R = scipy.linalg.solve_triangular(flipped, np.eye(len(K)), lower=True)[::-1, ::-1].T
+        R = inverse_root(np.eye(len(K)) + (W * beta) @ W.T)
         means.append(R @ (R.T @ (W @ r)))
         roots.append(R)
     return np.stack(means), np.stack(roots)

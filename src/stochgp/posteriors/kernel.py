@@ -370,5 +370,5 @@ def _operator(kernel: Any, X: Array, noise: Array, **layout: Any) -> KernelOpera
 
 @eqx.filter_jit
 def whole_product(operator: KernelOperator, V: Array) -> Array:
-    """Return a V for V [N, S], summed in float64."""
+    """Return A V for V [N, S], summed in float64."""
     return operator.unpad(operator.matvec(operator.pad(V), wide=True))

@@ -165,7 +165,7 @@ class CGState(eqx.Module):
 
 @eqx.filter_jit
 def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-    """Return a V for residuals, with K evaluated again and summed in float64, in V's dtype."""
+    """Return A V for residuals, with K evaluated again and summed in float64, in V's dtype."""
     return operator.keeping(False).matvec(V, wide=True)
 
 

@@ -259,10 +259,7 @@ class InducingProcess(AbstractProcess):
 
     def divergence_on_host(self) -> float:
         """Return `divergence`, computed in NumPy."""
-        m, R = np.asarray(self.gaussian_mean), np.asarray(self.gaussian_root)
-        diagonal = np.diagonal(R, axis1=1, axis2=2)
-        squares = np.sum(m**2) + np.sum(R**2) - diagonal.size
-        return float(0.5 * squares - np.sum(np.log(np.abs(diagonal))))
+        return float(_divergence(np.asarray(self.gaussian_mean), np.asarray(self.gaussian_root)))
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         return matmul(self.whitened(X).T, self.gaussian_mean.T)
@@ -290,10 +287,7 @@ class InducingProcess(AbstractProcess):
 
     def divergence(self) -> Float[Array, ""]:
         """Return ½ Σ_l (‖m‖² + ‖R‖² − M − 2 Σ_i log |R_ii|)."""
-        R = self.gaussian_root
-        diagonal = jnp.diagonal(R, axis1=1, axis2=2)
-        squares = jnp.sum(self.gaussian_mean**2) + jnp.sum(R**2)
-        return 0.5 * (squares - diagonal.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
+        return _divergence(self.gaussian_mean, self.gaussian_root)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
         """Return k(x, Z) L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)) (Wilson et al. 2020, equation 13)."""
@@ -311,6 +305,14 @@ class InducingProcess(AbstractProcess):
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
         """Return Rᵀw of every latent function, the uncertainty of u under q."""
         return einsum("lij,in->ljn", self.gaussian_root, W)
+
+
+def _divergence(m: Float[Any, "L M"], R: Float[Any, "L M M"]) -> Float[Any, ""]:
+    """Return KL(N(m, RRᵀ) ‖ N(0, I)), in the arrays' own namespace."""
+    xp = m.__array_namespace__()
+    diagonal = xp.diagonal(R, axis1=1, axis2=2)
+    squares = xp.sum(m**2) + xp.sum(R**2)
+    return 0.5 * (squares - diagonal.size) - xp.sum(xp.log(xp.abs(diagonal)))
 
 
 def inducing_correction(
