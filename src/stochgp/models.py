@@ -1,8 +1,7 @@
 """Models: a prior over functions and a noise model, with the θ that learners learn."""
 
-import abc
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -34,20 +33,10 @@ JUST_ABOVE = 1e-6  # relative distance above a lower bound for a parameter at th
 class AbstractGP(eqx.Module):
     """A prior over functions and a noise model. Every floating array trains unless frozen."""
 
-    # Type checkers would make an abstract variable an argument of every `__init__`, also for subclasses with a property.
-    if TYPE_CHECKING:
-
-        @property
-        @abc.abstractmethod
-        def noise(self) -> AbstractNoise: ...
-
-    else:
-        noise: eqx.AbstractVar[AbstractNoise]
-
-    @property
-    @abc.abstractmethod
-    def has_moments(self) -> bool:
-        """True if the likelihood depends on the rows only through sums of M × M numbers."""
+    has_moments: ClassVar[bool] = (
+        False  # True if the likelihood depends on the rows only through sums of M × M numbers
+    )
+    noise = cast(Any, None)  # not annotated: a field or a property of each subclass
 
     @property
     def noise_variance(self) -> AbstractParameter:
@@ -76,6 +65,7 @@ class FeatureGP(AbstractGP):
         The amplitude of the prior, a variance.
     """
 
+    has_moments: ClassVar[bool] = True
     features: AbstractFeatureMap
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
     variance: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -83,11 +73,6 @@ class FeatureGP(AbstractGP):
     @property
     def n_features(self) -> int:
         return self.features.n_features
-
-    @property
-    def has_moments(self) -> bool:
-        """True, with M the number of features."""
-        return True
 
     def scaled_features(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         """Return φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
@@ -118,11 +103,6 @@ class KernelGP(AbstractGP):
 
     kernel: Any = eqx.field(converter=as_kernel)
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
-
-    @property
-    def has_moments(self) -> bool:
-        """False: K has the size of the data."""
-        return False
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
         """Return k(X, X) + Σ, the covariance of the targets."""
@@ -160,11 +140,6 @@ class SparseGP(AbstractGP):
     def noise(self) -> AbstractNoise:
         """The noise of a likelihood that has one; AttributeError otherwise."""
         return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def has_moments(self) -> bool:
-        """False: the moments of the inducing points change with the kernel."""
-        return False
 
     def process(self) -> AbstractProcess:
         """Return q(f) at the kernel's parameters."""

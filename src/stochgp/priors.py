@@ -182,7 +182,7 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray) -> Draw | None:
     """Draw a term's random part, None if its features are exact."""
     if term.n_exact == n_columns:
         return None
-    linear, waves = term.rows.linear, term.rows.waves
+    _, linear, waves, _ = term.rows
     n = n_columns // 2 if waves else n_columns
     keys = iter(seeds.split_key(key, len(linear) + len(waves) + len(term.packed)))
     directions, frequencies = [], []
@@ -202,7 +202,7 @@ def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | N
     def numbers(term: Term, draw: Draw | None) -> Draw | None:
         if draw is None or not term.packed:
             return draw
-        factors = zip(term.packed, term.rows.hashed, draw.hashes, strict=True)
+        factors = zip(term.packed, term.rows[3], draw.hashes, strict=True)
         return draw._replace(
             hashes=tuple(draw_hashes(packed, x.shape[1], keys, x.dtype) for packed, x, keys in factors)
         )
@@ -216,20 +216,18 @@ def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[
 
 
 def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
+    ones, linear, waves, hashed = rows
     if draw is None:
         outer = lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(a.shape[0], -1)
-        return jnp.sqrt(variance) * functools.reduce(outer, rows.linear, rows.ones)
-    forms = [
-        matmul(x, r.astype(x.dtype)) for x, r in zip(rows.linear, draw.directions, strict=True)
-    ]  # [N, F]
-    signs = [hash_signs(x, of) for x, of in zip(rows.hashed, draw.hashes, strict=True)]
-    form = functools.reduce(jnp.multiply, forms + signs, rows.ones)
+        return jnp.sqrt(variance) * functools.reduce(outer, linear, ones)
+    forms = [matmul(x, r.astype(x.dtype)) for x, r in zip(linear, draw.directions, strict=True)]  # [N, F]
+    signs = [hash_signs(x, of) for x, of in zip(hashed, draw.hashes, strict=True)]
+    form = functools.reduce(jnp.multiply, forms + signs, ones)
     if draw.frequencies is None:
         return jnp.sqrt(variance / form.shape[1]) * form
-    turns = matmul(jnp.concatenate(rows.waves, axis=1), draw.frequencies.astype(form.dtype))  # [N, F]
-    return jnp.sqrt(variance / turns.shape[1]) * jnp.concatenate(
-        [form * wave for wave in cos_sin(turns)], axis=1
-    )
+    turns = matmul(jnp.concatenate(waves, axis=1), draw.frequencies.astype(form.dtype))  # [N, F]
+    Phi = jnp.concatenate([form * wave for wave in cos_sin(turns)], axis=1)
+    return jnp.sqrt(variance / turns.shape[1]) * Phi
 
 
 @quick_jit

@@ -36,7 +36,7 @@ def first(request, tmp_path_factory):
 
 def dense(model, X, y, precision):
     """(mean, std) of f at NEW in float64, from N × N matrices: rows of these precisions, in units of 1/σ²."""
-    fitted, variance = model._fitted, model._fitted.stream.variance
+    fitted, variance = model._fitted, model._fitted.stream[1]
 
     def phi(Z):
         with jax.enable_x64(True):

@@ -93,11 +93,11 @@ def without(model):
     """The posterior of the learned features alone."""
     posterior, stream = model._fitted.posterior, model._fitted.stream
     phi = posterior.features.left
-    moments, M = stream.moments, phi.n_features
+    moments, M = stream[0], phi.n_features
     assert np.all(moments.gram[M:] == 0) and np.all(moments.cross[M:] == 0)
     own = moments._replace(gram=moments.gram[:M, :M], cross=moments.cross[:M])
     s2 = float(posterior.noise.level)
-    return FeaturePosterior.of(phi, stochgp.objectives.spectrum(own), stream.variance, s2)
+    return FeaturePosterior.of(phi, stochgp.objectives.spectrum(own), stream[1], s2)
 
 
 def test_rows_in_the_range_are_predicted_by_the_learned_features_alone(fitted):
@@ -117,7 +117,7 @@ def test_far_from_the_rows_means_stay_and_standard_deviations_are_those_of_the_t
     mean, std = model.predict(far, return_std=True)
     assert np.all(np.abs(mean - y.mean()) < 2 * np.ptp(y))
     phi = np.asarray(model.features_.right(jnp.asarray(model._fitted.inputs.transform(far, np.float32))))
-    own = np.sum(phi**2, axis=1) * model._fitted.stream.variance
+    own = np.sum(phi**2, axis=1) * model._fitted.stream[1]
     assert np.all(np.abs(own - 1) < 5 / np.sqrt(2 * 64))
     assert np.all(std > 0.9 * np.sqrt(own) * y.std())
     draws = model.sample_functions(500, random_state=0)(far)

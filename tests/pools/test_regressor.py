@@ -195,7 +195,7 @@ def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, m
         o.targets.transform(z - values),
         np.column_stack([np.ones(200), model._fitted.inputs.transform(rows.X, np.float64)]) / 3**0.5,
     )
-    v, s2 = model._fitted.stream.variance, float(model._fitted.posterior.noise.level)
+    v, s2 = model._fitted.stream[1], float(model._fitted.posterior.noise.level)
     for k in range(4):
         some, rest = fold == k, fold != k
         F = v * Phi[rest].T @ Phi[rest] + s2 * np.eye(3)

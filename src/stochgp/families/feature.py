@@ -31,11 +31,11 @@ from stochgp.families.common import (
 from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner, options_of
 from stochgp.families.feature_posterior import (
     BEYOND,
-    Stream,
     beyond_limits,
     learned_variances,
     moments_of,
     refit_on_all_rows,
+    stream_of,
     with_rows,
 )
 from stochgp.families.left_out import error_distribution
@@ -172,7 +172,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 lambda: self._error_distribution(likelihood, learned, posterior, data, context)
             )
             observation = observation_model(self, Gaussian(posterior.noise), errors, posterior, data, True)
-            stream = Stream.of(learned.gp, moments)
+            stream = stream_of(learned.gp, moments)
             fitted = fitted_model(self, data, posterior, observation, context, stream)
             store(self, y, fitted, data, learned, context, nlml=learned.nlml)
         return self

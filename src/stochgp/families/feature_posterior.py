@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import typing
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -31,16 +31,13 @@ from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult
 
+Stream = tuple[Moments, float]
+"""The sums over all rows so far, on the host, and the output scale (a variance)."""
 
-class Stream(NamedTuple):
-    """The sums over all rows so far, on the host, and the output scale (a variance)."""
 
-    moments: Moments
-    variance: float
-
-    @classmethod
-    def of(cls, gp: FeatureGP, moments: Moments) -> "Stream":
-        return cls(jax.tree.map(_wide, moments), float(gp.variance))
+def stream_of(gp: FeatureGP, moments: Moments) -> Stream:
+    """Return the stream of a fit."""
+    return jax.tree.map(_wide, moments), float(gp.variance)
 
 
 def moments_of(fitted: Fitted, new: Data) -> Moments:
@@ -58,12 +55,12 @@ def with_rows(fitted: Fitted, more: Moments, forget: float) -> tuple[Fitted, flo
 
     Rows of k calls ago weigh forgetᵏ.
     """
-    posterior, variance = _posterior(fitted), fitted.stream.variance
-    moments = jax.tree.map(lambda a, b: forget * a + b, fitted.stream.moments, more)
+    posterior, (before, variance) = _posterior(fitted), fitted.stream
+    moments = jax.tree.map(lambda a, b: forget * a + b, before, more)
     with jax.enable_x64(True):
         s, s2 = spectrum(moments), float(posterior.noise.level)
         found = FeaturePosterior.of(posterior.features, s, variance, s2, posterior.noise)
-    fitted = dataclasses.replace(fitted, posterior=found, stream=Stream(moments, variance))
+    fitted = dataclasses.replace(fitted, posterior=found, stream=(moments, variance))
     return fitted, nlml_of_spectrum(s, variance, s2)[0]
 
 

@@ -26,14 +26,8 @@ from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.kernels.warped import Warped
 from stochgp.parameters import AbstractParameter, frozen, value_of
 
-
-class Rows(NamedTuple):
-    """The rows' inputs to a term, [N, A] each."""
-
-    ones: Array  # [N, 1]
-    linear: tuple[Array, ...]
-    waves: tuple[Array, ...]
-    hashed: tuple[Array, ...] = ()
+Rows = tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
+"""The rows' inputs to a term, [N, A] each: ones [N, 1], and the inputs of linear, wave and hashed factors."""
 
 
 class Term(NamedTuple):
@@ -47,8 +41,8 @@ class Term(NamedTuple):
     @property
     def n_exact(self) -> int | None:
         """The number of features if they are exact; None = infinitely many."""
-        infinite = self.rows.waves or self.rows.hashed
-        return None if infinite else math.prod(x.shape[1] for x in self.rows.linear)
+        _, linear, waves, hashed = self.rows
+        return None if waves or hashed else math.prod(x.shape[1] for x in linear)
 
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
@@ -77,13 +71,13 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case _:
             drawn = "prior functions can be drawn for the kernels of stochgp and for kinds of kernels.AbstractStationary"
             raise TypeError(f"a {type(kernel).__name__} has no random features: {drawn}")
-    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed)
+    rows = jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed
     return [Term(value_of(kernel.variance, X.dtype), rows, scales, packed)]
 
 
 def _product(a: Term, b: Term) -> Term:
-    parts = (left + right for left, right in zip(a.rows[1:], b.rows[1:], strict=True))
-    return Term(a.variance * b.variance, Rows(a.rows.ones, *parts), a.scales + b.scales, a.packed + b.packed)
+    parts: Any = (left + right for left, right in zip(a.rows[1:], b.rows[1:], strict=True))
+    return Term(a.variance * b.variance, (a.rows[0], *parts), a.scales + b.scales, a.packed + b.packed)
 
 
 def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, " n"]:
