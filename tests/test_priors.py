@@ -12,7 +12,7 @@ from random_features import features, random_features
 from sweeps import some_of
 
 from stochgp import kernels, priors
-from stochgp.kernels import dense, terms
+from stochgp.kernels import dense
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions
 from stochgp.storage.trees import load_tree, save_tree
@@ -159,11 +159,11 @@ def test_polynomials_are_exact_where_they_fit(n_features):
 
 
 def test_features_are_shared_by_need():
-    assert terms.share([None], 7) == [6]
-    assert terms.share([None, 3, 1], 20) == [16, 3, 1]
-    assert terms.share([None, 30, None], 20) == [6, 6, 8]
+    assert priors.share([None], 7) == [6]
+    assert priors.share([None, 3, 1], 20) == [16, 3, 1]
+    assert priors.share([None, 30, None], 20) == [6, 6, 8]
     with pytest.raises(ValueError, match="n_features is 3; a kernel of 2 terms needs at least 4"):
-        terms.share([None, None], 3)
+        priors.share([None, None], 3)
 
 
 class _Brownian(kernels.AbstractKernel):

@@ -1,14 +1,17 @@
 """Prior functions: draws f ~ GP(0, k), evaluable anywhere, from random features.
 
-Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h) (`kernels.terms`). One
-frequency gives a term the paired features
+Every kernel of the package is a sum of terms, with sums inside products distributed and deep kernels opened:
+
+    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)).
+
+x_l are the inputs of a linear kernel; x_w the inputs of a stationary kernel divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from
+its spectral density; x_h the inputs of a Tanimoto kernel, and h a random hash of them. One frequency gives a term the paired features
 
     √v_t · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
 
-because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines; ξ_h = ±1 is a
-random sign of a hash (`features.hashing`). A term without waves and hashes has exact features, the products of the
-coordinates. If there is no room for all of them, its features are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al.
-(2016) for orthogonal directions; Kar and Karnick (2012) for random linear forms.
+because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines; ξ_h = ±1 is a random sign of a hash
+(`features.hashing`). A term without waves and hashes has exact features, the products of the coordinates. If there is no room for all of them, its features
+are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for random linear forms.
 
 Near many rows a posterior function varies only by its high frequencies, of which independent draws from a heavy-tailed spectral density have too many or
 too few. The lengths of the frequencies are therefore stratified.
@@ -16,7 +19,7 @@ too few. The lengths of the frequencies are therefore stratified.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,16 +34,38 @@ from stochgp.features.base import check_rows
 from stochgp.features.fourier import cos_sin, orthogonal_directions, stratified_frequencies
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels import dense
-from stochgp.kernels.base import as_kernel, select
-from stochgp.kernels.terms import Rows, Term, share, terms_of
+from stochgp.kernels.base import Product, Sum, as_kernel, select
+from stochgp.kernels.linear import Constant, Linear
+from stochgp.kernels.periodic import Periodic
+from stochgp.kernels.stationary import RBF, AbstractStationary
+from stochgp.kernels.tanimoto import Tanimoto
+from stochgp.kernels.warped import Warped
 from stochgp.numerics import seeds
 from stochgp.numerics.arrays import einsum, matmul, on_device
-from stochgp.parameters import Frozen, value_of
+from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
 __all__ = ["prior_functions"]
 
 GROUP = 4  # functions that share frequencies; in larger groups their errors are too similar
 BLOCK = 512  # rows with features in memory at a time
+
+Rows = tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
+"""The rows' inputs to a term, [N, A] each: ones [N, 1], and the inputs of linear, wave and hashed factors."""
+
+
+class Term(NamedTuple):
+    """A term at some rows."""
+
+    variance: Float[Array, ""]
+    rows: Rows
+    scales: tuple[Callable[..., Any], ...]  # each draws n lengths of an ω_w
+    packed: tuple[bool, ...] = ()  # True for each x_h with sets of bits
+
+    @property
+    def n_exact(self) -> int | None:
+        """The number of features if they are exact; None = infinitely many."""
+        _, linear, waves, hashed = self.rows
+        return None if waves or hashed else math.prod(x.shape[1] for x in linear)
 
 
 class PriorFunctions(eqx.Module):
@@ -270,3 +295,67 @@ def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[
 
     found = jax.lax.map(group, (parts, functions.draws, functions.weights))  # [G, L, R]
     return found.reshape(G * L, R)[:S]
+
+
+def terms_of(kernel: Any, X: Array) -> list[Term]:
+    """Return the terms of a kernel at the rows X. Raises TypeError if it has no features."""
+    kernel = value_of(kernel)
+    linear, waves, scales, hashed, packed = (), (), (), (), ()
+    match kernel:
+        case Sum():
+            return terms_of(kernel.left, X) + terms_of(kernel.right, X)
+        case Product():
+            right = terms_of(kernel.right, X)
+            return [_product(a, b) for a in terms_of(kernel.left, X) for b in right]
+        case Warped():
+            return terms_of(kernel.kernel, kernel.rows(X))
+        case AbstractStationary():
+            scale = (
+                kernel.frequency_scales
+                if type(kernel) in dense.PROFILES
+                else functools.partial(_scales, kernel)
+            )
+            waves, scales = (kernel.scaled(X),), (scale,)
+        case Periodic():  # the RBF kernel on its circles
+            waves, scales = (kernel.circles(X),), (RBF().frequency_scales,)
+        case Linear():
+            linear = (select(X, kernel.active_dims),)
+        case Tanimoto():
+            hashed, packed = (select(X, kernel.active_dims),), (kernel.packed,)
+        case Constant():
+            pass
+        case _:
+            drawn = "prior functions can be drawn for the kernels of stochgp and for kinds of kernels.AbstractStationary"
+            raise TypeError(f"a {type(kernel).__name__} has no random features: {drawn}")
+    rows = jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed
+    return [Term(value_of(kernel.variance, X.dtype), rows, scales, packed)]
+
+
+def _product(a: Term, b: Term) -> Term:
+    parts: Any = (left + right for left, right in zip(a.rows[1:], b.rows[1:], strict=True))
+    return Term(a.variance * b.variance, (a.rows[0], *parts), a.scales + b.scales, a.packed + b.packed)
+
+
+def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, " n"]:
+    """Draw lengths of frequencies with every parameter frozen at its value."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    fixed = jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
+    return fixed.frequency_scales(n, key=key, dtype=dtype)
+
+
+def share(needs: Sequence[int | None], n_features: int) -> list[int]:
+    """Return the features of each term: its need, or an equal part of the remaining features.
+
+    A term of need None takes an even number, as many as possible. Raises ValueError if a term would get none.
+    """
+    columns, left = [0] * len(needs), n_features
+    infinite = [need is None for need in needs]
+    order = sorted(range(len(needs)), key=lambda i: (infinite[i], needs[i] or 0))
+    for place, i in enumerate(order):
+        part, need = left // (len(needs) - place), needs[i]
+        columns[i] = part - part % 2 if need is None else min(part, need)
+        left -= columns[i]
+    if min(columns) < 1:
+        n = len(needs)
+        raise ValueError(f"n_features is {n_features}; a kernel of {n} terms needs at least {2 * n}")
+    return columns

@@ -16,7 +16,7 @@ from stochgp import SparseGPRegressor, load
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean
-from stochgp.variational.decoupled_mean import JITTER
+from stochgp.variational.decoupled import JITTER
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]

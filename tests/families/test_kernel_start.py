@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from exact import nlml
 
 from stochgp import KernelGPRegressor, kernels
 from stochgp.data.memory import MemorySource
@@ -10,7 +11,6 @@ from stochgp.families import kernel as family
 from stochgp.families import starts
 from stochgp.families.kernel import optimum_of_few
 from stochgp.models import KernelGP
-from stochgp.objectives.kernel import nlml
 from stochgp.parameters import positive, value_of
 
 

@@ -20,8 +20,7 @@ from stochgp import (
 from stochgp.choosing import Preference, prefer
 from stochgp.distributions import Rounded, Warped
 from stochgp.families import targets
-from stochgp.objectives import warping
-from stochgp.objectives.warping import fit_transforms
+from stochgp.families.targets import fit_transforms
 from stochgp.observations.error_distribution import SCALED
 
 RNG = np.random.default_rng(8)
@@ -136,11 +135,11 @@ def test_whole_groups_judge_and_rows_weigh_what_they_count(monkeypatch):
     rows, count = rng.uniform(-2, 2, size=(360, 2)), rng.integers(1, 5, 360)
     y = np.exp(np.sin(2 * rows[:, 0]) + 0.2 * rng.normal(size=360))
     monkeypatch.setattr(
-        warping, "prefer", lambda *given, **more: seen.append(given) or prefer(*given, **more)
+        targets, "prefer", lambda *given, **more: seen.append(given) or prefer(*given, **more)
     )
     tried = {"a": transforms.Log()}
     _, found = fit_transforms(tried, rows, y, seed=0, group=group, weight=count.astype(float))
-    _, held = warping._sides(360, 0, group)
+    _, held = targets._sides(360, 0, group)
     base, scores, cell, weight = seen[0]
     gains = scores["a"] - base
     assert_array_equal(weight, count[held])
@@ -158,12 +157,12 @@ def test_rows_that_count_are_repeated_rows_in_the_fit_of_a_transform(T):
     one = X[:30], Y[:30], COUNT[:30].astype(float)
     many = tuple(np.repeat(part, COUNT[:30], axis=0) for part in (*one[:2], np.ones(30)))
 
-    def loss(inputs, targets, count):
-        z, others = warping._outward(T, np.array([] if T is None else T.raw), targets, count, 0.3)
-        return (warping._loss(theta, z, inputs, count, start)[0] + others) / count.sum()
+    def loss(inputs, y, count):
+        z, others = targets._outward(T, np.array([] if T is None else T.raw), y, count, 0.3)
+        return (targets._loss(theta, z, inputs, count, start)[0] + others) / count.sum()
 
     assert loss(*one) == pytest.approx(loss(*many), rel=1e-6)
-    found, wanted = (warping._held_out((T, theta), *rows, X[30:40], Y[30:40]) for rows in (one, many))
+    found, wanted = (targets._held_out((T, theta), *rows, X[30:40], Y[30:40]) for rows in (one, many))
     assert_allclose(found, wanted, rtol=1e-5)
 
 
@@ -360,7 +359,7 @@ def test_slopes_of_the_fit_of_a_transform_are_those_of_differences(monkeypatch):
         seen.append(value)
         return SimpleNamespace(x=point)
 
-    monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(targets.scipy.optimize, "minimize", minimize)
     tried = {"a": transforms.SinhArcsinh(), "b": transforms.SinhArcsinh(0.5), "c": transforms.Log()}
     fit_transforms(tried, X, y, seed=0)
     assert len(seen) == 4

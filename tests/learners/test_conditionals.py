@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exact import left_out, nlml
 from sweeps import some_of
 from toy import KEY
 
@@ -27,7 +28,6 @@ from stochgp.models import KernelGP
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature
-from stochgp.objectives.kernel import left_out, nlml
 from stochgp.parameters import partition, positive
 
 N_SE = 4.0

@@ -4,12 +4,11 @@ import equinox as eqx
 import jax
 
 from stochgp import priors
-from stochgp.kernels import terms
 
 
 def features(kernel, draws, X):
     """φ(x) of each row, for the draws of one group."""
-    parts = terms.terms_of(kernel, X)
+    parts = priors.terms_of(kernel, X)
     drawn = priors._drawn(parts, draws.value)
     return priors._features([term.variance for term in parts], [term.rows for term in parts], drawn)
 

@@ -1,11 +1,16 @@
 """Targets of regressors: their transform, a fitted prior mean, and rows set aside for a calibration."""
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
+import scipy.optimize
+from jaxtyping import Float, Int32
 
-from stochgp.choosing import AS_ASKED
+from stochgp.choosing import AS_ASKED, Preference, prefer
 from stochgp.context import FitContext
 from stochgp.data.files import FileSource
 from stochgp.data.rows import Data
@@ -13,13 +18,18 @@ from stochgp.data.training import TrainingData
 from stochgp.distributions import ConformalScores, PITRecalibration
 from stochgp.distributions.calibrating import FEWEST
 from stochgp.estimators.fitted import Fitted
-from stochgp.likelihoods import Warped
+from stochgp.kernels import Matern32, dense
+from stochgp.likelihoods import ConstantNoise, Warped
 from stochgp.likelihoods.base import TRANSFORMS, as_transform
-from stochgp.numerics.clustered import divisible, reaching
-from stochgp.objectives.warping import fit_transforms
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed
+from stochgp.numerics.clustered import clusters, divisible, reaching
+from stochgp.numerics.linalg import Factor
+from stochgp.objectives import kernel
 from stochgp.observations import MEANS, LinearMean
+from stochgp.parameters import Positive
 from stochgp.tables.targets import refuse_no_counts
-from stochgp.transforms import AbstractTransform, Log
+from stochgp.transforms import QUARTILE, AbstractTransform, Log, anchored
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
@@ -28,6 +38,13 @@ CONFORMAL = "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows, that are set aside
 LEAST_KEPT = 200  # rows that the fit is to have
 TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are, now and then, atoms often
+FIT_ROWS, HELD_ROWS = 300, 1000
+STEPS = 60
+STEEPEST = math.log(50.0)
+PENALTY = 10.0  # nats per row and squared excess of log T'
+SPREAD = 1.0  # of the prior on the logarithms of θ
+DIFFERENCE = 1e-5  # of numeric derivatives by γ
+MAX_LENGTHS = 20  # inputs up to which each has its own lengthscale
 
 
 def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
@@ -171,3 +188,145 @@ def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext)
     context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
     observation = dataclasses.replace(fitted.observation, correction=made)
     return dataclasses.replace(fitted, observation=observation)
+
+
+def fit_transforms(
+    transforms: Mapping[str, AbstractTransform],
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    *,
+    seed: Any,
+    group: Int32[np.ndarray, " N"] | None = None,
+    weight: Float[np.ndarray, " N"] | None = None,
+) -> tuple[AbstractTransform, Preference]:
+    """Return the fitted preferred transform, or else the first, and the preference.
+
+    On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
+
+        −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
+
+    with a weak prior of θ. log T' is held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. A transform
+    is preferred according to the ρ-weighted mean of log p(y) over other rows (`choosing.prefer`); no group is on both sides.
+    """
+    fit, held = _sides(len(y), seed, group)
+    count = np.ones(len(y)) if weight is None else weight
+
+    def scored(T: AbstractTransform | None) -> tuple[Any, Float[np.ndarray, " V"]]:
+        rows = X[fit], y[fit], count[fit]
+        found = _fitted(T, *rows, y)
+        return found[0], _held_out(found, *rows, X[held], y[held])
+
+    tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
+    fitted = {name: T for name, (T, _) in tried.items()}
+    if len(held) < 2:
+        return next(iter(fitted.values())), Preference(None, {}, "there are too few")
+    cell = clusters(X[held], None if group is None else group[held])
+    scores = {name: score for name, (_, score) in tried.items()}
+    found = prefer(scored(None)[1], scores, cell, count[held])
+    return fitted[found.name or next(iter(fitted))], found
+
+
+def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to fit to and the rows to compare on, as whole groups."""
+    generator = np.random.default_rng(seed)
+    if group is None:
+        order = generator.permutation(n)
+        n_fit = min(FIT_ROWS, max(1, 2 * n // 3))
+        return order[:n_fit], order[n_fit : n_fit + HELD_ROWS]
+    kinds = generator.permutation(np.unique(group))
+    first = np.isin(group, kinds[: max(1, 2 * len(kinds) // 3)])
+    fit, held = (generator.permutation(np.flatnonzero(side)) for side in (first, ~first))
+    return fit[:FIT_ROWS], held[:HELD_ROWS]
+
+
+def _fitted(
+    transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, count: np.ndarray, all_y: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """Return the transform and θ, log lengthscales, variance and noise, at the minimum."""
+    D = X.shape[1]
+    n_lengths = D if D <= MAX_LENGTHS else 1
+    spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
+    start = np.concatenate([np.full(n_lengths, 0.5 * math.log(D)), np.log([spread, 0.2 * spread])])
+    low, high = np.quantile(all_y, [0.25, 0.75])
+    log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
+
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        theta, gamma = np.split(vector, [len(start)])
+        try:
+            with np.errstate(all="ignore"):
+                z, others = _outward(transform, gamma, y, count, log_unit)
+                value, by_theta, by_z = _loss(theta, z, X, count, start)
+                by_gamma = []
+                for step in DIFFERENCE * np.eye(len(gamma)):  # two numbers at most
+                    ends = [_outward(transform, gamma + move, y, count, log_unit) for move in (step, -step)]
+                    by_gamma.append(
+                        (by_z @ (ends[0][0] - ends[1][0]) + ends[0][1] - ends[1][1]) / 2 / DIFFERENCE
+                    )
+        except ValueError:  # there is no factor
+            value, others = math.inf, 0.0
+        if not math.isfinite(value + others):
+            return 1e10, np.zeros_like(vector)
+        return (value + others) / count.sum(), np.concatenate([by_theta, by_gamma]) / count.sum()
+
+    begin = np.concatenate([start, [] if transform is None else transform.raw])
+    options = {"maxiter": STEPS}
+    best = scipy.optimize.minimize(evaluate, begin, jac=True, method="L-BFGS-B", options=options).x
+    theta, gamma = np.split(best, [len(start)])
+    return transform if transform is None else _at(transform, gamma), theta
+
+
+def _at(transform: AbstractTransform, gamma: np.ndarray) -> AbstractTransform:
+    return transform.from_raw([float(v) for v in gamma]) if len(gamma) else transform
+
+
+def _outward(
+    transform: AbstractTransform | None, gamma: np.ndarray, y: np.ndarray, count: np.ndarray, log_unit: float
+) -> tuple[np.ndarray, float]:
+    """Return z = T(y), and the loss terms beside the density of z."""
+    if transform is None:
+        return y, 0.0
+    T = _at(transform, gamma)
+    slopes = T.log_slope(y)
+    excess = np.maximum(slopes + log_unit - STEEPEST, 0.0)
+    return T(y), float(PENALTY * count @ np.square(excess) - count @ slopes)
+
+
+def _loss(
+    theta: np.ndarray, z: np.ndarray, X: np.ndarray, count: np.ndarray, start: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return −log density of Σρ observations z, N(μ, K_θ + diag(σ²/ρ)), plus prior, and slopes by θ, z."""
+    gp, (factor, mean, _), n = _model(theta), _factored(theta, X, z, count), count.sum()
+    at, noise = Data(X, z - mean, count), np.exp(theta[-1]) / count
+    value, alpha = kernel.value_and_weights(factor, at, noise)
+    with jax.enable_x64(True):
+        slope = packed(kernel.gradient(gp, at, noise, factor, alpha))
+    away = theta - start
+    return n * value + float(away @ away) / (2 * SPREAD**2), n * slope + away / SPREAD**2, alpha
+
+
+def _model(theta: np.ndarray) -> KernelGP:
+    lengths: Any = theta[:-2] if len(theta) > 3 else theta[0]
+    return KernelGP(Matern32(Positive(lengths), Positive(theta[-2])), ConstantNoise(Positive(theta[-1])))
+
+
+def _factored(theta: np.ndarray, X: np.ndarray, z: np.ndarray, count: np.ndarray) -> tuple[Factor, Any, Any]:
+    """Return L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, and L⁻¹(z − μ)."""
+    factor = kernel.factorised(_model(theta).kernel, X, np.exp(theta[-1]) / count)
+    ones, of_z = factor.half(np.column_stack([np.ones_like(z), z])).T
+    mean = (ones @ of_z) / (ones @ ones)
+    return factor, mean, of_z - mean * ones
+
+
+def _held_out(
+    found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, count: np.ndarray,
+    X_new: np.ndarray, y_new: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Return log p(y_i) of each new row given the others, in the units of y."""
+    T, theta = found
+    of = T or (lambda y: y)
+    factor, mean, half = _factored(theta, X, of(y), count)
+    across = factor.half(dense.block(_model(theta).kernel, X, X_new))
+    variance, noise = np.exp(theta[-2:])
+    v = np.maximum(variance - np.sum(across**2, axis=0), 0) + noise
+    found_log = -0.5 * np.log(2 * math.pi * v) - 0.5 * (of(y_new) - mean - across.T @ half) ** 2 / v
+    return found_log if T is None else found_log + T.log_slope(y_new)

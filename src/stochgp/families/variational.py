@@ -37,7 +37,7 @@ from stochgp.variational import (
     NormalEquations,
     choose_points,
 )
-from stochgp.variational.decoupled_mean import BLOCK
+from stochgp.variational.decoupled import BLOCK
 
 LATE = "as it was"  # q(u), if there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs

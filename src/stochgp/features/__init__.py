@@ -1,9 +1,20 @@
 """Feature maps φ with φ(x)·φ(z) ≈ k(x, z), so that a GP costs O(N M²)."""
 
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp import kernels, networks
+from stochgp.names import lookup
+from stochgp.numerics.seeds import split_key
+from stochgp.parameters import value_of
+
 from .base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, Sum, kmeans_landmarks
 from .base import on_host as on_host
-from .build import is_network as is_network
-from .build import resolve
 from .fourier import Extrapolation, RandomFourier
 from .hashing import TanimotoHashes
 
@@ -11,3 +22,121 @@ __all__ = [
     "AbstractFeatureMap", "Composed", "Extrapolation", "Linear", "Network", "Nystrom", "RandomFourier", "Scaled", "Sum", "TanimotoHashes", "kmeans_landmarks",
     "resolve",
 ]  # fmt: skip
+
+NETWORKS = ("mlp", "attention")
+NAMES = (*NETWORKS, "linear", "rff", "orf", "nystrom", "tanimoto")
+N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
+N_HASHES = 1000
+
+
+def resolve(
+    spec: str | AbstractFeatureMap | Callable[[Array], Array],
+    kernel: Any = None,
+    n_features: int | None = None,
+    *,
+    n_inputs: int,
+    key: PRNGKeyArray,
+    X_sample: Float[Array, "N D"] | None = None,
+    limits: Float[np.ndarray, "2 D"] | None = None,
+    dtype: DTypeLike = jnp.float32,
+) -> AbstractFeatureMap:
+    """Return the feature map of `spec`, for rows of `n_inputs` standardised inputs.
+
+    | spec | features φ | `kernel` | M, unless `n_features` is given |
+    |---|---|---|---|
+    | "linear" | 1 and the inputs | None | D + 1 |
+    | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
+    | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
+    | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
+    | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
+    | "attention" | the attention network | None or "linear" | 32, its width |
+    | a network | its output z for one row, with one axis | None or "linear" | its own |
+    | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
+    | a feature map | unchanged | None | its own |
+
+    Raises ValueError for an unknown name (naming the nearest one) and for contradictory options, TypeError for another type of `spec`.
+
+    Parameters
+    ----------
+    spec : str, feature map or callable
+        As in the table, or a name of `stochgp.register`; a network maps one row [D] to one axis [M].
+    kernel, n_features : str, kernel or None; int or None
+        The approximated kernel of the rows, or of the network's output z, and M. A network with a linear kernel has as many features as outputs.
+    n_inputs, key, dtype : int, PRNG key, dtype
+        D; the key for weights, frequencies, hashes and landmarks; the dtype of new parameters and draws.
+    X_sample, limits : array [N, D] or None, array [2, D] or None
+        Rows for the landmarks of "nystrom"; the range of each input, which with `X_sample` bounds the inputs of the networks (`networks.within`).
+    """
+    if isinstance(spec, AbstractFeatureMap):
+        if kernel is not None or n_features is not None:
+            raise ValueError("a feature map brings its own kernel and n_features: leave both None")
+        return spec
+    if not isinstance(spec, str) and not callable(value_of(spec)):
+        names = ", ".join(NAMES)
+        raise TypeError(f"features must be one of {names}, a feature map or a network, but got {spec!r}")
+    network_key, feature_key = split_key(key)
+    if not isinstance(spec, str):
+        return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)
+    name = lookup(spec, {name: name for name in NAMES}, "features")
+    if not isinstance(name, str):  # a class registered by a user
+        return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
+    if name not in NETWORKS:
+        return _of_kernel(name, kernel, n_features, n_inputs, feature_key, X_sample, dtype)
+    width = n_features if _is_linear(kernel) else None
+    width = (N_NETWORK if name == "mlp" else N_ATTENTION) if width is None else width
+    if name == "mlp":
+        network = networks.mlp(n_inputs, (N_NETWORK, width), key=network_key, dtype=dtype)
+    else:
+        network = networks.attention(n_inputs, width=width, key=network_key, dtype=dtype)
+    if limits is not None and X_sample is not None:
+        network = networks.within(network, np.asarray(X_sample), limits, dtype=dtype)
+    return _on_network(Network(network), kernel, n_features, feature_key, dtype)
+
+
+def is_network(spec: Any) -> bool:
+    """Return True if `resolve` makes a network of this name, with inputs bounded by `limits`."""
+    return isinstance(spec, str) and spec in NETWORKS
+
+
+def _of_kernel(
+    name: str, kernel: Any, M: int | None, n_inputs: int, key: PRNGKeyArray, X: Array | None, dtype: DTypeLike
+) -> AbstractFeatureMap:
+    """Return the map for a name other than a network's."""
+    if name == "linear":
+        if kernel is not None or M is not None:
+            raise ValueError("linear features take neither a kernel nor n_features: leave both None")
+        return Linear(n_inputs)
+    default = "tanimoto" if name == "tanimoto" else "rbf"
+    kernel = default if kernel is None else kernel
+    kernel = kernels.resolve(kernel, n_inputs, dtype=dtype) if isinstance(kernel, str) else kernel
+    if name == "tanimoto":
+        return TanimotoHashes.init(kernel, n_inputs, N_HASHES if M is None else M, key=key, dtype=dtype)
+    if name == "nystrom":
+        if X is None:
+            raise ValueError("Nyström features take their landmarks from the data: give X_sample")
+        return Nystrom.init(kernel, X, min(N_NYSTROM, X.shape[0]) if M is None else M, key=key)
+    M = N_FOURIER if M is None else M
+    return RandomFourier.init(kernel, n_inputs, M, key=key, orthogonal=name == "orf", dtype=dtype)
+
+
+def _is_linear(kernel: Any) -> bool:
+    return kernel is None or kernel == "linear" or isinstance(kernel, kernels.Linear)
+
+
+def _on_network(
+    network: Network, kernel: Any, n_features: int | None, key: PRNGKeyArray, dtype: DTypeLike
+) -> AbstractFeatureMap:
+    """Return the map of `kernel` on the network's output."""
+    n_outputs = network.n_features
+    if not _is_linear(kernel):
+        if isinstance(kernel, str):
+            kernel = kernels.resolve(kernel, n_outputs, ard=False, dtype=dtype)
+        M = N_FOURIER if n_features is None else n_features
+        return Composed(network, RandomFourier.init(kernel, n_outputs, M, key=key, dtype=dtype))
+    if n_features not in (None, n_outputs):
+        raise ValueError(f"n_features is {n_features}, but the network returns {n_outputs} values")
+    if not isinstance(kernel, kernels.Linear):
+        return network
+    if kernel.active_dims is not None:
+        raise ValueError("a linear kernel on a network's output takes no active_dims")
+    return Scaled(network, kernel.variance)

@@ -27,7 +27,6 @@ from stochgp.models import KernelGP
 from stochgp.numerics import linalg
 from stochgp.numerics.linalg import Factor
 from stochgp.objectives import conditionals
-from stochgp.objectives.conditionals import HALF_LOG_2PI, Conditional
 from stochgp.results import ExactNLML
 
 
@@ -55,32 +54,10 @@ def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: n
     return eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
 
 
-def left_out(gp: KernelGP, rows: Data) -> Conditional:
-    """Return leave-one-out conditionals of few rows: N² float64 numbers, N³ products.
-
-    e_i = α_i/Q_ii of the variance 1/Q_ii + σ²s(1 − 1/ρ) ≥ σ²s, Q = A⁻¹ (Rasmussen and Williams 2006, equations 5.10 to 5.12).
-    """
-    with jax.enable_x64(True):
-        at, noise = _on_host(gp, rows)
-        factor, alpha = _solved(gp, at, noise)
-        one = noise_of_rows(gp.noise, at.X, np.ones_like(at.weights))
-    variance = 1 / np.diagonal(_inverse(factor.L))
-    V = np.maximum(variance + one - noise, one)
-    z = alpha * variance / np.sqrt(V)
-    return Conditional(0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V)
-
-
 def _solved(gp: KernelGP, at: Data, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
     """Return the factor of A and α, in float64."""
     factor = factorised(gp.kernel, at.X, noise)
     return factor, factor.solve(at.y[:, None])[:, 0]
-
-
-def nlml(gp: KernelGP, rows: Data) -> float:
-    """Return the NLML per datum, with N² numbers and N³/3 products."""
-    with jax.enable_x64(True):
-        at, noise = _on_host(gp, rows)
-        return value_and_weights(factorised(gp.kernel, at.X, noise), at, noise)[0]
 
 
 def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]) -> Factor:
