@@ -11,13 +11,10 @@ from toy import KEY
 
 import stochgp.posteriors.local as local
 from stochgp.data import Neighbours
-from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Matern32, Warped
-from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.numerics.seeds import random_rows
-from stochgp.objectives.conditionals import conditional_moments
 from stochgp.posteriors import LocalPosterior
 
 
@@ -193,21 +190,3 @@ def test_equal_rows_without_noise_are_finite():
     gp = KernelGP(RBF([0.7, 1.5]), 2e-6)
     mean, variance = LocalPosterior(gp, X, X[:, 0], np.full(6, 1e12, np.float32), 6).mean_and_variance(X[:1])
     assert np.isfinite(mean) and variance > 0
-
-
-@pytest.mark.parametrize("noise", [0.05, 1e-14])
-def test_moments_by_a_factor_are_those_by_the_inverse(noise):
-    """Also where the variance is perhaps below its rounding error, which the factor leaves to the inverse."""
-    rng = np.random.default_rng(3)
-    X, y, weight = rng.normal(size=(300, 3)), rng.normal(size=300), rng.integers(1, 4, size=300) * 1.0
-    kernel = Matern32(lengthscale=[0.7, 1.0, 2.0], variance=1.3) + RBF(lengthscale=3.0, variance=0.4)
-    near = LocalPosterior(KernelGP(kernel, known_noise(noise)), X, y, weight)
-    Z = rng.normal(size=(40, 3))
-    numbers = near.tree.query(near._places(Z), 20)
-    found = near.given(numbers, Z)
-    rows = Data(X[numbers], y[numbers], weight[numbers])
-    with jax.enable_x64(True):
-        expected = conditional_moments(near._model, rows, Z)
-    for value, of in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, of, rtol=1e-8 if noise < 1e-6 else 1e-10)
-    assert np.isnan(near._by_factor(numbers, Z)[1]).any() == (noise < 1e-6)

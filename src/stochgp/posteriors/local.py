@@ -13,12 +13,11 @@ from stochgp.data.memory import CHUNK_ROWS
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import ConstantNoise, noise_of_rows, with_level
+from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.clustered import scale_of
-from stochgp.numerics.linalg import rounding_error
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
 from stochgp.parameters import cast, value_of
@@ -79,18 +78,10 @@ class LocalPosterior(AbstractPosterior):
             return on_host(cast(self.gp, np.float64))
 
     @functools.cached_property
-    def _terms(self) -> Any:
-        return dense.terms_of(self._model.kernel)
-
-    @property
     def _term(self) -> Any:
         """The kernel, if it is one term of stationary kernels."""
-        return self._terms[0] if self._terms is not None and len(self._terms) == 1 else None
-
-    @functools.cached_property
-    def _scaled(self) -> list[Float[np.ndarray, "N A"]]:
-        """The training rows in units of each term's lengthscales."""
-        return [term.scaled(np.asarray(self.X, np.float64)) for term in self._terms or ()]
+        terms = dense.terms_of(self._model.kernel)
+        return terms[0] if terms is not None and len(terms) == 1 else None
 
     @functools.cached_property
     def tree(self) -> Neighbours:
@@ -159,57 +150,17 @@ class LocalPosterior(AbstractPosterior):
         """`moments` at rows Z given these rows; −1 is none."""
         parts = parts_of(near)
         starts = np.cumsum([0, *map(len, parts)])
-        by_factor = self._terms is not None and isinstance(self._model.noise, ConstantNoise)
-        by_factor = by_factor and not (near == NONE).any()
 
         def one(number: int) -> Moments:
-            S, x = parts[number], Z[starts[number] : starts[number + 1]]
-            found = self._by_factor(S, x) if by_factor else np.full((3, len(S)), np.nan)
-            if (left := np.isnan(found[1])).any():
-                count = np.where(S[left] == NONE, 0.0, self.weight[S[left]])
-                X, y = (part[S[left]].astype(np.float64) for part in (self.X, self.y))
-                found[:, left] = conditional_moments(self._model, Data(X, y, count), x[left])
-            return found[0], found[1], found[2]
+            S = parts[number]
+            X, y = (part[S].astype(np.float64) for part in (self.X, self.y))
+            count = np.where(S == NONE, 0.0, self.weight[S])
+            return conditional_moments(self._model, Data(X, y, count), Z[starts[number] : starts[number + 1]])
 
         with jax.enable_x64(True):
             found = in_threads(one, range(len(parts))) or [(np.zeros(0),) * 3]
         mean, variance, prior = (np.concatenate(part) for part in zip(*found, strict=True))
         return mean, variance, prior
-
-    def _by_factor(self, near: Int[np.ndarray, "B k"], x: Float[np.ndarray, "B D"]) -> np.ndarray:
-        """`conditional_moments` [3, B] by one Cholesky factor of each neighbourhood, whose last two rows are x and the targets: L_yx L_xx is −mean, L_xx² is V.
-
-        NaN where a variance is perhaps below its rounding error: ‖h‖² is at most k(x, x)/σ², σ² the least noise.
-        """
-        (B, n), found = near.shape, np.full((3, len(near)), np.nan)
-        noise_level = float(self._model.noise.level)
-        below = np.tril_indices(n + 1)
-        K = np.zeros((B, len(below[0])))
-        for term, rows in zip(self._terms or (), self._scaled, strict=True):
-            z = np.zeros((B, n + 1, rows.shape[1]))  # from x on
-            np.subtract(rows[near], term.scaled(np.asarray(x, np.float64))[:, None], out=z[:, :-1])
-            products = z @ z.swapaxes(1, 2)
-            norms = products.diagonal(axis1=1, axis2=2)
-            s = products[:, *below]
-            s *= -2
-            s += norms[:, below[0]]
-            s += norms[:, below[1]]
-            K += term.variance * term.profile(np.maximum(s, 0, out=s), False)[0]
-        joint, own, prior = np.zeros((B, n + 2, n + 2)), np.arange(n + 1), K[:, -1]
-        y, noise = self.y[near], np.pad(1 / self.weight[near], ((0, 0), (0, 1)), constant_values=1.0)
-        joint[:, *below] = K
-        joint[:, own, own] += noise_level * noise
-        least = noise_level / max(1.0, float(self.weight.max()))
-        joint[:, -1, :-2] = y
-        joint[:, -1, -1] = 1 + 2 * np.sum(np.square(y), axis=1) / least  # more than yᵀA⁻¹y
-        try:
-            L = np.linalg.cholesky(joint)
-        except np.linalg.LinAlgError:
-            return found
-        found[:] = -L[:, -1, -2] * L[:, -2, -2], np.square(L[:, -2, -2]) - noise_level, prior
-        found[1, found[1] <= rounding_error(prior, prior / least, np.float64)] = np.nan
-        found[1] = np.minimum(found[1], prior)
-        return found
 
     def noise_of_one(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """σ²s of one observation at each of these training rows."""
