@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
 from stochgp import KernelGPRegressor
-from stochgp.families.kernel_posterior import Theta, information, slope
+from stochgp.families.kernel_posterior import information, numbers_of, slope
 from stochgp.kernels import Matern32
 from stochgp.learners import FullBatch
 from stochgp.likelihoods.noise import constant_noise
@@ -36,15 +36,15 @@ def posterior(gp, X, y, count):
 def test_rows_of_count_rho_have_the_information_and_the_slope_of_rho_rows():
     gp, rows = model(), np.repeat(np.arange(N), COUNT.astype(int))
     counted, repeated = posterior(gp, X, y, COUNT), posterior(gp, X[rows], y[rows], np.ones(len(rows)))
-    of = Theta.of(gp)
-    assert_allclose(information(counted, of), information(repeated, of), rtol=1e-4, atol=1e-4)
+    of = numbers_of(gp)
+    assert_allclose(information(counted, *of), information(repeated, *of), rtol=1e-4, atol=1e-4)
     assert_allclose(slope(counted, gp), slope(repeated, gp), rtol=1e-8, atol=1e-8)
 
 
 def test_the_information_is_the_covariance_of_the_slope():
     """Of targets drawn from the model: for 100 draws, each entry within 5 standard errors of √((F_ij² + F_ii F_jj)/100)."""
     gp = model()
-    F, first = information(posterior(gp, X, y, np.ones(N)), Theta.of(gp)), posterior(gp, X, y, np.ones(N))
+    F, first = information(posterior(gp, X, y, np.ones(N)), *numbers_of(gp)), posterior(gp, X, y, np.ones(N))
     L = np.tril(first.factor.L)
     draws = L @ np.random.default_rng(1).normal(size=(N, 100))
     g = np.array([slope(posterior(gp, X, draw, np.ones(N)), gp) for draw in draws.T])
@@ -70,7 +70,7 @@ def test_a_fit_of_few_rows_predicts_by_draws_around_the_learned_values(fitted):
     level = float(found.base.noise.level)
     gp = KernelGP(fitted.kernel_, constant_noise(level, dtype="float64"))
     start = np.log([D**0.5, D**0.5, 1.0, 0.1])
-    assert_allclose(slope(found.base, gp), start - Theta.of(gp).x, atol=0.05)
+    assert_allclose(slope(found.base, gp), start - numbers_of(gp)[0], atol=0.05)
     spread = np.std([float(part.noise.level) / level for part in found.parts])
     assert 0.05 < spread < 1
 

@@ -1,7 +1,8 @@
 """The posterior of a kernel GP: from all rows by a solve, for few rows averaged over hyperparameters, or from the nearest rows."""
 
 import contextlib
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -178,25 +179,19 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     return local
 
 
-class Theta(NamedTuple):
-    """The trainable parameters of a kernel and of its noise level as a vector, and the rest."""
+At = Callable[[Float[np.ndarray, " P"]], tuple[Any, float]]
 
-    theta: Any
-    rest: Any
 
-    @classmethod
-    def of(cls, gp: KernelGP) -> "Theta":
-        parts = cast((gp.kernel, gp.noise.level), np.float64)
-        return cls(*eqx.partition(parts, in_parameters(parts)))
+def numbers_of(gp: KernelGP) -> tuple[Float[np.ndarray, " P"], At]:
+    """Return the trainable parameters of kernel and noise level as a vector, and the function back to both."""
+    parts = cast((gp.kernel, gp.noise.level), np.float64)
+    theta, rest = eqx.partition(parts, in_parameters(parts))
 
-    @property
-    def x(self) -> Float[np.ndarray, " P"]:
-        return packed(self.theta)
-
-    def at(self, x: Float[np.ndarray, " P"]) -> tuple[Any, float]:
-        """Return the kernel and the noise level for these numbers."""
-        kernel, level = eqx.combine(unpacked_alike(x, self.theta), self.rest)
+    def at(x: Float[np.ndarray, " P"]) -> tuple[Any, float]:
+        kernel, level = eqx.combine(unpacked_alike(x, theta), rest)
         return value_of(kernel), float(level)
+
+    return packed(theta), at
 
 
 def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext) -> Any:
@@ -213,8 +208,8 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     n_rows, n, P = len(posterior.weights), float(posterior.system.weight.sum()), 0
     theta, need = None, 0
     if isinstance(posterior, ExactKernelPosterior) and not grouped and n_rows <= MOST_ROWS_OF_MANY:
-        theta = Theta.of(gp)
-        P = len(theta.x)
+        theta = numbers_of(gp)
+        P = len(theta[0])
         most = MOST_ROWS_OF_MANY if n_rows < FEW_ROWS * P else MOST_ROWS
         need = 8 * n_rows**2 * (DRAWS + P)
         if min(n_rows, n) < FEWEST_ROWS or n_rows > most or not 0 < P <= MOST_PARAMETERS:
@@ -229,7 +224,7 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     )
     refusal, found = context.refusal(reason, need), posterior
     if refusal is None and theta is not None:
-        found = _mixture(posterior, gp, theta)
+        found = _mixture(posterior, gp, *theta)
         refusal = (
             "hardly any other has a factor, or the kernel has no variance" if found is posterior else None
         )
@@ -241,15 +236,15 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     return found
 
 
-def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, theta: Theta) -> Any:
+def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, x: Float[np.ndarray, " P"], at: At) -> Any:
     """Return the mixture over θ_s; the posterior if hardly any θ_s has a factor."""
-    n, x = float(posterior.system.weight.sum()), theta.x
+    n = float(posterior.system.weight.sum())
     xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
     xi = np.concatenate([xi, -xi])
-    values, vectors = np.linalg.eigh(information(posterior, theta) + np.eye(len(x)))
+    values, vectors = np.linalg.eigh(information(posterior, x, at) + np.eye(len(x)))
     away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
     c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
-    parts = [_scaled(posterior, *theta.at(x + step), c) for step in away]
+    parts = [_scaled(posterior, *at(x + step), c) for step in away]
     # The likelihood without c is the likelihood of these parts plus (c − 1)/2 times their explained sum.
     loss = [np.nan if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
     loss = loss + (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
@@ -272,15 +267,17 @@ def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " 
     return packed(eqx.filter((by.kernel, by.noise.level), mask)) * float(system.weight.sum())
 
 
-def information(posterior: ExactKernelPosterior, theta: Theta) -> Float[np.ndarray, "P P"]:
+def information(
+    posterior: ExactKernelPosterior, x: Float[np.ndarray, " P"], at: At
+) -> Float[np.ndarray, "P P"]:
     """Return F_ij = ½ tr(A⁻¹ ∂_iA A⁻¹ ∂_jA) + ½ Σ(ρ − 1) ∂_i log σ² ∂_j log σ²."""
-    system, x = posterior.system, theta.x
-    X, noise, level = np.asarray(system.X, np.float64), system.row_noise, theta.at(x)[1]
+    system = posterior.system
+    X, noise, level = np.asarray(system.X, np.float64), system.row_noise, at(x)[1]
     upper = lambda kernel: np.triu(dense.upper(kernel, X, np.float64))
     K, half = upper(system.kernel), posterior.factor.half
     W, by_level = np.empty((len(x), len(X) ** 2)), np.empty(len(x))
     for j, step in enumerate(STEP * np.eye(len(x))):
-        kernel, other = theta.at(x + step)
+        kernel, other = at(x + step)
         by_level[j] = (other / level - 1) / STEP
         D = (upper(kernel) - K) / STEP
         D = D + np.triu(D, 1).T + np.diag(noise * by_level[j])
