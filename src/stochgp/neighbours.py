@@ -18,7 +18,7 @@ EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, which are dense enough, a tr
 NONE = -1  # stands for a neighbour if there are too few
 LEAF_ROWS = 32  # 16 and 64 were never much faster, between 13 thousand rows of 26 inputs and a million of 6
 MAX_DIRECTIONS = 8.0  # of a tree: at 11 of 100,000 rows it takes six times as long as all distances
-BLOCK_ROWS = 1 << 18  # points that are put into spatial order together
+BLOCK_ROWS = 1 << 18  # points whose places are held together
 TIMED_ROWS = 64  # points of one search under a deadline
 CHUNK_BYTES = 1 << 24  # of the answer of one search: a float64 and an int64 for each neighbour
 CANDIDATES = 4  # times k, from each term of a kernel with several
@@ -83,13 +83,12 @@ class Neighbours:
         for start in range(0, len(points), BLOCK_ROWS):
             block, pace = points[start : start + BLOCK_ROWS], Pace()
             places = self._places(block) if self.searches else []
-            # A search in the region of the last one finds the tree in the cache.
-            order = _tree(places[0]).indices if places else np.arange(len(block))
             for first in range(0, len(block), step):
                 deadline.require(pace.expected * -(-(len(block) - first) // step))
-                part = order[first : first + step]
+                part = slice(first, first + step)
                 with pace.piece():
-                    found[start + part] = self._nearest(block[part], [own[part] for own in places], k)
+                    near = self._nearest(block[part], [own[part] for own in places], k)
+                    found[start + first : start + first + len(near)] = near
         return found
 
     def others(

@@ -24,7 +24,6 @@ from stochgp.numerics.arrays import matmul
 NEGLIGIBLE = 1e-12
 BLOCK = 2_048  # columns that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
-LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
 # Shares of the mean diagonal, by bytes of a number.
 LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 JITTERS = {4: (0.0, *LARGER), 8: (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8, *LARGER)}
@@ -154,21 +153,9 @@ def safe_covariance(
     return rest
 
 
-def cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Return L with A = LLᵀ for a symmetric A, by blocks; NaN if there is none."""
-    n = A.shape[0]
-    if n <= LARGEST_FACTOR:
-        return jnp.linalg.cholesky(A)
-    h = n // 2
-    P = cholesky(A[:h, :h])
-    Q = solve_triangular(P, A[h:, :h].T, lower=True).T
-    R = cholesky(A[h:, h:] - matmul(Q, Q.T))
-    return jnp.block([[P, jnp.zeros((h, n - h), A.dtype)], [Q, R]])
-
-
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """Return L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN without a factor."""
-    return invert_lower(cholesky(A))
+    return invert_lower(jnp.linalg.cholesky(A))
 
 
 def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -198,9 +185,9 @@ def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Ar
 
     def retry(carry: tuple) -> tuple:
         level = carry[1] + 1
-        return cholesky(A + scale * shares[level] * eye), level
+        return jnp.linalg.cholesky(A + scale * shares[level] * eye), level
 
-    L, level = jax.lax.while_loop(failed, retry, (cholesky(A), jnp.asarray(0, jnp.int32)))
+    L, level = jax.lax.while_loop(failed, retry, (jnp.linalg.cholesky(A), jnp.asarray(0, jnp.int32)))
     return L, scale * shares[level]
 
 

@@ -16,7 +16,6 @@ from stochgp.kernels import dense
 from stochgp.kernels.base import centre_of
 from stochgp.numerics.arrays import einsum, matmul, on_device
 from stochgp.numerics.linalg import (
-    cholesky,
     factorised,
     invert_lower,
     one_by_one,
@@ -102,7 +101,7 @@ class Naturals(eqx.Module):
         """Return m and R, S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
 
         def root_of(precision: Array) -> Array:
-            L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: no retry is needed
+            L = jnp.linalg.cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: no retry is needed
             return invert_lower(L)[::-1, ::-1].T
 
         R = one_by_one(root_of, self.precision)
