@@ -9,17 +9,6 @@ from .sampled import SampledKernelPosterior
 from .variational import VariationalPosterior
 
 __all__ = [
-    "AbstractFunctions",
-    "AbstractKernelPosterior",
-    "AbstractPosterior",
-    "DrawnFunctions",
-    "ExactKernelPosterior",
-    "FeaturePosterior",
-    "KernelFunctions",
-    "KernelSystem",
-    "LocalPosterior",
-    "MixturePosterior",
-    "SampledKernelPosterior",
-    "VariationalPosterior",
-    "sample_targets",
-]
+    "AbstractFunctions", "AbstractKernelPosterior", "AbstractPosterior", "DrawnFunctions", "ExactKernelPosterior", "FeaturePosterior", "KernelFunctions",
+    "KernelSystem", "LocalPosterior", "MixturePosterior", "SampledKernelPosterior", "VariationalPosterior", "sample_targets",
+]  # fmt: skip

@@ -8,12 +8,4 @@ from .cholesky import Cholesky
 from .sdd import SDD
 from .solve import solve
 
-__all__ = [
-    "CG",
-    "SDD",
-    "AbstractIterativeSolver",
-    "AbstractSolver",
-    "Cholesky",
-    "Factor",
-    "solve",
-]
+__all__ = ["CG", "SDD", "AbstractIterativeSolver", "AbstractSolver", "Cholesky", "Factor", "solve"]
