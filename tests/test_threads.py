@@ -1,8 +1,9 @@
-"""Threads of the host's linear algebra."""
+"""Threads of the host's linear algebra, and programs that are compiled quickly."""
 
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from stochgp import compiled, deadline
@@ -30,3 +31,8 @@ def test_shared_work_knows_the_deadline_and_the_precision_of_its_caller(monkeypa
         with deadline.within(1000.0), jax.enable_x64(wide):
             found = compiled.in_threads(lambda _: (deadline.left(), jax.config.jax_enable_x64), range(4))
         assert all(left < 1000 and x64 is wide for left, x64 in found)
+
+
+def test_programs_that_run_seldom_compile_without_options_that_xla_does_not_know(monkeypatch):
+    monkeypatch.setattr(compiled, "QUICK", {"no_such_option": True})
+    assert float(compiled.quick_jit(lambda x: 2 * x)(np.float32(3))) == 6

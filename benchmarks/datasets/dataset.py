@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 from jaxtyping import Float
 
 
@@ -45,7 +44,8 @@ def data_folders(*parts: str) -> list[Path]:
     given = os.environ.get("STOCHGP_DATA")
     shared = Path(__file__).resolve().parents[3] / "shared" / "data"
     roots = [Path(given)] if given else [shared] if shared.is_dir() else []
-    return [root.joinpath(*parts) for root in (*roots, Path(platformdirs.user_cache_dir("stochgp")))]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "stochgp")
+    return [root.joinpath(*parts) for root in (*roots, cache)]
 
 
 def find_file(name: str, file: str, folders: list[Path], url: str, known_hash: str | None = None) -> Path:

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from stochgp import deadline
 from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import Decisions, choice
-from stochgp.compiled import kept_on_disk
+from stochgp.compiled import require_jax
 from stochgp.numerics.seeds import as_key, fold_in, key_of, random_rows, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.sharding import is_writer, together
@@ -97,13 +97,13 @@ class FitContext:
         """
         if checkpoint is not None:
             check_can_write(checkpoint)
+        require_jax()
         begun = time.perf_counter()
         limit = estimator.time_limit
         with (
             restored_on_error(estimator),
             together(mesh),
             deadline.within(limit),
-            kept_on_disk(),
             progress_bar(estimator.verbose) as bar,
         ):
             yield cls(estimator, checkpoint, callback, mesh, bar)

@@ -29,7 +29,7 @@ def toy_set(tmp_path, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("pooch.retrieve", refuse)
     monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2))
     return folder, data

@@ -1,9 +1,8 @@
-"""The command line as a process: compiled code that the next one finds, and what Ctrl-C leaves."""
+"""The command line as a process: its settings, and what Ctrl-C leaves."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pyarrow.csv as pa_csv
 import pytest
 
 import stochgp
-from stochgp import compiled
 from stochgp.cli import main, rows
 
 QUICK = ["--model", "kernel", "--set", "learner=none", "--set", "n_samples=0", "--quiet"]
@@ -25,34 +23,7 @@ def command(tmp_path):
     return ["fit", str(tmp_path / "t.csv"), "--target", "y", "--out", str(tmp_path / "m"), *QUICK]
 
 
-@pytest.fixture
-def fresh(tmp_path, monkeypatch):
-    """No folder of compiled code named, and a user's cache of its own."""
-    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
-        monkeypatch.setenv(name, str(tmp_path / "user"))
-    compiled.compiled_folder.cache_clear()
-    yield compiled.compiled_folder()
-    compiled.compiled_folder.cache_clear()
-
-
-def kept(folder):
-    """What is compiled, beside the times of its last use."""
-    return {path.name for path in Path(folder).rglob("*-cache")}
-
-
-@pytest.mark.long
-def test_a_second_process_compiles_nothing(command, fresh, tmp_path):
-    found = []
-    for _ in range(2):
-        subprocess.run([sys.executable, "-m", "stochgp", *command], check=True, capture_output=True)
-        found.append(kept(fresh))
-    assert found[0] == found[1] != set()
-    assert fresh.is_relative_to(tmp_path / "user") and kept(tmp_path) == found[0]
-
-
-def test_commands_called_from_python_change_no_setting(fresh, capsys):
+def test_commands_called_from_python_change_no_setting(capsys):
     before = dict(os.environ)
     assert main(["evaluate", "none", "none.csv"]) == 2 and dict(os.environ) == before
 

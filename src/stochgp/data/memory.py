@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from stochgp.compiled import kept_on_disk
+from stochgp.compiled import require_jax
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.sharding import spread
 
@@ -104,7 +104,8 @@ class MemorySource(Source):
         skipped[skipped] = np.isnan(X[skipped]).all(axis=1)  # molecules that cannot be read
         X = np.where(skipped[:, None], np.zeros((), X.dtype), X) if skipped.any() else X
         step = CHUNK_ROWS if n_block is None else n_block
-        with jax.enable_x64(True), kept_on_disk():
+        require_jax()
+        with jax.enable_x64(True):
             for start in range(0, len(X), step):
                 part = X[start : start + step]
                 Z = filled_up(self._scales[0].transform(part, self.dtype, start), n_block or 0, 0.0)

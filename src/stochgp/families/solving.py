@@ -14,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget, release
-from stochgp.compiled import kept_on_disk
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
@@ -265,7 +264,7 @@ def updated(
     )
     found, solved = fitted.with_inputs(rows.X).with_targets(rows.y, rows.weights), None
     posterior: Any
-    with jax.enable_x64(True), kept_on_disk():
+    with jax.enable_x64(True):
         if isinstance(old, LocalPosterior):
             posterior = _grown_locally(old, new, budget)
         elif isinstance(old, SampledKernelPosterior):
