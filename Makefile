@@ -1,5 +1,5 @@
 # make demo      the main job on real data        make test       format, lint, types and tests: every property of every kind
-# make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch, onnx and robot
+# make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch and robot
 # make test-docs what the pages show, examples, experiments and benchmarks: a part of test-all, not of test
 # make setup     only the virtual environment
 # make docs      the documentation as a site: docs/_build/html/index.html; runs its notebooks
@@ -97,7 +97,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(ALL_READY): $(READY)
-	$(INSTALL) -e '.[botorch,onnx,robot]'
+	$(INSTALL) -e '.[botorch,robot]'
 	@touch $@
 
 $(DOCS_READY): $(READY)

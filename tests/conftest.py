@@ -54,7 +54,7 @@ SKIPS = (
     "read from Linux and macOS",
 )
 # Heavy ones: `make test-all` installs them.
-SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium", "onnxruntime")
+SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium")
 _skipped: dict[str, str] = {}  # reasons by node
 
 

@@ -27,7 +27,6 @@ MODULES = {
     "transforms": "increasing transforms of targets",
     "thompson": "Thompson sampling",
     "contrib.botorch": "fitted estimators as models of BoTorch",
-    "contrib.onnx": "feature GPs as ONNX files",
     "learners": "how parameters are learned",
     "learning": "the loop of learning, and streams",
     "solvers": "how linear systems are solved",

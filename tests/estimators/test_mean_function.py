@@ -13,7 +13,6 @@ from sweeps import some_of
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.contrib.joint_predictions import JointPredictions
-from stochgp.contrib.onnx import to_onnx
 from stochgp.data.rows import Data
 from stochgp.deadline import within
 from stochgp.likelihoods import Gaussian
@@ -327,6 +326,4 @@ def test_a_saved_model_has_its_trees(tmp_path):
     model.save(tmp_path / "model.safetensors")
     again = stochgp.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(NEW, True), model.predict(NEW, True))
-    with pytest.raises(ValueError, match="to_onnx does not write fitted prior means"):
-        to_onnx(model, tmp_path / "model.onnx")
     assert "but for trees" in model.summary() and "that of trees" in model.plan_["mean"]["why"]
