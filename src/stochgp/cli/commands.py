@@ -33,11 +33,13 @@ _MODELS = {
 }
 _CLASSIFIERS = {"auto": "GPClassifier", "sparse": "SparseGPClassifier"}
 
-Flag = Annotated[bool, Parameter(negative="")]
+COLUMNS, MODEL, CHECKS, FILES = map(cyclopts.Group.create_ordered, ("Columns", "Model", "Checks", "Output"))
+Text = str | None
 Texts = list[str] | None
-Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, Parameter(negative="", group=FILES)]
+Json = Annotated[bool, Parameter(name="--json", negative="", group=FILES, help="One JSON object on stdout.")]
 CODE = "A Python file or a module in which `stochgp.register` names parts of your own, run first. May be repeated."
-Code = Annotated[Texts, Parameter(name="--with", negative="", help=CODE)]
+Code = Annotated[Texts, Parameter(name="--with", negative="", group=MODEL, help=CODE)]
 Data = Annotated[str, Parameter(name="DATA")]
 Model = Annotated[str, Parameter(name="MODEL")]
 
@@ -54,20 +56,20 @@ def fit(
     source: Data,
     /,
     *,
-    target: str | None = None,
-    inputs: str | None = None,
-    ignore: str | None = None,
-    model: str = "auto",
-    task: str = "auto",
-    setting: Annotated[Texts, Parameter(name="--set", negative="")] = None,
-    test_fraction: float | None = None,
-    weight: str | None = None,
-    split_by: str | None = None,
-    time_order: str = "auto",
-    checkpoint: str | None = None,
-    out: str,
-    seed: int = 0,
-    quiet: Flag = False,
+    target: Annotated[Text, Parameter(group=COLUMNS)] = None,
+    inputs: Annotated[Text, Parameter(group=COLUMNS)] = None,
+    ignore: Annotated[Text, Parameter(group=COLUMNS)] = None,
+    weight: Annotated[Text, Parameter(group=COLUMNS)] = None,
+    model: Annotated[str, Parameter(group=MODEL)] = "auto",
+    task: Annotated[str, Parameter(group=MODEL)] = "auto",
+    setting: Annotated[Texts, Parameter(name="--set", negative="", group=MODEL)] = None,
+    time_order: Annotated[str, Parameter(group=MODEL)] = "auto",
+    seed: Annotated[int, Parameter(group=MODEL)] = 0,
+    test_fraction: Annotated[float | None, Parameter(group=CHECKS)] = None,
+    split_by: Annotated[Text, Parameter(group=CHECKS)] = None,
+    out: Annotated[str, Parameter(group=FILES)],
+    checkpoint: Annotated[Text, Parameter(group=FILES)] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     code: Code = None,
 ) -> None:
