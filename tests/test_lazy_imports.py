@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -35,6 +36,13 @@ def modules_after(code):
 def test_nothing_heavy_is_loaded_before_it_is_used(code, words):
     modules, printed = modules_after(code)
     assert modules.isdisjoint(HEAVY) and words in printed
+
+
+def test_versions_for_reports_name_installed_packages_without_loading_them():
+    modules, printed = modules_after("import stochgp; stochgp.show_versions()")
+    lines = dict(line.split(maxsplit=1) for line in printed.splitlines())
+    assert modules.isdisjoint(HEAVY)
+    assert lines["stochgp"] == stochgp.__version__ and lines["numpy"] == version("numpy")
 
 
 def test_a_room_loads_only_what_it_needs():

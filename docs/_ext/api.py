@@ -91,7 +91,7 @@ def write_pages(app: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {name: estimator(name, getattr(stochgp, name)) for name in ESTIMATORS}
     pages["load"] = (
-        "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n```\n"
+        "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n\n.. autofunction:: stochgp.show_versions\n```\n"
     )
     for module, about in MODULES.items():
         try:

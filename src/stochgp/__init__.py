@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from stochgp.names import register
     from stochgp.pools import GPClassifier, GPRegressor
+    from stochgp.version import show_versions
 
 __all__ = [
     "FeatureGPRegressor",
@@ -55,6 +56,7 @@ __all__ = [
     "parameters",
     "plots",
     "register",
+    "show_versions",
     "solvers",
     "thompson",
     "transforms",
@@ -69,6 +71,7 @@ _ROOMS = {
     "SparseGPRegressor": "families",
     "load": "estimators.saving",
     "register": "names",
+    "show_versions": "version",
 }  # where a name is that is no room of its own
 
 
