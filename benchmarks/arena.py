@@ -1,7 +1,7 @@
 """`arena`: raw tables, our estimators as they come against boosting, forests and ridge regression, as they come and tuned.
 
 Each cell (a table, its division, a side, its variant) runs on all cores. A tuned rival has as many
-seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. `GPRegressor(time_limit=20)` is a variant too. Our estimators are given the tables as they are, text, dates and gaps
+seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. Our estimators are given the tables as they are, text, dates and gaps
 included; what they refuse is in the line. Rivals are given numbers made of the dates by their known format (`arena_inputs`). Scores are in units of the standard
 deviation of the training targets. `--only side=pool table=diamonds` chooses cells. All cells take about a day on two cores. Rivals and tables whose packages are missing (extra bench) are skipped.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import arena_tuning
 from benchmarks.arena_rivals import RIVALS, Predicted
-from benchmarks.arena_summary import divisions, in_haste, ranks, shares, sides
+from benchmarks.arena_summary import divisions, ranks, shares, sides
 from benchmarks.arena_tables import TABLES, Rows, divided
 from measuring import store, tables
 from measuring.harness import AbsentError
@@ -23,14 +23,13 @@ from measuring.harness import AbsentError
 ROWS, QUICK_ROWS = 40_000, 1_500
 QUICK_SECONDS = 5.0  # of tuning
 AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table
-IN_HASTE, SECONDS = "20 s", 20.0  # a variant of the pool: its `time_limit`
 OURS = {"pool": "GPRegressor", "kernel": "KernelGPRegressor", "feature": "FeatureGPRegressor"}
 
 
 def cells(quick: bool, slow: bool) -> list[store.Cell]:
     """All cells, table by table; the pool comes first, since tuning takes its seconds."""
     rows = QUICK_ROWS if quick else ROWS
-    every = [(side, "default") for side in (*OURS, *RIVALS)] + [("pool", IN_HASTE)]
+    every = [(side, "default") for side in (*OURS, *RIVALS)]
     every += [(side, "tuned") for side, rival in RIVALS.items() if rival.draw is not None]
     return [
         {"table": name, "split": split, "side": side, "variant": variant, "rows": rows}
@@ -52,8 +51,8 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
 
 
 def page(records: list[store.Record]) -> list[str]:
-    """Shares of the divisions, mean ranks, the pool in haste, all lines, the best other side of each division."""
-    parts = (shares, ranks, in_haste, sides, divisions)
+    """Shares of the divisions, mean ranks, all lines, the best other side of each division."""
+    parts = (shares, ranks, sides, divisions)
     return [tables.table(*part(store.rows(records))) for part in parts]
 
 
@@ -119,11 +118,10 @@ def distribution_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndar
 
 
 def _ours(cell: store.Cell, rows: Rows) -> tuple[Callable[[Any], Any], Callable[[], dict]]:
-    """(Predictions, what else a line says) of an estimator of defaults, its `time_limit` aside, given the table as it comes; loading it counts as fitting."""
+    """(Predictions, what else a line says) of an estimator of defaults, given the table as it comes; loading it counts as fitting."""
     import stochgp
 
-    limit = {"time_limit": SECONDS} if cell["variant"] == IN_HASTE else {}
-    model = getattr(stochgp, OURS[cell["side"]])(random_state=0, **limit)
+    model = getattr(stochgp, OURS[cell["side"]])(random_state=0)
     model.fit(rows.X, rows.y, groups=rows.groups)
     weights = getattr(model, "weights_", None)
     return model.predict_distribution, lambda: {} if weights is None else {"weights": dict(weights)}

@@ -9,7 +9,7 @@ from typing import Any
 from scipy.stats import rankdata, studentized_range
 
 Row = dict[str, Any]
-OURS, RIDGE, IN_HASTE = "pool", "ridge", "20 s"
+OURS = "pool"
 OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest", "svgp", "gpboost", "exact")
 SCORES = ("nlpd", "crps", "rmse")
 LEVEL = 0.05  # of Nemenyi's test
@@ -23,8 +23,8 @@ def shares(rows: list[Row]) -> tuple[list[str], list[list]]:
     by_split = {"all": None, "random": "random", "time": "time", "group": "group"}
     lines = []
     for name, split in by_split.items():
-        found = [rows for cell, rows in _divisions(rows) if split in (None, cell[1])]
-        found = [rows for rows in found if _pool(rows) is not None]
+        found = [rows for cell, rows in by_division(rows) if split in (None, cell[1])]
+        found = [rows for rows in found if pool_of(rows) is not None]
         if not found:
             continue
         ahead = [_share(found, ("nlpd", "crps")), *(_share(found, (score,)) for score in SCORES)]
@@ -40,7 +40,7 @@ def ranks(rows: list[Row]) -> tuple[list[str], list[list]]:
     That is q √(k(k + 1)/6N) for k sides and N divisions (Nemenyi; Demšar, JMLR 2006, section 3.2.2). A refusal is last.
     """
     defaults = [row for row in rows if row["variant"] == "default"]
-    found = [{row["side"]: row for row in rows} for _, rows in _divisions(defaults)]
+    found = [{row["side"]: row for row in rows} for _, rows in by_division(defaults)]
     n_lines = Counter(row["side"] for row in defaults)
     sides = [side for side, n in n_lines.items() if 2 * n >= len(found)]
     full = [rows for rows in found if rows.keys() >= set(sides)]
@@ -65,7 +65,7 @@ def sides(rows: list[Row]) -> tuple[list[str], list[list]]:
     headings += ["50 %", "95 %", "fit s", "predict s", "MB"]
     fields = (*SCORES, "coverage50", "coverage95")
     lines = []
-    for (name, split, _), found in _divisions(rows):
+    for (name, split, _), found in by_division(rows):
         for row in sorted(found, key=lambda row: _value(row, "nlpd")):
             seconds = [
                 f"{row[part]:.1f}" if part in row else "" for part in ("fit_seconds", "predict_seconds")
@@ -82,13 +82,13 @@ def divisions(rows: list[Row]) -> tuple[list[str], list[list]]:
     for score in SCORES:
         headings += [score.upper(), f"{score.upper()} of the best other", f"best by {score.upper()}"]
     lines = []
-    for (name, split, _), found in _divisions(rows):
-        ours = _pool(found)
+    for (name, split, _), found in by_division(rows):
+        ours = pool_of(found)
         if ours is None or "refused" in ours:
             continue
         line = [name, split, ours["n_train"]]
         for score in SCORES:
-            other = _best(found, score, _meant(score))
+            other = best_of(found, score)
             line += [
                 _number(ours[score]),
                 *(("", "") if other is None else (_number(other[score]), _named(other))),
@@ -99,31 +99,11 @@ def divisions(rows: list[Row]) -> tuple[list[str], list[list]]:
     ]
 
 
-def in_haste(rows: list[Row]) -> tuple[list[str], list[list]]:
-    """On how many divisions the pool of 20 seconds is ahead of ridge regression, by the median of how much, and the most seconds that a fit took."""
-    both = [(_pool(rows, IN_HASTE), _of_side(rows, RIDGE)) for _, rows in _divisions(rows)]
-    pairs = [(ours, ridge) for ours, ridge in both if ours is not None and ridge is not None]
-    headings = [
-        "divisions",
-        *(f"{score.upper()} lower" for score in SCORES),
-        "by NLPD, median",
-        "most seconds",
-    ]
-    if not pairs:
-        return headings, []
-    lower = [sum(_value(a, score) < _value(b, score) for a, b in pairs) for score in SCORES]
-    gains = [_value(b, "nlpd") - _value(a, "nlpd") for a, b in pairs]
-    known = [gain for gain in gains if not math.isnan(gain)]  # of a refusal on both sides there is none
-    gain = statistics.median(known) if known else None
-    most = max(ours.get("fit_seconds", math.inf) for ours, _ in pairs)
-    return headings, [[len(pairs), *lower, _number(gain), f"{most:.1f}"]]
-
-
 def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
     """`k of n` divisions where the pool is ahead by all of the scores."""
     ahead = []
     for rows in divisions:
-        ours, best = _pool(rows), [_best(rows, score, _meant(score)) for score in scores]
+        ours, best = pool_of(rows), [best_of(rows, score) for score in scores]
         if ours is not None and None not in best:
             pairs = zip(scores, best, strict=True)
             ahead.append(all(_value(ours, score) < _value(rival or {}, score) for score, rival in pairs))
@@ -132,13 +112,13 @@ def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
 
 def _covered(divisions: list[list[Row]], field: str) -> str:
     """Median of the pool's coverages, least and greatest beside it."""
-    values = [ours[field] for rows in divisions if (ours := _pool(rows)) is not None and field in ours]
+    values = [ours[field] for rows in divisions if (ours := pool_of(rows)) is not None and field in ours]
     if not values:
         return ""
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def _divisions(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
+def by_division(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
     """Rows of one table, split and cap, in the order of the lines."""
     found: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -146,22 +126,15 @@ def _divisions(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
     return list(found.items())
 
 
-def _pool(rows: list[Row], variant: str = "default") -> Row | None:
-    return _of_side(rows, OURS, variant)
+def pool_of(rows: list[Row]) -> Row | None:
+    return next((row for row in rows if (row["side"], row["variant"]) == (OURS, "default")), None)
 
 
-def _of_side(rows: list[Row], side: str, variant: str = "default") -> Row | None:
-    return next((row for row in rows if (row["side"], row["variant"]) == (side, variant)), None)
-
-
-def _meant(score: str) -> tuple[str, ...] | None:
-    return None if score == "rmse" else OF_DISTRIBUTIONS
-
-
-def _best(rows: list[Row], score: str, sides: tuple[str, ...] | None) -> Row | None:
-    """The rival of the lowest score, of these sides or of all; None without any."""
+def best_of(rows: list[Row], score: str) -> Row | None:
+    """The rival of the lowest score, among those with distributions unless it is the RMSE; None without any."""
     is_rival: Callable[[Row], bool] = lambda row: (
-        row["side"] not in ("pool", "kernel", "feature") and (sides is None or row["side"] in sides)
+        row["side"] not in ("pool", "kernel", "feature")
+        and (score == "rmse" or row["side"] in OF_DISTRIBUTIONS)
     )
     return min((row for row in rows if is_rival(row)), key=lambda row: _value(row, score), default=None)
 
