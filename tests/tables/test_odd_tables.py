@@ -104,8 +104,8 @@ def test_ambiguous_dates_move_least_from_row_to_row(day_first):
 
 def test_one_ambiguous_date_has_the_day_first():
     one_date = pa.array(["3/4/2017", "3/4/2017"], pa.large_string())
-    reading, _, note = reading_of(Column("day", "text", one_date, np.zeros(2, bool)))
-    assert reading.day_first and "'3/4/2017' is taken as 2017-04-03" in note
+    reading, column = reading_of(Column("day", "text", one_date, np.zeros(2, bool)))
+    assert reading.day_first and "'3/4/2017' is taken as 2017-04-03" in column.note
 
 
 MONTHS = pd.date_range("2014-01-01", periods=48, freq="MS")

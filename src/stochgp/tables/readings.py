@@ -1,5 +1,6 @@
 """Texts that are numbers, dates, times of day or yes and no: how a column writes them, found once and kept."""
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -69,48 +70,58 @@ class Reading:
 
 
 DIGITS = Reading("time", digits=True)
-# Of different texts: their values, which of these could be read, a note, and what may be wrong in it.
-Found = tuple[Reading, np.ndarray, np.ndarray, str, str]
+Found = tuple[Reading, str, str]  # a way to read a column, a note, and what may be wrong in it
 
 
 def reading_of(
-    column: Column, strict: bool = False, day_first: bool | None = None
-) -> tuple[Reading | None, Column, str]:
-    """Return how a column of texts is read (None if they are categories), the column as it is read, and a note.
+    column: Column, strict: bool = False, day_first: bool | None = None, digits_are_dates: bool = False
+) -> tuple[Reading | None, Column]:
+    """Return how a column is read (None if as it is; texts are then categories), and the column as it is read.
 
-    At most a hundredth of the cells, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
+    At most a hundredth of the texts, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
     """
+    reading, read = _reading_of_texts(column, strict, day_first) if column.kind == "text" else (None, column)
+    dates = None
+    if digits_are_dates and (reading is None or all_digits(column)):
+        dates = numbers_as_dates(read)
+    return (reading, read) if dates is None else (DIGITS, dates)
+
+
+def _reading_of_texts(column: Column, strict: bool, day_first: bool | None) -> tuple[Reading | None, Column]:
     different, codes = _coded(column)
     n = len(codes)
     if n == 0:
-        return None, column, ""
+        return None, column
     if not column.category and len(different) <= 2:
         words = {word.strip().lower() for word in different.to_pylist()}
         if pair := next((pair for pair in _PAIRS if words <= set(pair)), None):
             yes = Reading("boolean")
-            return yes, as_read(yes, column)[0], f"{pair[1]!r} is 1, {pair[0]!r} is 0"
+            return yes, _noted(as_read(yes, column)[0], f"{pair[1]!r} is 1, {pair[0]!r} is 0")
     some = _some(different)
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
     kinds = (_numbers, partial(_dates, of_table=day_first), _spans)
     if column.category:  # numbers there are codes
         kinds = () if all_digits(column) else kinds[1:2]
     for find in kinds:
-        candidate = find(some, np.arange(len(some)))
-        if candidate is None or 2 * candidate[2].sum() < len(some):
+        first = find(some, np.arange(len(some)))
+        if first is None or 2 * read_texts(first[0], some)[1].sum() < len(some):
             continue
-        found = find(different, codes)
-        if found is not None and n - found[2][codes].sum() <= most:
-            reading, values, is_read, note, doubt = found
-            column = replace(column, caution=joined(column.caution, doubt))
-            return reading, _with_values(reading, column, values[codes], is_read[codes])[0], note
-    nearly = None if column.category else _numbers(different, codes)
-    bad = np.ones(n, bool) if nearly is None else ~nearly[2][codes]
+        if found := find(different, codes):
+            reading, note, doubt = found
+            read, bad = as_read(reading, replace(column, caution=joined(column.caution, doubt)))
+            if bad.sum() <= most:
+                return reading, _noted(read, note)
+    if column.category or (nearly := _numbers(different, codes)) is None:
+        return None, column
+    bad = as_read(nearly[0], column)[1]
     if 2 * bad.sum() > n:
-        return None, column, ""
-    there = np.zeros(len(column.missing), bool)
-    there[np.flatnonzero(~column.missing)[bad]] = True
-    said = f"{bad.sum()} of {n} values are no numbers as the others are, {column.first(there)}: all are taken as categories"
-    return None, replace(column, caution=joined(column.caution, said)), ""
+        return None, column
+    said = f"{bad.sum()} of {n} values are no numbers as the others are, {column.first(bad)}: all are taken as categories"
+    return None, replace(column, caution=joined(column.caution, said))
+
+
+def _noted(column: Column, note: str) -> Column:
+    return replace(column, note=joined(column.note, note))
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
@@ -131,33 +142,24 @@ def _some(different: Any) -> Any:
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
     """Return the column of values that its texts stand for, missing if they cannot be read, and these cells."""
     different, codes = _coded(column)
-    values, is_read = read_texts(reading, different)
-    return _with_values(reading, column, values[codes], is_read[codes])
+    read, is_read = read_texts(reading, different)
+    bad, values = np.zeros(len(column.missing), bool), np.zeros(len(column.missing), read.dtype)
+    values[~column.missing], bad[~column.missing] = read[codes], ~is_read[codes]
+    missing, kind = column.missing | bad, reading.kind
+    if kind != "time":
+        values[missing] = np.nan
+    what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[kind]
+    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
+    caution = joined(column.caution, said and said + column.first(bad))
+    as_kind: Any = "number" if kind == "span" else kind
+    read = replace(column, kind=as_kind, values=values, missing=missing, zoned=reading.zoned, caution=caution)
+    return read, bad
 
 
 def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
     """Return the different texts of a column, and the number of each text that is not missing."""
     coded = whole(column.values.drop_null()).dictionary_encode()
     return coded.dictionary, coded.indices.to_numpy()
-
-
-def _with_values(
-    reading: Reading, column: Column, read: np.ndarray, is_read: Bool[np.ndarray, " n"]
-) -> tuple[Column, Bool[np.ndarray, " N"]]:
-    """`as_read`, from the values of the texts that are not missing."""
-    bad, is_time = np.zeros(len(column.missing), bool), reading.kind == "time"
-    values = np.zeros(len(bad), np.int64 if is_time else np.float64)
-    values[~column.missing], bad[~column.missing] = read, ~is_read
-    missing = column.missing | bad
-    if not is_time:
-        values[missing] = np.nan
-    what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
-    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
-    caution = joined(column.caution, said and said + column.first(bad))
-    kind: Any = "number" if reading.kind == "span" else reading.kind
-    return replace(
-        column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution
-    ), bad
 
 
 def with_digits(column: Column) -> Column:
@@ -186,24 +188,25 @@ def numbers_as_dates(column: Column) -> Column | None:
         return None
     if len(str(int(low))) != len(str(int(high))) or len(np.unique(numbers)) < FEWEST_DATES:
         return None
-    some = replace(column, values=numbers[:LOOKED_AT], missing=np.zeros(len(numbers[:LOOKED_AT]), bool))
-    if as_read(DIGITS, with_digits(some))[1].any():
-        return None
-    found, bad = as_read(DIGITS, with_digits(column))
-    return None if bad.any() else found
+    some = replace(column, values=column.values[:LOOKED_AT], missing=column.missing[:LOOKED_AT])
+    for part in (some, column):
+        found, bad = as_read(DIGITS, with_digits(part))
+        if bad.any():
+            return None
+    shown = f"{numbers[0]:.0f} {times.TAKEN} {times.day_of(found.values[~found.missing][0])}"
+    return _noted(found, f"whole numbers that are dates: {shown}")
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " n"]]:
     """Return the values of different texts, and which could be read."""
     if reading.kind == "time":
-        iso = times.times_of_texts(texts)
-        if iso is not None and iso[1] == reading.zoned:
-            return iso[0], np.ones(len(texts), bool)
         found = times.dates_of(texts, reading.day_first)
         return found["micros"], found["is_date"] & (found["zoned"] == reading.zoned)
     if reading.kind == "number":
         values, units = parsed(texts, reading.comma)
-        values = values * _factors(units, reading.unit)
+        known = (units == reading.unit) | (units == "") | ((units == _SCALED) & (reading.unit == ""))
+        percent = (units == "%") & (reading.unit == "")
+        values = np.where(percent, 0.01 * values, np.where(known, values, np.nan))
     elif reading.kind == "boolean":
         words = [text.strip().lower() for text in texts.to_pylist()]
         values = np.array([_WORDS.get(word, np.nan) for word in words], np.float64)
@@ -241,12 +244,12 @@ def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
         others = parsed(different, True)
         comma = bool(np.isnan(others[0]).sum() < np.isnan(values).sum())
         values, units = others if comma else (values, units)
-    if np.isnan(values).all():
+    there = ~np.isnan(values)
+    if not there.any():
         return None
     unit = _unit_of(values, units, np.bincount(codes))
-    readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
-    shown = next((text for text in readable if not is_number(text)), "")
-    said = [f"numbers written as {shown!r}"] if shown else []
+    odd = (text for text in different.filter(pa.array(there)).to_pylist() if not is_number(text))
+    said = [f"numbers written as {text!r}" for text in itertools.islice(odd, 1)]
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
     first, doubt = different[0].as_py(), ""
@@ -254,8 +257,7 @@ def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
         others = parsed(different, not comma)[0]
         if not ((values == others).any() or np.isnan(values + others).any()):
             doubt = f"in all {len(codes)} values {first[-4]!r} may stand between thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
-    values = values * _factors(units, unit)
-    return Reading("number", comma, unit), values, ~np.isnan(values), ", ".join(said), doubt
+    return Reading("number", comma, unit), ", ".join(said), doubt
 
 
 def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
@@ -272,29 +274,15 @@ def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
     return unit
 
 
-def _factors(units: np.ndarray, unit: str) -> np.ndarray:
-    """Factors from these units to this one; NaN for other units."""
-    known = (units == unit) | (units == "") | ((units == _SCALED) & (unit == ""))
-    factors = np.where(known, 1.0, np.nan)
-    if not unit:
-        factors[units == "%"] = 0.01
-    return factors
-
-
 def _dates(different: Any, codes: Int[np.ndarray, " N"], of_table: bool | None) -> Found | None:
-    iso = times.times_of_texts(different)
-    if iso is not None:
-        return Reading("time", zoned=iso[1]), iso[0], np.ones(len(different), bool), "", ""
-    day_first, said, found = times.order_of(different, codes, of_table)
-    n, zoned = int(found["is_date"][codes].sum()), int(found["zoned"][codes].sum())
-    reading = Reading("time", day_first=day_first, zoned=2 * zoned > n)
-    is_read = found["is_date"] & (found["zoned"] == reading.zoned)
-    return None if n == 0 else (reading, found["micros"], is_read, said, "")
+    day_first, note = times.order_of(different, codes, of_table)
+    found = times.dates_of(different, day_first)[codes]
+    zoned = bool(2 * found["zoned"].sum() > found["is_date"].sum())
+    return (Reading("time", day_first=day_first, zoned=zoned), note, "") if found["is_date"].any() else None
 
 
 def _spans(different: Any, codes: Int[np.ndarray, " N"]) -> Found:
-    span = Reading("span")
-    return span, *read_texts(span, different), "times of day or durations, in hours", ""
+    return Reading("span"), "times of day or durations, in hours", ""
 
 
 def _hours(text: str) -> float:

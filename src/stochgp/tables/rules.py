@@ -105,24 +105,17 @@ def rule_of(
     In a `named` column, numbers such as 20141013 are dates if values are imputed; then a few unreadable cells are missing. Raises TableError
     for more than 50 categories without `targets`, and, if nothing is imputed, for a column without values.
     """
-    name, note, reading, given = column.name, column.note, None, column
+    name = column.name
     if column.missing.all():
         if imputes:
             return dropped(ColumnRule(name, "number"), "it holds no values"), column
         raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
-    if column.kind == "text":
-        reading, column, said = readings.reading_of(column, not imputes, day_first)
-        note = joined(note, said)
-    may_be_dates = named and imputes and (reading is None or readings.all_digits(given))
-    if may_be_dates and (found := readings.numbers_as_dates(column)) is not None:
-        row = int(np.argmin(column.missing))
-        shown = f"{column.values[row]:.0f} {times.TAKEN} {times.day_of(found.values[row])}"
-        reading, note, column = readings.DIGITS, joined(note, f"whole numbers that are dates: {shown}"), found
-    if times.TAKEN in note:
-        warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
+    reading, column = readings.reading_of(column, not imputes, day_first, named and imputes)
+    if times.TAKEN in column.note:
+        warn(f"column {name!r}: {column.note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
     rule = ColumnRule(
-        name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
+        name, column.kind, indicator=indicator, reading=reading, note=column.note, caution=column.caution
     )
     if column.kind == "text":
         return _rule_of_categories(rule, column, imputes, targets), column
@@ -132,13 +125,13 @@ def rule_of(
         return replace(rule, parts=parts, start=int(present.min()), zoned=column.zoned, fill=fill), column
     if not imputes:
         return rule, column
-    bound, fill = bound_of(present) if rule.kind == "number" else None, float(np.median(present))
-    if bound is not None:
-        most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
-        limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
-        said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
-        note = joined(note, said)
-    return replace(rule, fill=fill, bound=bound, note=note), column
+    rule = replace(rule, fill=float(np.median(present)))
+    if rule.kind != "number" or (bound := bound_of(present)) is None:
+        return rule, column
+    most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
+    limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
+    said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
+    return replace(rule, bound=bound, note=joined(rule.note, said)), column
 
 
 def _rule_of_categories(

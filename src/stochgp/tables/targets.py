@@ -69,12 +69,12 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     if column.kind == "time":
         raise TableError(f"{what} dates or times; the target must be numbers, such as days since a start")
     if column.kind == "text":
-        reading, read, said = reading_of(column, True) if reads_text else (None, column, "")
+        reading, read = reading_of(column, True) if reads_text else (None, column)
         if reading is None or reading.kind != "number":
             bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
             shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
             raise TableError(f"{what} text ({shown}); the target must be numbers")
-        logger.info("the target is read as numbers: %s", said or "all texts are")
+        logger.info("the target is read as numbers: %s", read.note or "all texts are")
         if read.caution:
             warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
         return read.values
@@ -95,14 +95,13 @@ def holds_classes(table: Any, name: str) -> bool:
     if reading is not None and reading.kind == "number":
         return False
     stray = as_read(Reading("number"), column)[1]
-    n_different, fault = len(column.values.drop_null().unique()), ""
-    if reading is not None and reading.kind != "boolean":
-        fault = "dates or times as text"
-    elif 0 < 2 * stray.sum() < len(stray):
-        fault = f"text (most are numbers, but not all: {column.first(stray)})"
-    elif n_different > MAX_CATEGORIES:
-        fault = f"text with {n_different} different values"
-    if fault:
+    n_different = len(column.values.drop_null().unique())
+    faults = {
+        "dates or times as text": reading is not None and reading.kind != "boolean",
+        f"text (most are numbers, but not all: {column.first(stray)})": 0 < 2 * stray.sum() < len(stray),
+        f"text with {n_different} different values": n_different > MAX_CATEGORIES,
+    }
+    for fault in [fault for fault, holds in faults.items() if holds]:
         remedy = "if its values are labels of classes, give --task classes"
         raise TableError(f"target column {name!r} holds {fault}; {remedy}")
     return True

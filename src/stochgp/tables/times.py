@@ -5,7 +5,6 @@ their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1
 without as it stands; the two never mix in a column.
 """
 
-import contextlib
 import datetime
 from typing import Any
 
@@ -79,18 +78,6 @@ def times_of_objects(
     micros = np.zeros(len(missing), "datetime64[us]")
     micros[~missing] = [np.datetime64(value, "us") for value in present]
     return micros.astype(np.int64), True in zoned
-
-
-def times_of_texts(texts: Any) -> tuple[Int64[np.ndarray, " N"], bool] | None:
-    """As `times_of_arrow`, of Arrow texts that are missing or of ISO 8601; None if a text is neither."""
-    trimmed = trim(texts)
-    first = trimmed.drop_null().slice(0, 1)  # which shows at once that most texts are no times
-    for zone in (None, "UTC"):
-        for unit in ("us", "ns"):  # nanoseconds reach only from 1677 to 2262
-            with contextlib.suppress(pa.ArrowInvalid):
-                times_of_arrow(first.cast(pa.timestamp(unit, zone)))
-                return times_of_arrow(trimmed.cast(pa.timestamp(unit, zone)))
-    return None
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
@@ -187,8 +174,8 @@ def _ahead(zone: str) -> int:
 
 def order_of(
     different: Any, codes: Int64[np.ndarray, " N"], of_table: bool | None = None
-) -> tuple[bool, str, np.ndarray]:
-    """Return True if the day comes first in dates such as 1/2/2017; a note; `dates_of` the different texts.
+) -> tuple[bool, str]:
+    """Return True if the day comes first in dates such as 1/2/2017, and a note.
 
     A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month; else
     that in which they are evenly spaced; else that in which they move least from row to row; else the day comes first.
@@ -197,14 +184,13 @@ def order_of(
     rows = codes[found[True]["first"][codes] > 0]
     first, second = found[True]["first"][rows], found[True]["second"][rows]
     if (first == second).all():
-        return True, "", found[True]
+        return True, ""
     order, why = certain_order(found[True][codes]), ""
     if order is None and of_table is not None:
         order, why = of_table, ", as in other columns"
-    if order is not True:
-        found[False] = dates_of(different, False)
     if order is not None:
-        return order, f"dates with the {'day' if order else 'month'} first{why}", found[order]
+        return order, f"dates with the {'day' if order else 'month'} first{why}"
+    found[False] = dates_of(different, False)
 
     def oddness(order: bool) -> tuple[bool, bool, int]:
         micros = found[order]["micros"][rows]
@@ -215,8 +201,7 @@ def order_of(
 
     order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
     shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
-    said = f"dates that may have the day or the month first: by the days between them {shown}"
-    return order, said, found[order]
+    return order, f"dates that may have the day or the month first: by the days between them {shown}"
 
 
 def certain_order(found: np.ndarray) -> bool | None:
