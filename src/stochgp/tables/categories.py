@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int64
 
+from stochgp.numerics.clustered import folds
+
 FOLDS = 5
 MOST_CLASSES = 8  # whose frequencies within a category are inputs
 FEWEST_FOR_SPREAD = 5.0  # rows of a category, on average, from which their standard deviation is an input
@@ -50,9 +52,7 @@ class CategoryTargets(NamedTuple):
     @property
     def fold(self) -> Int64[np.ndarray, " N"]:
         """The fold of each row: a fifth of the groups, or rows, each."""
-        group = np.arange(len(self.values)) if self.group is None else np.asarray(self.group)
-        label = np.unique(group, return_inverse=True)[1]
-        return (np.random.default_rng(self.seed).permutation(int(label.max()) + 1) % FOLDS)[label]
+        return folds(len(self.values), self.group, FOLDS, self.seed)
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def out_of_fold(
     texts: Any, statistics: CategoryStatistics, targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
     """Return the statistics of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
-    L, codes, folds = len(statistics.categories), codes_of(texts, statistics.categories), targets.fold
+    L, codes, fold = len(statistics.categories), codes_of(texts, statistics.categories), targets.fold
     found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
-    for fold in np.unique(folds):
-        here = folds == fold
+    for number in np.unique(fold):
+        here = fold == number
         found[here] = _table(codes, targets, ~here, L, with_spread)[codes[here]]
     return found
 

@@ -64,12 +64,9 @@ def read_table(path: str | os.PathLike) -> pa.Table:
         The file.
     """
     path, types = Path(path), dict[str, pa.DataType]()
-    file_suffix(path, SUFFIXES)
     if path.is_dir():
         raise ValueError(f"{path}: is not a file")
     files_of(path)
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
     while True:
         try:
             table = pa.concat_tables(tables_of(path, types=types))
@@ -168,7 +165,7 @@ def column_names(path: str | os.PathLike) -> list[str]:
     return next(tables_of(files_of(path)[0])).column_names
 
 
-class TooNarrowError(ValueError):
+class TooNarrowError(Exception):
     """A column of text files holds values of a wider type than its first rows."""
 
     def __init__(self, name: str, wider: pa.DataType = TEXT):
@@ -183,14 +180,13 @@ def _one_line(error: Exception) -> str:
 def _named(path: Path, table: pa.Table) -> pa.Table:
     """Return the table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
     try:
-        names = [name.strip() for name in table.column_names]
+        names = [name.strip() or f"Unnamed: {place}" for place, name in enumerate(table.column_names)]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: the column names are not in UTF-8") from error
     found: list[str] = []
-    for position, name in enumerate(names):
-        name = name or f"Unnamed: {position}"
-        others = [f"{name}.{n}" for n in range(1, len(names)) if f"{name}.{n}" not in names]
-        found.append(name if name not in found else next(other for other in others if other not in found))
+    for name in names:
+        others = (other for n in range(1, len(names)) if (other := f"{name}.{n}") not in (*names, *found))
+        found.append(next(others) if name in found else name)
     return table.rename_columns(found)
 
 
@@ -217,7 +213,7 @@ def tables_of(
             for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
                 yield table.slice(start, BLOCK_ROWS)
     except DAMAGE as error:
-        if isinstance(error, TableError | TooNarrowError) or str(error).startswith(str(file)):
+        if str(error).startswith(str(file)):
             raise
         raise ValueError(f"{file}: cannot be read; truncated or damaged? ({_one_line(error)})") from error
 
@@ -225,11 +221,13 @@ def tables_of(
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
-        names = parquet.schema_arrow.names  # as in the file: blanks around names do not count
-        wanted = [i for i, name in enumerate(names) if columns is None or name.strip() in columns]
-        yield parquet.schema_arrow.empty_table().select(wanted)
-        named = None if columns is None else [names[i] for i in wanted]
-        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=named):
+        empty = parquet.schema_arrow.empty_table()
+        if columns is not None:  # as in the file: blanks around names do not count
+            empty = empty.select([name for name in empty.column_names if name.strip() in columns])
+        yield empty
+        for batch in parquet.iter_batches(
+            BLOCK_ROWS, columns=None if columns is None else empty.column_names
+        ):
             yield pa.Table.from_batches([batch])
 
 

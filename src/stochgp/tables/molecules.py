@@ -175,9 +175,9 @@ class FingerprintEncoder:
         """Packed rows. Raises as `Fingerprints.pack`; TableError, naming the row, for an unreadable molecule unless it `skips`."""
         if self.morgan is not None:
             return self._packed(*_read_molecules(X, self.morgan, self.skips))
-        if isinstance(X, Fingerprints) and X.levels == self.levels:
-            return X.words
-        return Fingerprints.pack(X.counts() if isinstance(X, Fingerprints) else X, self.levels).words
+        if not isinstance(X, Fingerprints):
+            return Fingerprints.pack(counts_of(X), self.levels).words
+        return X.words if X.levels == self.levels else Fingerprints.pack(X.counts(), self.levels).words
 
     def _packed(self, counts: Any, bad: np.ndarray) -> Float32[np.ndarray, "N W"]:
         words = Fingerprints.pack(counts, self.levels).words
@@ -220,10 +220,10 @@ def _chunks(n_rows: int, n_elements: int) -> list[slice]:
 
 def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return column and level, from 1, of every element: the first of all columns, then the second of those that have it."""
-    highest = int(levels.max(initial=0))
-    columns = [np.flatnonzero(levels >= level) for level in range(1, highest + 1)]
-    level = np.repeat(np.arange(1, highest + 1), [len(part) for part in columns])
-    return (np.concatenate(columns) if columns else np.zeros(0, np.int64)), level
+    columns = np.repeat(np.arange(len(levels)), levels)
+    level = 1 + np.arange(len(columns)) - np.repeat(np.cumsum(levels) - levels, levels)
+    order = np.argsort(level, kind="stable")
+    return columns[order], level[order]
 
 
 def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
@@ -257,13 +257,9 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
     from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
     from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 
-    make = GetMorganGenerator(
-        radius=morgan.radius, fpSize=morgan.n_bits, includeChirality=morgan.chirality
-    ).GetCountFingerprint
-    bad, found = (
-        np.zeros(len(smiles), bool),
-        scipy.sparse.lil_array((len(smiles), morgan.n_bits), dtype=np.int64),
-    )
+    settings = {"radius": morgan.radius, "fpSize": morgan.n_bits, "includeChirality": morgan.chirality}
+    make, bad = GetMorganGenerator(**settings).GetCountFingerprint, np.zeros(len(smiles), bool)
+    found = scipy.sparse.lil_array((len(smiles), morgan.n_bits), dtype=np.int64)
     with rdBase.BlockLogs():
         for row, text in enumerate(smiles):
             molecule = None if text is None else Chem.MolFromSmiles(text)
