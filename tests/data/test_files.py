@@ -16,7 +16,7 @@ from stochgp import (
     likelihoods,
 )
 from stochgp.context import FitContext
-from stochgp.data import files as data_files
+from stochgp.data import reading
 from stochgp.data.memory import MemorySource
 from stochgp.models import FeatureGP
 from stochgp.objectives import spectrum
@@ -94,7 +94,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(found.predict(X), whole.predict(X))
     model = MODELS["feature"]()
-    read = data_files.read_files(model, blocks, "y", {}, FitContext(model), keeps_all=True)[0].rows
+    read = reading.read_files(model, blocks, "y", {}, FitContext(model), keeps_all=True)[0].rows
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
@@ -108,14 +108,14 @@ def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkey
     """Each of three rows has its own; they are not all among the 200 of 600 that give the rules."""
     level = [*table["level"].to_pylist()[3:], "rare", "odd", "one"]
     pa_parquet.write_table(table.set_column(2, "level", pa.array(level)), tmp_path / "rare.parquet")
-    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
+    monkeypatch.setattr(reading, "MAX_SAMPLE", 200)
     model = MODELS["feature"]().set_params(missing=missing)
-    read, source = data_files.read_files(
+    read, source = reading.read_files(
         model, tmp_path / "rare.parquet", "y", {}, FitContext(model), keeps_all=False
     )
     lacks = {"rare", "odd", "one"} - set(source.encoder.columns[2].categories)
     assert lacks and len(read.rows) == 200
-    rows = np.concatenate([part.X for part, _ in source.read()])
+    rows = np.concatenate([part.X for part in source.read()])
     assert len(rows) == N and (rows[:, 2:].sum(axis=1) == 0).sum() == len(lacks)
 
 
@@ -123,7 +123,7 @@ def test_a_category_that_the_sample_lacks_counts_as_none(table, tmp_path, monkey
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_files, "MAX_SAMPLE", 200)
+        patch.setattr(reading, "MAX_SAMPLE", 200)
         return MODELS["feature"]().fit(folder, "y")
 
 
@@ -155,7 +155,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
 
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
-    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
+    monkeypatch.setattr(reading, "MAX_SAMPLE", 200)
     model = SparseGPRegressor(
         "rbf",
         n_inducing=12,
@@ -247,7 +247,7 @@ def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
 @pytest.mark.parametrize("name", some_of(("poisson", "log count", "three classes"), ("three classes",)))
 def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
     """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
-    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
+    monkeypatch.setattr(reading, "MAX_SAMPLE", 200)
     folder, table = labelled
     target, make = LABELLED[name]
     model = make().fit(data.FileSource.of(folder).only(("a", "b", "level", target)), target)
@@ -328,7 +328,7 @@ def test_inputs_are_standardised_by_all_rows(table, sampled):
 
 
 def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
-    monkeypatch.setattr(data_files, "MAX_SAMPLE", 200)
+    monkeypatch.setattr(reading, "MAX_SAMPLE", 200)
     monkeypatch.setattr("stochgp.families.feature.SHARE_FOR_CLOSING", 0.0)
     model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == 200
@@ -337,8 +337,8 @@ def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypa
 
 
 def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
-    monkeypatch.setattr(data_files, "_sample_size", lambda *_: 100)
-    monkeypatch.setattr(data_files, "_row_bytes", lambda n_inputs: 10**12)
+    monkeypatch.setattr(reading, "_sample_size", lambda *_: 100)
+    monkeypatch.setattr(reading, "_row_bytes", lambda n_inputs: 10**12)
     with pytest.raises(ValueError, match=r"keeps 600 rows of 4 inputs needs .* but memory_limit is"):
         MODELS["kernel"]().fit(folder, "y")
 

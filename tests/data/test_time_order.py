@@ -9,8 +9,8 @@ import pytest
 
 from stochgp import KernelGPRegressor
 from stochgp.context import FitContext
-from stochgp.data.files import FileSource, read_files
-from stochgp.data.reading import read_training_rows
+from stochgp.data.files import FileSource
+from stochgp.data.reading import read_files, read_training_rows
 from stochgp.data.time_order import (
     blocks,
     dependence,

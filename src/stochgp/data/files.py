@@ -15,9 +15,7 @@ import pyarrow as pa
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
-from stochgp.budget import Budget
-from stochgp.context import FitContext
-from stochgp.names import did_you_mean, lookup
+from stochgp.names import did_you_mean
 from stochgp.tables.columns import (
     LARGEST,
     TableError,
@@ -30,25 +28,17 @@ from stochgp.tables.columns import (
 )
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
-from stochgp.tables.molecules import Encoder, name_inputs
 from stochgp.tables.targets import (
-    checked_targets,
     checked_weights,
     label_column,
     refuse_no_counts,
     target_column,
     with_labels,
 )
-from stochgp.warning import warn
 
 from .memory import Source, padded
 from .rows import NO_ROWS, Data, Standardiser, Summary
-from .time_order import groups_in_time
-from .training import TrainingData
 
-MAX_SAMPLE = 1_000_000  # rows to learn θ from: more change it by less than 0.01 nats per row
-SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
-SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
 _ROW = re.compile(r"data row (\d+)")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -66,8 +56,6 @@ class Block(NamedTuple):
         """Add the name of the file, and the rows' numbers in it, to errors of the block."""
         try:
             yield
-        except TooNarrowError:
-            raise
         except ValueError as error:
             number = lambda found: f"data row {self.rows[int(found[1]) - 1] + 1}"
             raise TableError(f"{self.file}: {_ROW.sub(number, str(error))}") from error
@@ -101,8 +89,8 @@ class FileSource(Source):
         unless `columns` leaves them out.
     target, kind, transform : str, "real" or "count" or "class", AbstractTransform or None
         Set by `fit`, as all below: the target's column, its numbers and their transform without parameters to learn.
-    labels, encoder, size, of_inputs, of_targets, scales, dtype, mesh
-        All classes, sorted; how inputs become numbers; of all rows the number and summaries; what a model sees.
+    labels, encoder, size, of_rows, scales, dtype, mesh
+        All classes, sorted; how inputs become numbers; of all rows the number, and the summary of inputs and target; what a model sees.
     """
 
     path: Path
@@ -117,8 +105,7 @@ class FileSource(Source):
     labels: Shaped[np.ndarray, " C"] | None = None
     encoder: Any = None
     size: int = 0
-    of_inputs: Summary = NO_ROWS
-    of_targets: Summary = NO_ROWS
+    of_rows: Summary = NO_ROWS
     scales: tuple[Standardiser, Standardiser] | None = None
     dtype: str = "float64"
     mesh: Mesh | None = None
@@ -155,9 +142,8 @@ class FileSource(Source):
     def inputs(self, table: pa.Table) -> list[str]:
         """Names of the columns of a block that are inputs."""
         wanted = table.column_names if self.columns is None else self.columns
-        return [
-            name for name in table.column_names if name in wanted and name not in (self.target, self.weight)
-        ]
+        others = (self.target, self.weight)
+        return [name for name in table.column_names if name in wanted and name not in others]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
         """Return the other rows, and those set aside: a row is set aside if the hash of its values says so.
@@ -174,49 +160,49 @@ class FileSource(Source):
             first = 0
             for table in tables_of(file, wanted, self.types):
                 block = Block(table, file, first + np.arange(table.num_rows))
+                first += table.num_rows
                 if self.part is not None:  # by the values in `split_by`, or in all columns that are read
                     fraction, seed, is_aside = self.part
+                    names = self.split_by or sorted(table.column_names)
                     with block.placing():
-                        names = self.split_by or sorted(table.column_names)
-                        hashes = hash_again(hash_keys(table, names, not self.split_by), seed)
-                    block = block.filtered(is_below(hashes, fraction) == is_aside)
+                        hashes = row_hashes(table, names, seed, not self.split_by)
+                    block = block.filtered((hashes < np.uint64(fraction * 2.0**64)) == is_aside)
                 if block.table.num_rows:
                     yield block
-                first += table.num_rows
 
     @property
     def count(self) -> float:
         """Σρ of all rows."""
-        return self.of_inputs.count
-
-    @property
-    def limits(self) -> Float[np.ndarray, "2 D"]:
-        """The smallest and the largest value of each input."""
-        return np.stack([self.of_inputs.low, self.of_inputs.high])
-
-    def read(self) -> Iterator[tuple[Data, Block]]:
-        """Yield rows of positive weight with their block; the hash of the `split_by` columns is their group."""
-        for block in with_targets(self, self.target, self.encoder.missing):
-            with block.placing():
-                rows = self.numbers(block.table)
-            if len(rows):
-                yield rows, block
-
-    def numbers(self, table: pa.Table) -> Data:
-        """Return the rows of positive weight of a part of the files."""
-        y, weight = self.targets(table), self.weights(table)
-        key = hash_keys(table, self.split_by) if self.split_by else None
-        X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
-        rows = Data(X, y, weight, key).counted()
-        return replace(rows, y=self.learned(rows.y))
+        return self.of_rows.count
 
     @property
     def scaled(self) -> bool:
         """True if models may standardise the targets."""
         return self.kind == "real" or self.transform is not None
 
+    def read(self) -> Iterator[Data]:
+        """Yield the rows of positive weight block by block; the hash of the `split_by` columns is their group."""
+        for block in with_targets(self, self.target, self.encoder.missing):
+            with block.placing():
+                rows = self.numbers(block.table)
+            if len(rows):
+                yield rows
+
+    def numbers(self, table: pa.Table) -> Data:
+        """Return the rows of positive weight of a part of the files, standardised if `scales` are known."""
+        key = row_hashes(table, self.split_by) if self.split_by else None
+        X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
+        rows = Data(X, self.targets(table), self.weights(table), key).counted()
+        if self.scales is None:
+            return rows
+        X, y = (
+            scale.transform(part, self.dtype)
+            for scale, part in zip(self.scales, (rows.X, rows.y), strict=True)
+        )
+        return replace(rows, X=X, y=y)
+
     def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
-        """Return the targets of a block before the transform. Text is refused: other blocks may write it otherwise."""
+        """Return the targets of a model for a block. Text is refused: other blocks may write it otherwise."""
         if self.kind == "class":
             labels: Any = self.labels
             return np.searchsorted(labels, label_column(table, self.target)).astype(np.float64)
@@ -224,10 +210,9 @@ class FileSource(Source):
         try:
             if self.kind == "count":
                 refuse_no_counts(y)
-            self.learned(y)
+            return self.learned(y)
         except ValueError as error:
             raise TableError(f"target column {self.target!r}: {error}") from error
-        return y
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Return the targets of a model, of these numbers."""
@@ -247,12 +232,9 @@ class FileSource(Source):
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """Yield all rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
-        assert self.scales is not None  # as `read_files` returns it
-        for rows, block in self.read():
+        for rows in self.read():
             for start in range(0, len(rows), size):
-                with block.placing():
-                    part = rows.take(slice(start, start + size)).standardised(*self.scales, self.dtype)
-                yield padded(part, size, self.dtype)
+                yield padded(rows.take(slice(start, start + size)), size, self.dtype)
 
 
 def with_targets(
@@ -279,36 +261,27 @@ def with_targets(
             yield block.filtered(~bad) if bad.any() else block
 
 
-def hash_keys(table: pa.Table, names: Sequence[str], allow_missing: bool = False) -> UInt64[np.ndarray, " N"]:
-    """Return 64 bits of the values of each row in these columns by SplitMix64 (Steele, Lea and Flood 2014); −0 is 0."""
-    found = np.zeros(table.num_rows, np.uint64)
+def row_hashes(
+    table: pa.Table, names: Sequence[str], seed: int = 0, allow_missing: bool = False
+) -> UInt64[np.ndarray, " N"]:
+    """Return 64 random bits for the values of each row in these columns, by SplitMix64 (Steele, Lea and Flood 2014); −0 is 0."""
+    found = mixed(np.full(table.num_rows, seed, np.uint64))
     for name in names:
         series = nw.from_native(table[name], series_only=True)
         column = read_any(name, series) if allow_missing else read_column(name, series)
         if column.kind == "text":
             coded = whole(column.values).dictionary_encode()
-            digests = [
-                blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()
-            ]
-            of_texts = np.frombuffer(b"".join([*digests, bytes(8)]), "<u8")  # the last of no text
-            bits = of_texts.astype(np.uint64)[coded.indices.fill_null(len(digests)).to_numpy()]
+            texts = (blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist())
+            of_texts = np.array([*(int.from_bytes(text, "little") for text in texts), 0], np.uint64)
+            bits = of_texts[coded.indices.fill_null(len(of_texts) - 1).to_numpy()]
         else:
             bits = (np.ascontiguousarray(column.values, np.float64) + 0.0).view(np.uint64)
-        found = _mixed(found ^ bits)
+        found = mixed(found ^ bits)
     return found
 
 
-def hash_again(keys: UInt64[np.ndarray, " N"], seed: int) -> UInt64[np.ndarray, " N"]:
-    """Further 64 bits of what has these."""
-    return _mixed(_mixed(np.array([seed], np.uint64)) ^ keys)
-
-
-def is_below(hashes: UInt64[np.ndarray, " N"], fraction: float) -> np.ndarray:
-    """Rows whose hash, as a share of 2⁶⁴, is below `fraction`: a random part of them."""
-    return hashes < np.uint64(min(int(fraction * 2.0**64), 2**64 - 1))
-
-
-def _mixed(x: UInt64[np.ndarray, " N"]) -> UInt64[np.ndarray, " N"]:
+def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
+    """Return the outputs of SplitMix64 for these states."""
     x = x + _GOLDEN  # modulo 2⁶⁴
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
@@ -318,7 +291,7 @@ def _mixed(x: UInt64[np.ndarray, " N"]) -> UInt64[np.ndarray, " N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """Return the source with its encoder, labels and summaries; a uniform sample; the number of rows without a target.
+    """Return the source with its encoder, labels and summary; a uniform sample; the number of rows without a target.
 
     Memory is for a block and twice the sample. Raises TableError, with file and row, for values that cannot be used.
     """
@@ -336,16 +309,13 @@ def open_files(
         encoder = TableEncoder.fit(table.select(source.inputs(table)), missing)
     source = replace(source, encoder=encoder)
     order = np.argsort(hashes, kind="stable")[: n_sample(len(encoder.output_names))]
-    few = source.numbers(table.take(pa.array(order)))
-    parts = (part for part, _ in source.read()) if len(order) < source.size else (few,)
-    X, y, size = NO_ROWS, NO_ROWS, 0
-    for part in parts:
-        X = X.merged(Summary.of(part.X, part.weight))
-        y = y.merged(Summary.of(part.y[:, None], part.weight))
-        size += len(part)
+    few, found, size = source.numbers(table.take(pa.array(order))), NO_ROWS, 0
+    for rows in source.read() if len(order) < source.size else (few,):
+        found = found.plus(np.column_stack([rows.X, rows.y]), rows.weight)
+        size += len(rows)
     if not size:
         raise TableError(f"{source.path}: there are no rows to learn from")
-    return replace(source, size=size, of_inputs=X, of_targets=y), few, n_dropped
+    return replace(source, size=size, of_rows=found), few, n_dropped
 
 
 def _sampled(
@@ -361,7 +331,7 @@ def _sampled(
             source.targets(block.table)
             source.weights(block.table)
             names = sorted([*source.inputs(block.table), target])
-            hashes = hash_again(hash_keys(block.table, names, missing != "refuse"), seed)
+            hashes = row_hashes(block.table, names, seed, missing != "refuse")
         near = hashes <= largest
         parts.append((hashes[near], block.table.filter(pa.array(near))))
         size += block.table.num_rows
@@ -382,101 +352,3 @@ def _smallest(parts: list[tuple[np.ndarray, pa.Table]], most: int) -> tuple[np.n
     except pa.ArrowTypeError as error:
         raise TooNarrowError(str(error).partition("Field ")[2].partition(" has incompatible")[0]) from error
     return hashes[kept], table.take(pa.array(kept))
-
-
-def read_files(
-    estimator: Any,
-    X: Any,
-    target: Any,
-    others: dict[str, Any],
-    context: FitContext,
-    *,
-    keeps_all: bool,
-    kind: Literal["real", "count", "class"] = "real",
-    transform: Any = None,
-) -> tuple[TrainingData, FileSource]:
-    """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
-
-    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
-    cannot be used, and if a family that `keeps_all` rows has no memory for them.
-    """
-    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
-    if not isinstance(target, str):
-        what = (
-            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
-        )
-        raise TypeError(what)
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"{name} is for rows in memory: X names files")
-
-    source = X if isinstance(X, FileSource) else FileSource.of(X)
-    source = replace(source, target=target, kind=kind, transform=transform)
-    seed = context.sample_seed + SAMPLE_SEED
-    n_sample = lambda n_inputs: _sample_size(n_inputs, context.budget, keeps_all)
-    source, rows, n_dropped = open_files(source, missing=estimator.missing, seed=seed, n_sample=n_sample)
-    encoder, n_inputs = source.encoder, len(source.encoder.output_names)
-    if source.scaled and (
-        said := checked_targets(rows.y, None, estimator.target_outliers, leaves_out=False)[1]
-    ):
-        warn(f"of {len(rows)} rows of the files: {said}", UserWarning, stacklevel=2)
-    if keeps_all and source.size > len(rows):
-        need, what = 2 * source.size * _row_bytes(n_inputs), f"{source.size} rows of {n_inputs} inputs"
-        context.budget.refuse(need, f"a model that keeps {what}")
-    names = [column.name for column in encoder.columns]
-    name_inputs(estimator, len(names), names)
-    if rows.group is None:  # without `split_by`
-        place = estimator.time_order
-        group = groups_in_time(rows.X, rows.y, encoder, place, context.record, in_order=False)
-    else:
-        group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
-        if group.max() == 0:
-            raise ValueError("split_by puts all rows into one group; at least two are needed")
-    data = _standardised(source, replace(rows, group=group), estimator)
-    if n_dropped:
-        why = "of the files are not learned from: they have no target"
-        warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=2)
-        context.record("unused_rows", n_dropped, why)
-    note_columns(encoder, context)
-    return data, source
-
-
-def note_columns(encoder: Encoder | None, context: FitContext) -> None:
-    """Record columns of the training table that are not taken as they are, and warn of values that may be wrong."""
-    if not isinstance(encoder, TableEncoder):
-        return
-    if encoder.notes:
-        context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
-    for rule in encoder.columns:
-        if rule.caution:
-            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
-
-
-def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingData:
-    """Return the sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
-    is_whole, scaled, standardize = source.size == len(rows), source.scaled, bool(estimator.standardize)
-    mean = getattr(estimator, "mean", None) if scaled else None
-    mean = None if mean is None else float(source.learned(np.array([mean], np.float64))[0])
-    rows = rows.merged() if is_whole else rows
-    data = TrainingData.of(rows, standardize, mean, estimator.dtype, leaves_targets=not scaled)
-    data = replace(data, encoder=source.encoder)
-    if is_whole:
-        return data
-    if standardize:
-        data = replace(data, inputs=source.of_inputs.standardiser())
-    if standardize and scaled:
-        of_y = source.of_targets.standardiser()
-        center = of_y.mean[0] if mean is None else np.float64(mean)
-        data = replace(data, targets=Standardiser(np.asarray(center), np.asarray(of_y.scale[0])))
-    return replace(data, everything=replace(source, scales=(data.inputs, data.targets), dtype=data.dtype))
-
-
-def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
-    """As many rows as memory holds; fewer to learn θ from if a posterior takes in the others one by one."""
-    free = budget.free() / _row_bytes(n_inputs)
-    return max(1, int(free / 2)) if keeps_all else min(MAX_SAMPLE, max(1, int(SAMPLE_SHARE * free)))
-
-
-def _row_bytes(n_inputs: int) -> int:
-    """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
-    return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)

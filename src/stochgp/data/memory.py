@@ -66,13 +66,9 @@ class MemorySource(Source):
         mesh: Mesh | None = None,
     ):
         n_least, y = (0, np.zeros(len(X))) if y is None else (1, y)
-        shapes = np.shape(X), np.shape(y), np.shape(y if weight is None else weight)
-        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1] or shapes[2] != shapes[1] or len(y) < n_least:
-            raise ValueError(
-                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {shapes[0]}, {shapes[1]}, {shapes[2]}"
-            )
-        if group is not None and np.shape(group) != shapes[1]:
-            raise ValueError(f"expected the group of each of {len(y)} rows, but got {np.shape(group)}")
+        shapes = [np.shape(part) for part in (X, y, weight, group) if part is not None]
+        if len(shapes[0]) != 2 or set(shapes[1:]) != {shapes[0][:1]} or len(y) < n_least:
+            raise ValueError(f"expected X [N, D], and y, weights and groups [N] with N > 0, but got {shapes}")
         self.size, self.n_inputs = shapes[0]
         self.dtype, self.on_device, self.mesh = dtype, on_device, mesh
         self._scales: tuple[Any, Any] = inputs, targets
@@ -87,12 +83,14 @@ class MemorySource(Source):
 
     @property
     def X(self) -> Float[np.ndarray, "N D"]:
-        """Inputs as they were given, if they are on the host."""
-        return self._rows.X if self.indices is None else self._rows.X[self.indices]
+        """Inputs on the host, as they were given (of rows on the device, in their dtype)."""
+        rows = np.asarray(self._rows.X)
+        return rows[: self.size] if self.indices is None else rows[self.indices]
 
-    def standardised(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-        """Standardised inputs, in the dtype of the source or in `dtype`. Raises ValueError for rows of NaN."""
-        return self._scales[0].transform(self.X, self.dtype if dtype is None else dtype)
+    def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
+        """Return standardised inputs on the host, in the dtype of the source or in `dtype`. Raises ValueError for rows of NaN."""
+        dtype, scale = self.dtype if dtype is None else dtype, self._scales[0]
+        return np.asarray(self.X, dtype) if scale is None else scale.transform(self.X, dtype)
 
     def evaluated(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
         """Return float64 results [N, …] of `evaluate` for blocks of `n_block` standardised rows, the last one filled up.
@@ -149,14 +147,6 @@ class MemorySource(Source):
         y = y if targets is None else targets.transform(y, self.dtype)
         return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
-    def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-        """Return the inputs of all rows on the host, in the dtype of the source or in `dtype`."""
-        X = np.empty((self.size, self.n_inputs), self.dtype if dtype is None else dtype)
-        for start in range(0, self.size, CHUNK_ROWS):
-            rows = np.arange(start, min(start + CHUNK_ROWS, self.size))
-            X[rows] = self.on_host(rows, self.dtype).X
-        return X
-
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
         """Return the rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
         if self.on_device and jax.default_backend() != "cpu":
@@ -166,7 +156,7 @@ class MemorySource(Source):
         return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """All rows in order, in blocks of min(`size`, `padded_size(N)`) rows, which divide by the devices; the last is filled up."""
+        """Yield all rows in order, in blocks of min(`size`, `padded_size(N)`) rows, which divide by the devices; the last is filled up."""
         n_devices = 1 if self.mesh is None else self.mesh.size
         return self.equal_blocks(min(size, -(-padded_size(self.size) // n_devices) * n_devices))
 

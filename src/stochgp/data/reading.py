@@ -1,23 +1,19 @@
-"""Checked numbers of the arguments of `fit`, `update` and `partial_fit`: tables, arrays, targets and weights."""
+"""Checked numbers of the arguments of `fit`, `update` and `partial_fit`: tables, arrays, files, targets and weights."""
 
-import dataclasses
 import logging
 import os
 import typing
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int32
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext
-from stochgp.data.files import FileSource, note_columns
-from stochgp.data.rows import Data, first_not_finite, refuse_not_finite
-from stochgp.data.time_order import EITHER, INTERPOLATE, groups_in_time
 from stochgp.names import lookup
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
@@ -26,7 +22,6 @@ from stochgp.tables.molecules import (
     Encoder,
     FingerprintEncoder,
     Inputs,
-    counts_of,
     is_packed,
     name_inputs,
     read_fingerprints,
@@ -36,10 +31,18 @@ from stochgp.tables.molecules import (
 from stochgp.tables.targets import checked_targets, read_groups, read_targets, read_weights, refuse_no_targets
 from stochgp.warning import say, warn
 
+from .files import FileSource, open_files
+from .rows import Data, Standardiser, first_not_finite, refuse_not_finite
+from .time_order import EITHER, INTERPOLATE, groups_in_time
+from .training import TrainingData
+
 logger = logging.getLogger("stochgp.estimators")
 
 FIT = 6  # calls from here to that of `fit`
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
+MAX_SAMPLE = 1_000_000  # rows of files to learn θ from: more change it by less than 0.01 nats per row
+SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
+SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
 
 _FLOATS = (np.float64, np.float32)
 
@@ -69,25 +72,18 @@ def read_training_rows(
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
     refuse_no_targets(estimator, y)
-    encoder = targets = None
-    if packed:
-        encoder, X = read_fingerprints(estimator, X, context.budget)
-    X, groups = unmasked(X), unmasked(groups)
+    encoder, X = read_fingerprints(estimator, X, context.budget) if packed else (None, unmasked(X))
     y = read_targets(y, missing != "refuse" and not packed, context)
     check_consistent_length(X, y)
-    weight = read_weights(sample_weight, y)
+    weight, group = read_weights(sample_weight, y), None if groups is None else read_groups(groups, len(y))
     known = _known(None if packed else X, y, weight, estimator, context)
-    if known is not None:
-        X, weight = some_rows(X, known), None if weight is None else weight[known]
-        groups = some_rows(groups, known) if np.shape(groups)[:1] == y.shape else groups
-        y = y[known]
-    group, numbers = None if groups is None else read_groups(groups, len(y)), X
+    if not known.all():
+        X, y = some_rows(X, known), y[known]
+        weight, group = (None if part is None else part[known] for part in (weight, group))
+    numbers, targets = X, None
     if not packed:
-        if not is_array(X):  # folds are those of `random_state` where that is a number
-            seed, kind = estimator.random_state, getattr(estimator, "target", "real")
-            seed = int(seed) if isinstance(seed, int | np.integer) else 0
-            targets = CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
-        encoder, numbers = read_inputs_at_fit(estimator, X, context.budget, missing, targets)
+        targets = None if is_array(X) else _category_targets(estimator, y, group, weight)
+        encoder, numbers = _read_inputs_at_fit(estimator, X, targets)
     rows = Data(numbers, y, weight, group)
     rows = rows.take(without_skipped(rows.X)) if missing == "skip" else rows
     if rows.group is not None and (rows.group == rows.group[0]).all():
@@ -95,13 +91,19 @@ def read_training_rows(
     note_columns(encoder, context)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
-        group = groups_in_time(of_numbers, rows.y, encoder, time_order, context.record)
+        rows = replace(rows, group=groups_in_time(of_numbers, rows.y, encoder, time_order, context.record))
         # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        if group is not None and time_order != EITHER and targets:
-            of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
-            rows = dataclasses.replace(rows, X=of_blocks)
-        rows = dataclasses.replace(rows, group=group)
+        if rows.group is not None and time_order != EITHER and targets:
+            targets = targets._replace(group=rows.group)
+            rows = replace(rows, X=typing.cast(TableEncoder, encoder).in_folds(rows.X, X, targets))
     return rows.merged(packed), encoder
+
+
+def _category_targets(estimator: Any, y: np.ndarray, group: Any, weight: Any) -> CategoryTargets:
+    """Return the targets for statistics of categories, with the folds of `random_state` if that is a number."""
+    seed, kind = estimator.random_state, getattr(estimator, "target", "real")
+    seed = int(seed) if isinstance(seed, int | np.integer) else 0
+    return CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 
 
 def _known(
@@ -110,8 +112,8 @@ def _known(
     weight: Float[np.ndarray, " N"] | None,
     estimator: Any,
     context: FitContext,
-) -> Bool[np.ndarray, " N"] | None:
-    """Return the rows that have a weight, a target and any input (if X is given), None for all; warn of rows without the last two."""
+) -> Bool[np.ndarray, " N"]:
+    """Return the rows that have a weight, a target and any input (if X is given); warn of rows without the last two."""
     refuses, outliers = estimator.missing == "refuse", getattr(estimator, "target_outliers", "keep")
     codes, said = checked_targets(y, weight, outliers, refuses)
     if said:
@@ -120,34 +122,37 @@ def _known(
     unknown = np.isnan(y)
     can_be_empty = not refuses and X is not None and not hasattr(X, "toarray")  # sparse X is refused later
     empty = rows_without_values(X) if can_be_empty else np.zeros(len(y), bool)
-    kept = np.ones(len(y), bool) if weight is None else weight > 0
     drop = unknown | empty | codes
-    if not drop.any():
-        return None if kept.all() else kept
     if drop.all():
         what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
         raise ValueError(f"Input {what}: there is nothing to learn from")
-    reasons = [(unknown, "without a target"), (empty & ~unknown, "without any input")]
-    reasons += [(codes & (y == value), f"with {CODE.format(value)}") for value in np.unique(y[codes])]
-    said = (
-        f"{which.sum()} {what} (the first: data row {row_of_first(which)})"
-        for which, what in reasons
-        if which.any()
-    )
-    n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {' and '.join(said)}"
-    warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=FIT)
-    context.record("unused_rows", n_dropped, why)
-    return kept & ~drop
+    if drop.any():
+        reasons = {"without a target": unknown, "without any input": empty & ~unknown}
+        reasons |= {f"with {CODE.format(value)}": codes & (y == value) for value in np.unique(y[codes])}
+        said = " and ".join(
+            f"{which.sum()} {what} (the first: data row {row_of_first(which)})"
+            for what, which in reasons.items()
+            if which.any()
+        )
+        n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {said}"
+        warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=FIT)
+        context.record("unused_rows", n_dropped, why)
+    return ~drop if weight is None else ~drop & (weight > 0)
+
+
+def note_columns(encoder: Encoder | None, context: FitContext) -> None:
+    """Record columns of the training table that are not taken as they are, and warn of values that may be wrong."""
+    if not isinstance(encoder, TableEncoder):
+        return
+    if encoder.notes:
+        context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
+    for rule in encoder.columns:
+        if rule.caution:
+            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
 
 
 def read_rows(
-    X: np.ndarray,
-    y: Any,
-    sample_weight: Any,
-    groups: Any = None,
-    *,
-    joins: Encoder | None = None,
-    may_weigh_nothing: bool = False,
+    X: np.ndarray, y: Any, sample_weight: Any, *, joins: Encoder | None, may_weigh_nothing: bool = False
 ) -> Data:
     """Return checked rows of inputs that are numbers already. `joins` is the encoder of a fitted model whose rows they join.
 
@@ -157,21 +162,20 @@ def read_rows(
         refuse_further_counts(X)
     y = read_targets(y)
     check_consistent_length(X, y)
-    group = None if groups is None else read_groups(groups, len(y))
-    return Data(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
+    return Data(X, y, read_weights(sample_weight, X, may_weigh_nothing))
 
 
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
     """Return the numbers of a table or an array given to a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
-        return encoder.transform(counts_of(X) if encoder.morgan is None else X)
+        return encoder.transform(X)
     X = unmasked(X)
     if encoder is None or not encoder.named:
         X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
     if encoder is None:
         refuse_not_finite(X)
         return X
-    X, notes = _encoded(encoder, X, lambda: Budget.of(estimator.memory_limit))
+    X, notes = _encoded(estimator, encoder, X)
     for note in notes:
         logger.info(note)
         if isinstance(note, Caution):
@@ -181,33 +185,124 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
     return X
 
 
-def read_inputs_at_fit(
-    estimator: Any, X: Any, budget: Budget, missing: str, targets: CategoryTargets | None = None
+def _read_inputs_at_fit(
+    estimator: Any, X: Any, targets: CategoryTargets | None
 ) -> tuple[TableEncoder | None, np.ndarray]:
-    """Return the encoder of the table, None for an array of which nothing is imputed, and the numbers; set the names."""
-    if not is_array(X):
-        encoder = TableEncoder.fit(X, missing=missing, targets=targets)
-        numbers = _encoded(encoder, X, lambda: budget, targets)[0]
+    """Return the encoder of a table with `targets` or an array, None if nothing of it is imputed, and the numbers; set the names."""
+    if targets is None:
+        X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
+        if estimator.missing == "refuse":
+            refuse_not_finite(X)
+            return None, X
+    encoder = TableEncoder.fit(X, missing=estimator.missing, targets=targets)
+    numbers, _ = _encoded(estimator, encoder, X)
+    if targets is not None:
+        numbers = encoder.in_folds(numbers, X, targets)
         has_names = all(isinstance(name, str) for name in getattr(X, "column_names", X.columns))
         names = [rule.name for rule in encoder.columns]
         name_inputs(estimator, len(names), names if has_names else None)
-        return encoder, numbers
-    X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
-    if missing == "refuse":
-        refuse_not_finite(X)
-        return None, X
-    encoder = TableEncoder.fit(X, missing=missing)
-    return encoder, _encoded(encoder, X, lambda: budget)[0]
+    return encoder, numbers
 
 
-def _encoded(
-    encoder: TableEncoder, X: Any, budget: Callable[[], Budget], targets: CategoryTargets | None = None
-) -> tuple[np.ndarray, list[str]]:
-    """Return the numbers of a table, if they fit, and notes; a training table has `targets`. Plain arrays are not copied."""
+def _encoded(estimator: Any, encoder: TableEncoder, X: Any) -> tuple[np.ndarray, list[str]]:
+    """Return the numbers of a table, if they fit into memory, and notes. Plain arrays are not copied."""
     is_plain = encoder.is_plain and isinstance(X, np.ndarray) and X.shape[1:] == (len(encoder.columns),)
     if is_plain and first_not_finite(X) is None:
         return X, []
     n_columns = len(encoder.output_names)
-    budget().require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
-    numbers, notes = encoder.encoded(X)
-    return (numbers, notes) if targets is None else (encoder.in_folds(numbers, X, targets), [])
+    what = f"a matrix of {len(X)} rows and {n_columns} columns"
+    Budget.of(estimator.memory_limit).require(8 * len(X) * n_columns, what)
+    return encoder.encoded(X)
+
+
+def read_files(
+    estimator: Any,
+    X: Any,
+    target: Any,
+    others: dict[str, Any],
+    context: FitContext,
+    *,
+    keeps_all: bool,
+    kind: Literal["real", "count", "class"] = "real",
+    transform: Any = None,
+) -> tuple[TrainingData, FileSource]:
+    """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
+
+    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
+    cannot be used, and if a family that `keeps_all` rows has no memory for them.
+    """
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
+    if not isinstance(target, str):
+        what = "y must be the name of the target's column where X names files"
+        raise TypeError(f"{what}, but is {type(target).__name__}")
+    for name in [name for name, value in others.items() if value is not None]:
+        raise ValueError(f"{name} is for rows in memory: X names files")
+    source = X if isinstance(X, FileSource) else FileSource.of(X)
+    source = replace(source, target=target, kind=kind, transform=transform)
+    seed = context.sample_seed + SAMPLE_SEED
+    n_sample = lambda n_inputs: _sample_size(n_inputs, context.budget, keeps_all)
+    source, rows, n_dropped = open_files(source, missing=estimator.missing, seed=seed, n_sample=n_sample)
+    if keeps_all and source.size > len(rows):
+        n_inputs = len(source.encoder.output_names)
+        need, what = 2 * source.size * _row_bytes(n_inputs), f"{source.size} rows of {n_inputs} inputs"
+        context.budget.refuse(need, f"a model that keeps {what}")
+    names = [column.name for column in source.encoder.columns]
+    name_inputs(estimator, len(names), names)
+    rows = replace(rows, group=_groups(rows, source, estimator, context))
+    _note_rows(source, rows, n_dropped, estimator, context)
+    return _standardised(source, rows, estimator), source
+
+
+def _groups(
+    rows: Data, source: FileSource, estimator: Any, context: FitContext
+) -> Int32[np.ndarray, " N"] | None:
+    """Return numbers of the groups by `split_by`, or else of blocks of time."""
+    if rows.group is None:
+        order = estimator.time_order
+        return groups_in_time(rows.X, rows.y, source.encoder, order, context.record, in_order=False)
+    group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
+    if group.max() == 0:
+        raise ValueError("split_by puts all rows into one group; at least two are needed")
+    return group
+
+
+def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, context: FitContext) -> None:
+    """Warn of rows and columns of files that are not taken as they are, and record them."""
+    outliers = estimator.target_outliers if source.scaled else "keep"
+    if said := checked_targets(rows.y, None, outliers, leaves_out=False)[1]:
+        warn(f"of {len(rows)} rows of the files: {said}", UserWarning, stacklevel=3)
+    if n_dropped:
+        why = "of the files are not learned from: they have no target"
+        warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=3)
+        context.record("unused_rows", n_dropped, why)
+    note_columns(source.encoder, context)
+
+
+def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingData:
+    """Return the sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
+    is_whole, scaled, standardize = source.size == len(rows), source.scaled, bool(estimator.standardize)
+    mean = getattr(estimator, "mean", None) if scaled else None
+    mean = None if mean is None else float(source.learned(np.array([mean], np.float64))[0])
+    rows = rows.merged() if is_whole else rows
+    data = TrainingData.of(rows, standardize, mean, estimator.dtype, leaves_targets=not scaled)
+    data = replace(data, encoder=source.encoder)
+    if is_whole:
+        return data
+    if standardize:
+        whole = source.of_rows.standardiser()
+        data = replace(data, inputs=Standardiser(whole.mean[:-1], whole.scale[:-1]))
+        if scaled:
+            center = whole.mean[-1] if mean is None else mean
+            data = replace(data, targets=Standardiser(np.asarray(center), np.asarray(whole.scale[-1])))
+    return replace(data, everything=replace(source, scales=(data.inputs, data.targets), dtype=data.dtype))
+
+
+def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
+    """As many rows as memory holds; fewer to learn θ from if a posterior takes in the others one by one."""
+    free = budget.free() / _row_bytes(n_inputs)
+    return max(1, int(free / 2)) if keeps_all else min(MAX_SAMPLE, max(1, int(SAMPLE_SHARE * free)))
+
+
+def _row_bytes(n_inputs: int) -> int:
+    """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
+    return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)

@@ -53,7 +53,7 @@ class Standardiser:
         weight = None if weight is None else weight / weight.max()  # so that sums stay in range
         rows, found = X.reshape(X.shape[0], -1), NO_ROWS
         for part in _chunks(X.shape):
-            found = found.merged(Summary.of(rows[part], None if weight is None else weight[part]))
+            found = found.plus(rows[part], None if weight is None else weight[part])
         scales = found.standardiser(np.float32 if X.dtype in (np.float16, np.float32) else np.float64)
         return cls(scales.mean.reshape(X.shape[1:]), scales.scale.reshape(X.shape[1:]))
 
@@ -93,35 +93,31 @@ class Summary(NamedTuple):
     """Number (or sum of the weights), smallest and largest value, mean, and Σ (x − mean)² of each column of some rows."""
 
     count: float
-    low: Float[np.ndarray, " D"]
-    high: Float[np.ndarray, " D"]
-    mean: Float[np.ndarray, " D"]
-    squares: Float[np.ndarray, " D"]
+    low: Any
+    high: Any
+    mean: Any
+    squares: Any
 
-    @classmethod
-    def of(cls, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
-        """Two passes over the rows of positive weight, in float64. Raises ValueError for values whose squares are no numbers."""
+    def plus(self, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
+        """Return the summary with these rows: M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, δ the difference of means (Chan, Golub and LeVeque 1983).
+
+        Rows of weight 0 are left out. Raises ValueError for values whose squares are no numbers.
+        """
         X, rho = np.asarray(X, np.float64), np.ones(len(X)) if weight is None else weight
-        if weight is not None and not (rho > 0).all():
+        if not (rho > 0).all():
             X, rho = X[rho > 0], rho[rho > 0]
         bad = ~(np.abs(X) <= LARGEST).all(axis=0)  # of NaN too
         if bad.any():
             column = int(np.argmax(bad)) + 1
             raise ValueError(f"column {column} holds values that are not finite or beyond {LARGEST:g}")
         if len(X) == 0:
-            return NO_ROWS
-        count = float(np.sum(rho))
-        mean = X[0] + rho @ (X - X[0]) / count
-        return cls(count, X.min(axis=0), X.max(axis=0), mean, rho @ (X - mean) ** 2)
-
-    def merged(self, other: "Summary") -> "Summary":
-        """Return the summary of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, δ the difference of means."""
-        if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
-        n, delta = self.count + other.count, other.mean - self.mean
-        squares = self.squares + other.squares + delta**2 * (self.count * other.count / n)
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Summary(n, low, high, self.mean + delta * (other.count / n), squares)
+            return self
+        n = float(np.sum(rho))
+        mean, total = X[0] + rho @ (X - X[0]) / n, self.count + n
+        delta = mean - self.mean
+        squares = self.squares + rho @ (X - mean) ** 2 + delta**2 * (self.count * n / total)
+        low, high = np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0))
+        return Summary(total, low, high, self.mean + delta * (n / total), squares)
 
     def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
         """Mean and standard deviation; scale 1 of a column that does not vary, or only by the rounding of `dtype`."""
@@ -131,7 +127,7 @@ class Summary(NamedTuple):
         return Standardiser(mean, np.where(deviation <= rounding, 1.0, deviation))
 
 
-NO_ROWS = Summary(0.0, *(np.zeros(0),) * 4)
+NO_ROWS = Summary(0.0, np.inf, -np.inf, 0.0, 0.0)
 
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
@@ -251,11 +247,6 @@ class Data:
         if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
             return self
         return replace(self.take(np.repeat(np.arange(len(self)), rho.astype(np.int64))), weight=None)
-
-    def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Data":
-        """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""
-        X, y = inputs.transform(self.X, dtype), targets.transform(self.y, dtype)
-        return replace(self, X=X, y=y)
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:

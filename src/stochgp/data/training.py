@@ -112,7 +112,7 @@ class TrainingData:
     def limits(self) -> Float[np.ndarray, "2 D"]:
         """The smallest and the largest value of each input of all rows, in the user's units."""
         if self.everything is not None:
-            return self.everything.limits
+            return np.stack([self.everything.of_rows.low, self.everything.of_rows.high])[:, :-1]
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data import Standardiser
-from stochgp.data.files import hash_again
+from stochgp.data.files import mixed
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
@@ -133,7 +133,7 @@ class Fitted:
         if m is not None:
             values = typing.cast(Any, m).left_out(dataclasses.replace(rows, y=z))
         y = observation.targets.transform(z - values)
-        data = dataclasses.replace(rows, X=X.standardised(), y=y)
+        data = dataclasses.replace(rows, X=X.inputs(), y=y)
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
         if m is not None:
@@ -159,7 +159,7 @@ class Fitted:
                 "transformed targets and counts have no covariance to return: sample_y draws them jointly"
             )
         with jax.enable_x64(True):
-            found = self.posterior.covariance(rows.standardised())
+            found = self.posterior.covariance(rows.inputs())
             scaled = observation.with_inflation(found, rows)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         new = known_instead(self.encoder, X)[0]
@@ -269,7 +269,7 @@ class FunctionDraws(eqx.Module):
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         found, (new, instead) = self._at(X), known_instead(self.encoder, X)
         if new.any():  # a draw at a row is of the known category that its own bits determine
-            category = hash_again(found[new].view(np.uint64), 0) % np.uint64(STAND_INS)
+            category = mixed(found[new].view(np.uint64)) % np.uint64(STAND_INS)
             found[new] = sum((category == k) * self._at(Z) for k, Z in enumerate(instead))
         return found
 

@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
 from stochgp.context import FitContext
-from stochgp.data.files import read_files
-from stochgp.data.reading import are_files, read_training_rows
+from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical

@@ -13,9 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import deadline
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.files import read_files
 from stochgp.data.memory import MemorySource
-from stochgp.data.reading import are_files, read_training_rows
+from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import interpolate_if
 from stochgp.data.training import TrainingData, in_target_units

@@ -115,7 +115,7 @@ def transformed_files(data: TrainingData, found: FileSource, context: FitContext
     """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
     T = found.transform
     whole = data.everything is None
-    mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_targets.mean[0]
+    mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_rows.mean[-1]
     context.record("transform", type(T).__name__, "as asked; it has no parameters to learn")
     return dataclasses.replace(data, transform=T, log_slope=-float(mean))
 

@@ -15,8 +15,8 @@ from scipy.special import logsumexp
 from stochgp.budget import MemoryLimitError, release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.files import FileSource, read_files
-from stochgp.data.reading import Encoder
+from stochgp.data.files import FileSource
+from stochgp.data.reading import Encoder, read_files
 from stochgp.data.training import TrainingData
 from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
