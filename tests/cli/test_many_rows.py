@@ -84,7 +84,7 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
     encoder = stochgp.load(tmp_path / "m")._fitted.encoder
     _, aside = data.FileSource.of(folder / "rows").divided(0.2, 0)
-    assert sum(len(rows.y) for rows, _ in replace(aside, encoder=encoder, target="y").read()) == report["n"]
+    assert sum(len(rows.y) for rows in replace(aside, encoder=encoder, target="y").read()) == report["n"]
 
 
 def test_rows_without_a_target_are_left_out_of_fit_and_its_scores(rows, tmp_path, capsys):

@@ -24,7 +24,6 @@ from stochgp.tables.columns import (
     rewording,
     row_of_first,
     table_columns,
-    whole,
 )
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
@@ -270,7 +269,7 @@ def row_hashes(
         series = nw.from_native(table[name], series_only=True)
         column = read_any(name, series) if allow_missing else read_column(name, series)
         if column.kind == "text":
-            coded = whole(column.values).dictionary_encode()
+            coded = column.values.dictionary_encode()
             texts = (blake2b(text.encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist())
             of_texts = np.array([*(int.from_bytes(text, "little") for text in texts), 0], np.uint64)
             bits = of_texts[coded.indices.fill_null(len(of_texts) - 1).to_numpy()]

@@ -20,6 +20,8 @@ from stochgp.warning import warn
 
 from .rows import Standardiser
 
+Matrix = Float[np.ndarray, "N D"]
+Vector = Float[np.ndarray, " N"]
 AUTO, INTERPOLATE, FORECAST = "auto", "interpolate", "forecast"
 EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time
 FEWEST = 500  # rows, and different times, from which "auto" chooses
@@ -43,8 +45,8 @@ def interpolate_if(calibrated: bool, time_order: str) -> str:
 
 
 def groups_in_time(
-    X: Float[np.ndarray, "N D"] | None,
-    y: Float[np.ndarray, " N"],
+    X: Matrix | None,
+    y: Vector,
     encoder: Any,
     time_order: str,
     record: Callable[[str, Any, str], None],
@@ -55,46 +57,47 @@ def groups_in_time(
     "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "forecast"
     without such columns takes the order of the rows. X is None if inputs are no numbers. Raises ValueError for "forecast" without an order.
     """
-    N, asked = len(y), time_order == FORECAST
+    N, asked, either = len(y), time_order == FORECAST, time_order == EITHER
     if time_order == INTERPOLATE or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
         return None
-    order = None if X is None else order_in_time(X, encoder, in_order, time_order == EITHER)
+    order = None if X is None else order_in_time(X, encoder, in_order, either)
+    if order is None and asked and not in_order:
+        raise ValueError("time_order='forecast' of rows in files wants a column of dates among the inputs")
     if order is None and asked:
-        if not in_order:
-            raise ValueError(
-                "time_order='forecast' of rows in files wants a column of dates among the inputs"
-            )
         order = np.arange(N, dtype=np.float64), "the order of the rows"
-    if order is None:
+    if order is None or (not asked and len(np.unique(order[0])) < (FEWEST_BLOCKS if either else FEWEST)):
         return None
     position, what = order
-    if not asked and len(np.unique(position)) < (FEWEST_BLOCKS if time_order == EITHER else FEWEST):
-        return None
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
     why = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
         why = f"as asked, by {what}"
     elif not depends(found):
-        later = drift(X, y, position) if X is not None and time_order == EITHER else Estimate(0.0)
+        later = drift(X, y, position) if X is not None and either else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:
             record("time_order", INTERPOLATE, f"{why}: too little to judge rows by whole blocks of time")
             return None
         why = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
     group = blocks(position, n_blocks(N, reach))
-    if (group == group[0]).all() or (time_order == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
+    if (group == group[0]).all() or (either and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
-    why = f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time. "
-    why += "For new rows between these, time_order='interpolate' predicts better"
-    if not asked:
-        said = f"time_order='auto' treats this table as a 'forecast': {why}"
-        warn(f"{said}; time_order='forecast' confirms it", stacklevel=4)
-    record("time_order", FORECAST, why)
+    _record_forecast(
+        f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time", asked, record
+    )
     return group
 
 
+def _record_forecast(why: str, asked: bool, record: Callable[[str, Any, str], None]) -> None:
+    why += ". For new rows between these, time_order='interpolate' predicts better"
+    if not asked:
+        said = f"time_order='auto' treats this table as a 'forecast': {why}"
+        warn(f"{said}; time_order='forecast' confirms it", stacklevel=5)
+    record("time_order", FORECAST, why)
+
+
 def order_in_time(
-    X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
-) -> tuple[Float[np.ndarray, " N"], str] | None:
+    X: Matrix, encoder: Any, in_order: bool, sorted_too: bool = False
+) -> tuple[Vector, str] | None:
     """Return when rows were taken, in days or places, and by which columns; None if nothing shows it."""
     places = encoder.places if isinstance(encoder, TableEncoder) else ()
     dates = [(X[:, place.start], repr(rule.name)) for rule, place in places if rule.kind == "time"]
@@ -108,9 +111,7 @@ def order_in_time(
     return np.concatenate([[0], np.cumsum(changes)]).astype(np.float64), what
 
 
-def increasing(
-    X: Float[np.ndarray, "N D"], sorted_too: bool = False
-) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
+def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
     """Return columns with the time of rows in order, [] for none, and after which rows it changes.
 
     One column that never falls and is seldom the same for two rows: a counter, a time stamp. Or whole numbers up to 366, of which the first
@@ -136,7 +137,7 @@ def increasing(
     return [], np.zeros(N - 1, bool)
 
 
-def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
+def _never_falls(values: Vector, tied: Bool[np.ndarray, " N-1"]) -> bool:
     """Return True if, among rows `tied` with the next, no value falls and some rise."""
     if (np.diff(values[: FIRST + 1])[tied[:FIRST]] < 0).any():
         return False
@@ -144,7 +145,7 @@ def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]
     return bool((steps >= 0).all() and (steps > 0).any())
 
 
-def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:
+def blocks(position: Vector, n: int) -> Int32[np.ndarray, " N"]:
     """Return the number of each row's block: `n` of equally many rows in order, those of one time in one."""
     first = np.searchsorted(np.sort(position), position)  # of the rows of one time
     return np.unique(first * n // len(position), return_inverse=True)[1].astype(np.int32)
@@ -155,9 +156,7 @@ def n_blocks(n_rows: int, reach: int) -> int:
     return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
 
 
-def dependence(
-    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
-) -> tuple[Estimate, int]:
+def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
     """Return the correlation between the errors of a row and the next, and after how many rows it is below UNRELATED.
 
     Each row is predicted by the mean of its 10 nearest rows of other blocks, of 40. Row i is predicted from one half of every second block,
@@ -189,19 +188,12 @@ def dependence(
 
 
 def _errors_from(
-    X: Float[np.ndarray, "N D"],
-    y: Float[np.ndarray, " N"],
-    known: Int[np.ndarray, " n"],
-    inputs: Standardiser,
-) -> Callable[[Int[np.ndarray, " P"]], Float[np.ndarray, " P"]]:
+    X: Matrix, y: Vector, known: Int[np.ndarray, " n"], inputs: Standardiser
+) -> Callable[[Int[np.ndarray, " P"]], Vector]:
     """Return a function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
     tree = Neighbours(inputs.transform(X[known]))
-
-    def errors(rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        near = tree.query(inputs.transform(X[rows]), min(NEAREST, len(known)))
-        return y[rows] - y[known][near].mean(axis=1)
-
-    return errors
+    near = lambda rows: tree.query(inputs.transform(X[rows]), min(NEAREST, len(known)))
+    return lambda rows: y[rows] - y[known][near(rows)].mean(axis=1)
 
 
 def depends(correlation: Estimate) -> bool:
@@ -210,9 +202,7 @@ def depends(correlation: Estimate) -> bool:
     return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 
 
-def drift(
-    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
-) -> Estimate:
+def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
     """½ log of how much larger squared errors of the last 15 % of the rows are if they are predicted from earlier rows alone.
 
     Half of them are predicted by the means of their 10 nearest rows: of earlier ones, and of these and the other half.

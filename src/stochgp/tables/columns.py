@@ -29,10 +29,6 @@ MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan"
 
 LARGEST = 1e150  # whose square is still a number; beyond it a value counts as infinite
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
-_TEXTS = [
-    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
-]
 _KINDS: dict[str, Any] = {  # of objects
     "boolean": bool | np.bool_,
     "number": numbers.Real | decimal.Decimal,
@@ -90,7 +86,7 @@ def rewording(change: Callable[[str], str]) -> Iterator[None]:
 
 
 def table_columns(table: Any) -> dict[str, Any]:
-    """Name → series for a data frame of pandas, polars or pyarrow; x0 … x(D-1) → array for a two-dimensional array, or a list of rows.
+    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows.
 
     Raises TypeError for other types, ValueError for no rows, no columns or a repeated name.
     """
@@ -155,8 +151,7 @@ def read_any(name: str, raw: Any) -> Column:
             return column
         texts = pc.call_function("if_else", [absent, pa.scalar(None, column.values.type), column.values])
         return replace(column, values=texts, missing=np.asarray(texts.is_null()).astype(bool))
-    infinite = column.infinite
-    if not infinite.any():
+    if not (infinite := column.infinite).any():
         return column
     said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {column.first(infinite)}"
     values = np.where(infinite, np.nan, column.values)
@@ -175,18 +170,9 @@ def joined(*notes: str) -> str:
 
 def is_number(text: str) -> bool:
     """Return True if float() reads it."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def whole(values: Any) -> Any:
-    """Return an Arrow column in one array."""
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    with contextlib.suppress(ValueError):
+        return bool([float(text)])
+    return False
 
 
 def unmasked(values: Any) -> Any:
@@ -249,12 +235,15 @@ def _read_arrow(name: str, values: Any) -> Column:
     values = values.cast(of.value_type) if category else values
     if isinstance(values.type, pa.BaseExtensionType):
         raise TypeError(f"{values.type}")
-    if not category and not any(is_text(of) for is_text in _TEXTS):
-        raise TableError(f"column {name!r} has type {of}, which is neither numbers, dates nor text")
     try:
-        return Column(name, "text", values.cast(pa.large_string()), missing, category=category)
+        texts = values.cast(pa.large_string())
+    except pa.ArrowNotImplementedError as error:
+        what = f"has type {of}, which is neither numbers, dates nor text"
+        raise TableError(f"column {name!r} {what}") from error
     except pa.ArrowInvalid as error:
         raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
+    texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return Column(name, "text", texts, missing, category=category)
 
 
 def _numeric(name: str, values: Any, kind: Kind = "number", note: str = "") -> Column:
@@ -279,11 +268,10 @@ def _read_objects(name: str, values: list[Any]) -> Column:
     if found <= {"number", "boolean"} or found == {"span"}:
         numeric = np.full(len(values), np.nan)
         numeric[~missing] = [_as_float(value) for value in there]
+        if found != {"span"}:
+            return _numeric(name, numeric, "boolean" if found == {"boolean"} else "number")
         of_day = any(isinstance(value, datetime.time) for value in there)
-        note = "" if found != {"span"} else OF_DAY if of_day else DURATIONS
-        return _numeric(
-            name, numeric / (3600 if of_day else 1), "boolean" if found == {"boolean"} else "number", note
-        )
+        return _numeric(name, numeric / (3600 if of_day else 1), note=OF_DAY if of_day else DURATIONS)
     if found == {"time"}:
         try:
             micros, zoned = times.times_of_objects(there, missing)
@@ -292,7 +280,7 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         return Column(name, "time", micros, missing, zoned)
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
     mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
-    note = "" if found == {"text"} else mixed
+    note = mixed if len(found) > 1 else ""
     return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=note)
 
 

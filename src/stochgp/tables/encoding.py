@@ -1,12 +1,11 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Bool, Float, Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
@@ -35,8 +34,6 @@ UNNAMED = "Unnamed: "
 LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks, and the rows that it is computed on
 FEWEST_FOR_LEAK = 100  # different targets
 STAND_INS = 32  # known categories in place of a new one
-
-logger = logging.getLogger("stochgp.data")
 
 
 @dataclass(frozen=True)
@@ -108,14 +105,11 @@ class TableEncoder:
         return {name: note for name, note in notes.items() if note}
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
-        """Return the matrix of a table: columns by name, in any order; notes are logged.
+        """Return the matrix of a table: columns by name, in any order.
 
         Raises TableError, naming column and row, for values that cannot be used.
         """
-        X, notes = self.encoded(table)
-        for note in notes:
-            logger.info(note)
-        return X
+        return self.encoded(table)[0]
 
     def encoded(
         self, table: Any, new_categories: bool = False
@@ -125,8 +119,7 @@ class TableEncoder:
         With `new_categories` these are taken in any case.
         """
         inputs = self._matched(table)
-        n_rows = len(next(iter(table_columns(table).values())))
-        X, notes = np.zeros((n_rows, len(self.output_names))), []
+        X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
         with rewording(lambda text: text + (OF_ARRAY if is_array(table) else "")):
             for rule, place in self.places:
                 if rule.name in inputs:
@@ -160,8 +153,8 @@ class TableEncoder:
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
         """Rules with statistics of the targets, each with the columns of these."""
-        found: list[tuple[Any, int]] = [(rule, place.start) for rule, place in self.places if rule.statistics]
-        return [(rule, slice(start, start + len(rule.statistics.names))) for rule, start in found]
+        places = [(rule, place) for rule, place in self.places if rule.statistics]
+        return [(rule, slice(place.start, place.stop - rule.indicator)) for rule, place in places]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
         """Names of columns that `transform` ignores."""
@@ -204,9 +197,10 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     is_one = len(rule.categories) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
         return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
-    content: Any = tuple(column.values.to_pylist()) if is_text else column.missing.tobytes()
-    if not is_text:
-        content = (np.where(column.missing, 0, column.values).tobytes(), content)
+    content: Any = (
+        column.values.to_pylist() if is_text else [np.where(column.missing, 0, column.values).tobytes()]
+    )
+    content = (*content, column.missing.tobytes())
     first = alike.setdefault((column.kind, hash(content)), rule.name)
     return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
@@ -265,11 +259,8 @@ def known_instead(
     return new, map(instead, range(STAND_INS))
 
 
-def some_rows(part: Any, kept: np.ndarray) -> Any:
-    """Return these rows of a table, an array or a series."""
-    if hasattr(part, "iloc"):
-        return part[kept] if part.ndim == 1 else part.loc[kept]
-    if hasattr(part, "filter") and not isinstance(part, np.ndarray):
-        is_arrow = isinstance(part, pa.Table | pa.Array | pa.ChunkedArray)
-        return part.filter(pa.array(kept) if is_arrow else kept)
-    return np.asarray(part)[kept]
+def some_rows(table: Any, kept: np.ndarray) -> Any:
+    """Return these rows of a table or an array."""
+    if is_array(table):
+        return np.asarray(table)[kept]
+    return nw.from_native(table, eager_only=True).filter(kept.tolist()).to_native()

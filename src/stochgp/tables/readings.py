@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Int
 
 from . import times
-from .columns import Column, is_number, joined, whole
+from .columns import Column, is_number, joined
 
 FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
 FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
@@ -158,7 +158,7 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
 
 def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
     """Return the different texts of a column, and the number of each text that is not missing."""
-    coded = whole(column.values.drop_null()).dictionary_encode()
+    coded = column.values.drop_null().dictionary_encode()
     return coded.dictionary, coded.indices.to_numpy()
 
 

@@ -1,6 +1,5 @@
 """Targets, labels, weights and groups as checked numbers: of arrays, of a column of a table, and of files block by block."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from .columns import (
 )
 from .readings import Reading, as_read, reading_of
 from .rules import MAX_APART, MAX_CATEGORIES, MIN_ROWS, isolated
-
-logger = logging.getLogger("stochgp.data")
 
 MAX_CLASSES = 1_000  # different labels that are remembered
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
@@ -74,7 +71,6 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
             bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
             shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
             raise TableError(f"{what} text ({shown}); the target must be numbers")
-        logger.info("the target is read as numbers: %s", read.note or "all texts are")
         if read.caution:
             warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
         return read.values
