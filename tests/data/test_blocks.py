@@ -256,7 +256,7 @@ FAULTS = {
     "a huge value": ("a,y\n" + "1.5,1\n" * 500 + "1e200,1\n", "data row 501: 1e\\+200"),
     "text of too many kinds": ("a,y\n" + "".join(f"t{i},1\n" for i in range(60)), "61 different values"),
     "no rows": ("a,y\n", "no"),
-    "no target": ("a,b\n1,2\n", "no column 'y'"),
+    "no target": ("a,b\n1,2\n", "column 'y' is not in the table"),
 }  # fmt: skip
 
 

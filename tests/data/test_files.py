@@ -347,7 +347,7 @@ def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
     ("arguments", "message"),
     [
         ({"y": None}, "y must be the name of the target's column"),
-        ({"y": "z"}, "no column 'z'"),
+        ({"y": "z"}, "column 'z' is not in the table"),
         ({"y": "y", "sample_weight": np.ones(N)}, "sample_weight is for rows in memory"),
         ({"y": "y", "groups": np.ones(N)}, "groups is for rows in memory"),
     ],

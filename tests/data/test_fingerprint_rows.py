@@ -26,6 +26,7 @@ def draw(n=N, seed=0, most=9):
 
 
 X, Z = draw(), draw(9, 1, most=2)
+LEVELS = tuple(X.max(axis=0).tolist())
 y = 5 + 3 * np.random.default_rng(2).normal(size=N)
 KEPT = {"kernel": kernels.Tanimoto(1.7), "learner": None, "noise_variance": 0.3}
 
@@ -43,7 +44,7 @@ FORMS = {
     "floats": lambda X: X.astype(np.float32),
     "csr": scipy.sparse.csr_matrix,
     "coo": scipy.sparse.coo_array,
-    "packed": Fingerprints.pack,
+    "packed": lambda rows: Fingerprints.pack(rows, LEVELS),
     "halves": lambda X: X / 2,  # fractions, which are not packed
 }
 
@@ -119,7 +120,9 @@ def test_stochastic_solvers_reach_the_exact_posterior(solver):
     mean, _ = exact(X, y, Z)
     assert np.sqrt(np.mean((model.predict(Z) - mean) ** 2)) < 0.15 * np.std(mean)
     functions = model.sample_functions(4)
-    np.testing.assert_allclose(functions(Z), functions(Fingerprints.pack(Z)), rtol=1e-5)
+    np.testing.assert_allclose(functions(Z), functions(Fingerprints.pack(Z, LEVELS)), rtol=1e-5)
+    with pytest.raises(ValueError, match="other levels"):
+        model.predict(Fingerprints.pack(Z))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.data import TableEncoder, read_table
 from stochgp.storage.trees import decode, encode
-from stochgp.tables.encoding import rows_without_values
 
 GAPS = pd.DataFrame(
     {
@@ -101,13 +100,6 @@ def test_marks_of_missing_values_in_text_files(tmp_path, text):
     assert [table[name].null_count for name in "atd"] == [1, 1, 1]
     names = TableEncoder.fit(table, missing="auto").output_names
     assert names == ("a", "a=(missing)", "t=u", "t=v", "t=(missing)", "d.days", "d.weekday", "d=(missing)")
-
-
-def test_rows_without_any_value_hold_missing_and_infinite_ones_alone():
-    rows = np.array([[np.inf, np.nan], [1.0, np.nan], [-1e200, np.inf]])
-    for table in (rows, pd.DataFrame(rows)):
-        np.testing.assert_array_equal(rows_without_values(table), [True, False, True])
-    assert not rows_without_values(rows[:, :1]).any() and not rows_without_values(np.ones((3, 2), int)).any()
 
 
 QUICK = [

@@ -108,7 +108,7 @@ def test_contradictions_are_refused_in_one_line(table):
         FeatureGPRegressor(smiles="molecule").fit(table, Y)
     with pytest.raises(ValueError, match='missing="skip" leaves molecules out'):
         KernelGPRegressor("tanimoto", missing="skip").fit(np.eye(12), Y)
-    with pytest.raises(ValueError, match="lacks the column 'molecule'; did you mean 'molecules'"):
+    with pytest.raises(ValueError, match="column 'molecule' is not in the table; did you mean 'molecules'"):
         KernelGPRegressor(**SETTINGS).fit(table.rename(columns={"molecule": "molecules"}), Y)
     with pytest.raises(ValueError, match="column 'name' holds a number, not SMILES"):
         KernelGPRegressor(**SETTINGS | {"smiles": "name"}).fit(table, Y)

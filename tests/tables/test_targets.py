@@ -182,9 +182,7 @@ def test_masked_labels_are_missing(labels):
 
 
 def test_inputs_without_any_value_are_blamed():
-    with pytest.raises(ValueError, match="Input X contains NaN in all rows"):
+    with pytest.raises(ValueError, match="no column to learn from: 'x0': .* it holds no values"):
         model().fit(np.full((N, 2), np.nan), Y)
-    with pytest.raises(ValueError, match="'x0'"):
-        model().fit(np.full((N, 1), np.nan), Y)
     with pytest.raises(ValueError, match="Input y contains NaN in all rows"):
         model().fit(X, np.full(N, np.nan))

@@ -75,21 +75,16 @@ class FileSource(Source):
     ----------
     path : Path
         A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these types and have the same columns.
-    columns : tuple of str, optional
-        The ones to read; None = all.
+    columns, types : tuple of str, mapping of str to Arrow types
+        The columns to read (None = all), and types of columns of text files whose first rows do not show them.
     part : (float, int, bool), optional
         The share that a random division sets aside, its seed, and whether to read the rows set aside, or the others; None = all.
-    types : mapping of str to Arrow types
-        Of columns of text files whose first rows do not show their type.
-    weight : str, optional
-        A column of weights, which is no input: a row of weight ρ counts as ρ rows.
-    split_by : tuple of str
-        Columns whose values belong together, such as patients: rows that agree in them are on the same side of every division. They are inputs
-        unless `columns` leaves them out.
-    target, kind, transform : str, "real" or "count" or "class", AbstractTransform or None
-        Set by `fit`, as all below: the target's column, its numbers and their transform without parameters to learn.
-    labels, encoder, size, of_rows, scales, dtype, mesh
-        All classes, sorted; how inputs become numbers; of all rows the number, and the summary of inputs and target; what a model sees.
+    weight, split_by : str, tuple of str
+        A column of frequency weights, which is no input; columns whose values belong together, such as patients: rows that agree in them are on the same side
+        of every division. They are inputs unless `columns` leaves them out.
+    target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
+        Set by `fit`: the target's column, its numbers and their transform without parameters to learn; all classes, sorted; how inputs become numbers; of all
+        rows the number, and the summary of inputs and target; what a model sees.
     """
 
     path: Path
@@ -194,10 +189,8 @@ class FileSource(Source):
         rows = Data(X, self.targets(table), self.weights(table), key).counted()
         if self.scales is None:
             return rows
-        X, y = (
-            scale.transform(part, self.dtype)
-            for scale, part in zip(self.scales, (rows.X, rows.y), strict=True)
-        )
+        inputs, targets = self.scales
+        X, y = inputs.transform(rows.X, self.dtype), targets.transform(rows.y, self.dtype)
         return replace(rows, X=X, y=y)
 
     def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
@@ -262,7 +255,7 @@ def with_targets(
 
 def row_hashes(
     table: pa.Table, names: Sequence[str], seed: int = 0, allow_missing: bool = False
-) -> UInt64[np.ndarray, " N"]:
+) -> np.ndarray:
     """Return 64 random bits for the values of each row in these columns, by SplitMix64 (Steele, Lea and Flood 2014); −0 is 0."""
     found = mixed(np.full(table.num_rows, seed, np.uint64))
     for name in names:

@@ -49,27 +49,15 @@ class MemorySource(Source):
 
     X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped; `group` [N] has the number of each row's
     group (None = a group each). Without `inputs` and `targets` values are taken as they are. `dtype` is that of the rows for a model, and
-    `mesh` shares passes over the rows. Raises ValueError for shapes that do not fit.
+    `mesh` shares passes over the rows.
     """
 
     def __init__(
-        self,
-        X: Any,
-        y: Any = None,
-        weight: Any = None,
-        *,
-        group: Any = None,
-        inputs: Standardiser | None = None,
-        targets: Standardiser | None = None,
-        dtype: Any = jnp.float32,
-        on_device: bool = True,
-        mesh: Mesh | None = None,
-    ):
-        n_least, y = (0, np.zeros(len(X))) if y is None else (1, y)
-        shapes = [np.shape(part) for part in (X, y, weight, group) if part is not None]
-        if len(shapes[0]) != 2 or set(shapes[1:]) != {shapes[0][:1]} or len(y) < n_least:
-            raise ValueError(f"expected X [N, D], and y, weights and groups [N] with N > 0, but got {shapes}")
-        self.size, self.n_inputs = shapes[0]
+        self, X: Any, y: Any = None, weight: Any = None, *, group: Any = None, inputs: Standardiser | None = None,
+        targets: Standardiser | None = None, dtype: Any = jnp.float32, on_device: bool = True, mesh: Mesh | None = None,
+    ):  # fmt: skip
+        y = np.zeros(len(X)) if y is None else y
+        self.size, self.n_inputs = np.shape(X)
         self.dtype, self.on_device, self.mesh = dtype, on_device, mesh
         self._scales: tuple[Any, Any] = inputs, targets
         self.weight = None if weight is None else np.asarray(weight, np.float64)
@@ -111,10 +99,9 @@ class MemorySource(Source):
                 results = results or tuple(np.empty((len(X), *value.shape[1:])) for value in values)
                 for result, value in zip(results, values, strict=True):
                     if (bad := first_not_finite(value)) is not None:
-                        raise ValueError(
-                            f"the prediction of row {start + bad[0] + 1} is not a finite number: its inputs, up to "
-                            f"{np.abs(part[bad[0]]).max():g} in size, lie too far from the training rows"
-                        )
+                        what = f"the prediction of row {start + bad[0] + 1} is not a finite number"
+                        size = f"its inputs, up to {np.abs(part[bad[0]]).max():g} in size"
+                        raise ValueError(f"{what}: {size}, lie too far from the training rows")
                     result[start : start + len(part)] = value
         for result in results:
             result[skipped] = np.nan
@@ -206,13 +193,10 @@ def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
     """Return the batches of steps start … start + K − 1: independent uniform draws, by the seed and the step alone."""
-    blocks = range(start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER))
-    drawn = [
-        np.random.default_rng((*seed, block)).choice(indices, (DRAWN_TOGETHER, batch_size))
-        for block in blocks
-    ]
-    first = start % DRAWN_TOGETHER
-    return np.concatenate(drawn)[first : first + n_steps]
+    first, last = start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER)
+    seeds, shape = [(*seed, block) for block in range(first, last)], (DRAWN_TOGETHER, batch_size)
+    drawn = np.concatenate([np.random.default_rng(seed).choice(indices, shape) for seed in seeds])
+    return drawn[start - first * DRAWN_TOGETHER :][:n_steps]
 
 
 @functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Float
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
@@ -17,7 +17,7 @@ from stochgp.context import FitContext
 from stochgp.names import lookup
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
-from stochgp.tables.encoding import TableEncoder, rows_without_values, some_rows
+from stochgp.tables.encoding import TableEncoder, some_rows
 from stochgp.tables.molecules import (
     Encoder,
     FingerprintEncoder,
@@ -53,19 +53,12 @@ def are_files(X: Any) -> bool:
 
 
 def read_training_rows(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    groups: Any,
-    context: FitContext,
-    *,
-    inputs: Inputs = Inputs.NUMBERS,
-    time_order: str = INTERPOLATE,
-) -> tuple[Data, Encoder | None]:
+    estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext, *,
+    inputs: Inputs = Inputs.NUMBERS, time_order: str = INTERPOLATE,
+) -> tuple[Data, Encoder | None]:  # fmt: skip
     """Return the checked rows given to `fit`, in the user's units, and the encoder of their inputs.
 
-    Equal rows become one with the sum of their weights (`Data.merged`); rows without weight, target or any input are left out. Without
+    Equal rows become one with the sum of their weights (`Data.merged`); rows without weight or target are left out. Without
     `groups`, `time_order` decides about blocks of time (`groups_in_time`). Set `n_features_in_` and `feature_names_in_`. Raises ValueError or
     TypeError, naming row and column, for values that cannot be used.
     """
@@ -76,7 +69,7 @@ def read_training_rows(
     y = read_targets(y, missing != "refuse" and not packed, context)
     check_consistent_length(X, y)
     weight, group = read_weights(sample_weight, y), None if groups is None else read_groups(groups, len(y))
-    known = _known(None if packed else X, y, weight, estimator, context)
+    known = _known(y, weight, estimator, context)
     if not known.all():
         X, y = some_rows(X, known), y[known]
         weight, group = (None if part is None else part[known] for part in (weight, group))
@@ -106,28 +99,18 @@ def _category_targets(estimator: Any, y: np.ndarray, group: Any, weight: Any) ->
     return CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 
 
-def _known(
-    X: Any,
-    y: Float[np.ndarray, " N"],
-    weight: Float[np.ndarray, " N"] | None,
-    estimator: Any,
-    context: FitContext,
-) -> Bool[np.ndarray, " N"]:
-    """Return the rows that have a weight, a target and any input (if X is given); warn of rows without the last two."""
+def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: FitContext) -> np.ndarray:
+    """Return the rows [N] that have a weight and a target; warn of rows without the latter."""
     refuses, outliers = estimator.missing == "refuse", getattr(estimator, "target_outliers", "keep")
     codes, said = checked_targets(y, weight, outliers, refuses)
     if said:
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         context.record("target_outliers", outliers, said)
-    unknown = np.isnan(y)
-    can_be_empty = not refuses and X is not None and not hasattr(X, "toarray")  # sparse X is refused later
-    empty = rows_without_values(X) if can_be_empty else np.zeros(len(y), bool)
-    drop = unknown | empty | codes
+    drop = np.isnan(y) | codes
     if drop.all():
-        what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
-        raise ValueError(f"Input {what}: there is nothing to learn from")
+        raise ValueError("Input y contains NaN in all rows: there is nothing to learn from")
     if drop.any():
-        reasons = {"without a target": unknown, "without any input": empty & ~unknown}
+        reasons = {"without a target": np.isnan(y)}
         reasons |= {f"with {CODE.format(value)}": codes & (y == value) for value in np.unique(y[codes])}
         said = " and ".join(
             f"{which.sum()} {what} (the first: data row {row_of_first(which)})"
@@ -216,16 +199,9 @@ def _encoded(estimator: Any, encoder: TableEncoder, X: Any) -> tuple[np.ndarray,
 
 
 def read_files(
-    estimator: Any,
-    X: Any,
-    target: Any,
-    others: dict[str, Any],
-    context: FitContext,
-    *,
-    keeps_all: bool,
-    kind: Literal["real", "count", "class"] = "real",
-    transform: Any = None,
-) -> tuple[TrainingData, FileSource]:
+    estimator: Any, X: Any, target: Any, others: dict[str, Any], context: FitContext, *,
+    keeps_all: bool, kind: Literal["real", "count", "class"] = "real", transform: Any = None,
+) -> tuple[TrainingData, FileSource]:  # fmt: skip
     """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
 
     `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
@@ -253,9 +229,7 @@ def read_files(
     return _standardised(source, rows, estimator), source
 
 
-def _groups(
-    rows: Data, source: FileSource, estimator: Any, context: FitContext
-) -> Int32[np.ndarray, " N"] | None:
+def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext) -> np.ndarray | None:
     """Return numbers of the groups by `split_by`, or else of blocks of time."""
     if rows.group is None:
         order = estimator.time_order

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Integer, Real
+from jaxtyping import Float, Real
 from numpy.typing import DTypeLike
 
 from stochgp.numerics.clustered import equal_rows
@@ -39,9 +39,7 @@ class Standardiser:
     scale: np.ndarray
 
     @classmethod
-    def fit(
-        cls, X: Real[np.ndarray, " N *D"], weight: Real[np.ndarray, " N"] | None = None
-    ) -> "Standardiser":
+    def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
         """Return mean and standard deviation of X [N, D] or [N], read in chunks, in float64; weights count as repetitions.
 
         Raises ValueError on no rows, on values that are not finite or beyond 1e150, and on weights that cannot be used.
@@ -197,10 +195,9 @@ class Data:
     def merged(self, is_packed: bool = False) -> "Data":
         """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
 
-        Inputs that are not packed bits are also compared up to rounding (`without_near_copies`).
+        Of rows of numbers that are equal when `rounded`, all but one are left out, with a warning, if these are at least 1 %.
         """
-        few, D = len(self) <= MERGED_ROWS, self.X.shape[1]
-        rows = self
+        few, D, rows = len(self) <= MERGED_ROWS, self.X.shape[1], self
         if few:  # -0.0 becomes 0.0
             rows = replace(self, X=self.X.astype(np.float64) + 0.0, y=self.y.astype(np.float64) + 0.0)
         columns = rows.columns
@@ -211,24 +208,13 @@ class Data:
             kept = kept[np.lexsort(np.stack(columns[::-1])[:, kept])] if few else kept
             rows = replace(rows.take(kept), weight=np.bincount(first, self.weights, len(self))[kept])
             equal = np.arange(len(rows))
-        rows = rows if is_packed else rows.without_near_copies(equal)
+        # Near rows also equal by chance the first of near ones.
+        kept = equal == equal if is_packed else equal_rows(rows.columns[::-1], rounded) == equal
+        if kept.mean() <= 1 - FEWEST_NEAR:
+            said = f"{(~kept).sum()} of {len(rows)} rows equal others up to rounding"
+            warn(f"{said}: they are taken for copies, and left out", UserWarning, stacklevel=5)
+            rows = rows.take(kept)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
-
-    def without_near_copies(self, equal: Integer[np.ndarray, " N"]) -> "Data":
-        """Leave out all but one of the rows that are equal when `rounded`, with a warning, if these are at least 1 %.
-
-        `equal` has the number of the first row that equals each row as it stands (`equal_rows`).
-        """
-        near = equal_rows(self.columns[::-1], rounded)
-        kept = near == equal  # also those that equal by chance the first of near ones
-        if kept.mean() > 1 - FEWEST_NEAR:
-            return self
-        warn(
-            f"{(~kept).sum()} of {len(self)} rows equal others up to rounding: they are taken for copies, and left out",
-            UserWarning,
-            stacklevel=6,
-        )
-        return self.take(kept)
 
     @property
     def columns(self) -> list[np.ndarray]:

@@ -45,13 +45,8 @@ def interpolate_if(calibrated: bool, time_order: str) -> str:
 
 
 def groups_in_time(
-    X: Matrix | None,
-    y: Vector,
-    encoder: Any,
-    time_order: str,
-    record: Callable[[str, Any, str], None],
-    in_order: bool = True,
-) -> Int32[np.ndarray, " N"] | None:
+    X: Matrix | None, y: Vector, encoder: Any, time_order: str, record: Callable[[str, Any, str], None], in_order: bool = True,
+) -> Int32[np.ndarray, " N"] | None:  # fmt: skip
     """Return the number of each row's block of time, None if rows are judged one by one; `record` the decision.
 
     "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "forecast"

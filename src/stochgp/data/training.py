@@ -40,14 +40,8 @@ class TrainingData:
 
     @classmethod
     def of(
-        cls,
-        rows: Data,
-        standardize: bool,
-        mean: float | None,
-        dtype: str,
-        leaves_inputs: bool = False,
-        leaves_targets: bool = False,
-    ) -> "TrainingData":
+        cls, rows: Data, standardize: bool, mean: float | None, dtype: str, leaves_inputs: bool = False, leaves_targets: bool = False,
+    ) -> "TrainingData":  # fmt: skip
         """Standardise inputs and targets, unless these are left as they are. `mean`, in target units, replaces the average of the targets, or 0."""
         scaled = standardize and not leaves_targets
         inputs, targets = (
@@ -92,10 +86,8 @@ class TrainingData:
         least = max(float(limits.tiny), float(wide.tiny) ** 0.5)
         most = min(float(limits.max), float(wide.max) ** 0.5)
         if not least < found / RANGE < found * RANGE < most:
-            raise ValueError(
-                f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances: "
-                'standardize=True divides by it, dtype="float64" holds more'
-            )
+            what = f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances"
+            raise ValueError(f'{what}: standardize=True divides by it, dtype="float64" holds more')
         return found
 
     @functools.cached_property

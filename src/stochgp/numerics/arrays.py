@@ -139,13 +139,6 @@ def packed_bits(bits: Bool[np.ndarray, "N b"]) -> Float32[np.ndarray, "N W"]:
     return numbers_of(words.astype(np.uint32))
 
 
-def unpacked_bits(numbers: Float[np.ndarray, "N W"], n_bits: int) -> Bool[np.ndarray, "N b"]:
-    """Return the inverse of `packed_bits`."""
-    words = np.asarray(words_of(numbers)).astype("<u4")
-    bits = np.unpackbits(words[:, :, None].view(np.uint8), axis=2, bitorder="little")
-    return bits[:, :, :WORD].reshape(len(words), -1)[:, :n_bits].astype(bool)
-
-
 def numbers_of(words: UInt32[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
     """Return words of 31 bits as numbers."""
     coded = ((words >> 30) << 31) | ((words & _LOW) + _EXPONENT)

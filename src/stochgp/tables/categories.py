@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from stochgp.numerics.clustered import folds
 
@@ -29,14 +29,8 @@ class CategoryTargets(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        y: Float64[np.ndarray, " N"],
-        seed: int,
-        group: Any = None,
-        target: str = "real",
-        classes: bool = False,
-        weight: Float64[np.ndarray, " N"] | None = None,
-    ) -> "CategoryTargets":
+        cls, y: np.ndarray, seed: int, group: Any = None, target: str = "real", classes: bool = False, weight: Any = None
+    ) -> "CategoryTargets":  # fmt: skip
         """Real targets as they are, positive ones and counts by logarithms, 0 or 1 for each class. `weight` holds frequency weights."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
@@ -105,11 +99,7 @@ def out_of_fold(
 
 
 def _table(
-    codes: Int64[np.ndarray, " N"],
-    targets: CategoryTargets,
-    rows: Bool[np.ndarray, " N"],
-    L: int,
-    with_spread: bool,
+    codes: np.ndarray, targets: CategoryTargets, rows: np.ndarray, L: int, with_spread: bool
 ) -> Float64[np.ndarray, "K S"]:
     """Return the statistics by these rows of every category and of none, K = L + 1. Rows without a category are in the mean of all rows alone."""
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
@@ -131,9 +121,7 @@ def _table(
     return np.stack(columns, axis=1)
 
 
-def _prior_rows(
-    n: Float64[np.ndarray, " L"], means: Float64[np.ndarray, " L"], squares: Float64[np.ndarray, " L"]
-) -> tuple[float, float]:
+def _prior_rows(n: np.ndarray, means: np.ndarray, squares: np.ndarray) -> tuple[float, float]:
     """Return k = σ²/τ² and σ²; between categories τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
     N, there = float(n.sum()), int((n > 0).sum())
     if there < 2:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
-from stochgp.names import quoted
+from stochgp.names import did_you_mean, quoted
 
 from . import times
 from .times import trim
@@ -136,9 +136,16 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     row = int(np.argmax(bad))
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
     place = f"{'value, at' if count == 1 else 'values, the first at'} data row {row + 1}: {shown}"
-    raise TableError(
-        f"column {name!r} has {count} missing or infinite {place} (rows count from 1, header excluded){end}"
-    )
+    what = f"column {name!r} has {count} missing or infinite {place}"
+    raise TableError(f"{what} (rows count from 1, header excluded){end}")
+
+
+def column_named(table: Any, name: str, allow_missing: bool = False) -> Column:
+    """Return `read_column` of a column of a data frame. Raises TableError, with the nearest name, if it is not there."""
+    columns = table_columns(table)
+    if name not in columns:
+        raise TableError(f"column {name!r} is not in the table; {did_you_mean(name, columns)}")
+    return read_column(name, columns[name], allow_missing)
 
 
 def read_any(name: str, raw: Any) -> Column:

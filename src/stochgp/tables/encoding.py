@@ -12,22 +12,11 @@ from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
 from .categories import CategoryTargets, codes_of, out_of_fold
-from .columns import (
-    Caution,
-    Column,
-    TableError,
-    is_array,
-    joined,
-    read_any,
-    read_column,
-    rewording,
-    table_columns,
-)
+from .columns import Caution, Column, TableError, is_array, joined, read_any, read_column, table_columns
 from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
-OF_ARRAY = "; the columns of an array are called x0, x1, … in their order"
 MISSING = ("auto", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
 UNNAMED = "Unnamed: "
@@ -38,12 +27,7 @@ STAND_INS = 32  # known categories in place of a new one
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """A table's columns as a float64 matrix [N, D], by rules found on the training table.
-
-    Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
-    50 categories become one 0/1 column per category, in alphabetical order, with more categories statistics of the targets within each (`categories`). Dates
-    and times in any common writing become days since the first of the training rows, the day of the year if they span more than a year, and
-    weekday and hour if these vary. Numbers with units, currencies, percent signs or marks between thousands are read (`readings`).
+    """A table's columns as a float64 matrix [N, D], by rules found on the training table (docs/methods/data.md).
 
     Parameters
     ----------
@@ -52,10 +36,9 @@ class TableEncoder:
     named : bool
         Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
     missing : "auto" or "refuse"
-        "auto": a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
-        category, and if the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
-        and categories that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are dropped.
-        "refuse": such values are errors, and all columns stay.
+        "auto": a missing or infinite number, or a missing time, becomes the median of the training column, a missing or new text has no category, and a
+        further 0/1 column marks missing values if the training column had some. Columns that tell nothing are dropped. "refuse": such values are errors, and all
+        columns stay.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -66,23 +49,22 @@ class TableEncoder:
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
         """Return the rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 categories needs `targets` of the rows. Raises TableError, naming the column and the first row, for types that are
-        neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite values.
+        Text with more than 50 categories needs `targets`. Raises TableError, naming column and row, for types that are neither numbers, dates nor text, and,
+        with `missing="refuse"`, for missing and infinite values.
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
         imputes, named = missing != "refuse", not is_array(table)
         kept, useful, alike = list[ColumnRule](), list[ColumnRule](), dict[Any, str]()
-        with rewording(lambda text: text + ("" if named else OF_ARRAY)):
-            others = [name for name, raw in inputs.items() if named and not raw.dtype.is_numeric()]
-            read = {name: column_of(name, inputs[name], imputes) for name in others}
-            day_first = day_first_of(read.values())
-            for name, raw in inputs.items():
-                column = read.pop(name, None) or column_of(name, raw, imputes)
-                rule, column = rule_of(column, imputes, targets, named, day_first)
-                kept.append(rule)
-                rule = _useful(rule, column, alike) if imputes and named else rule
-                useful.append(_without_leak(rule, column, targets))
+        others = [name for name, raw in inputs.items() if named and not raw.dtype.is_numeric()]
+        read = {name: column_of(name, inputs[name], imputes) for name in others}
+        day_first = day_first_of(read.values())
+        for name, raw in inputs.items():
+            column = read.pop(name, None) or column_of(name, raw, imputes)
+            rule, column = rule_of(column, imputes, targets, named, day_first)
+            kept.append(rule)
+            rule = _useful(rule, column, alike) if imputes and named else rule
+            useful.append(_without_leak(rule, column, targets))
         if all(rule.kind == "dropped" for rule in kept):
             raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
@@ -120,13 +102,12 @@ class TableEncoder:
         """
         inputs = self._matched(table)
         X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
-        with rewording(lambda text: text + (OF_ARRAY if is_array(table) else "")):
-            for rule, place in self.places:
-                if rule.name in inputs:
-                    column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
-                    said = encode(rule, column, X[:, place], self.missing == "refuse", new_categories)
-                    kind = str if rule.kind == "text" and not column.missing.all() else Caution
-                    notes += [kind(f"column {rule.name!r}: {said}")] if said else []
+        for rule, place in self.places:
+            if rule.name in inputs:
+                column = column_of(rule.name, inputs[rule.name], self.missing != "refuse")
+                said = encode(rule, column, X[:, place], self.missing == "refuse", new_categories)
+                kind = str if rule.kind == "text" and not column.missing.all() else Caution
+                notes += [kind(f"column {rule.name!r}: {said}")] if said else []
         return X, notes
 
     def in_folds(
@@ -172,10 +153,9 @@ class TableEncoder:
             return dict(zip(names, columns.values(), strict=True))
         absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
-            others = [name for name in columns if name not in names] or columns
-            near = f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
-            plural = "s" if len(absent) > 1 else ""
-            raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
+            near = did_you_mean(absent[0], [name for name in columns if name not in names] or columns)
+            what = f"the table lacks the column{'s' if len(absent) > 1 else ''} {quoted(absent)}"
+            raise TableError(f"{what}; for {absent[0]!r}, {near}")
         return {name: columns[name] for name in names if name in columns}
 
 
@@ -221,18 +201,6 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
     return replace(rule, caution=joined(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
-def rows_without_values(table: Any) -> Any:
-    """Rows of a table, or array of numbers, of two or more columns that have no value in any."""
-    if is_array(table) and ((array := np.asarray(table)).ndim != 2 or array.dtype.kind != "f"):
-        return np.zeros(len(array), bool)
-    columns = table_columns(table)
-    empty = np.full(len(next(iter(columns.values()))), len(columns) > 1)
-    for name, raw in columns.items():
-        if empty.any():
-            empty &= read_any(name, raw).missing
-    return empty
-
-
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
@@ -241,8 +209,7 @@ def known_instead(
     Predictions are mixtures over the known categories, here at equally spaced ranks of their means.
     """
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
-    encoded: Any = getattr(encoder, "with_statistics", ())
-    for number, (rule, place) in enumerate(encoded):
+    for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():

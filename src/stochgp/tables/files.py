@@ -53,8 +53,7 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zlib.err
 def read_table(path: str | os.PathLike) -> pa.Table:
     """Return the table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
 
-    csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
-    numbers, true/false, ISO dates and times are recognised, all else is text. Blanks around names are removed.
+    In text files empty cells and ?, -, NA, n/a, NaN, null, None are missing; numbers, true/false, ISO dates and times are recognised, all else is text.
 
     Raises ValueError, in one line, if the file is missing, of unknown suffix, empty, without rows, ragged, truncated or damaged.
 
@@ -94,9 +93,9 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """Return a function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows.
+    """Return a function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file, or to "-" as CSV: each call more rows.
 
-    "-" is CSV text on the standard output. After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
     is_text, path = os.fspath(path) == "-", Path(path)
     suffix = ".csv" if is_text else file_suffix(path, WRITABLE_SUFFIXES)
@@ -110,9 +109,8 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
                 try:
                     table = pa.table({str(name): pa.array(np.asarray(x)) for name, x in columns.items()})
                 except pa.ArrowException as error:
-                    raise ValueError(
-                        f"{path}: these columns cannot be written ({_one_line(error)})"
-                    ) from error
+                    what = f"these columns cannot be written ({_one_line(error)})"
+                    raise ValueError(f"{path}: {what}") from error
                 if not opened:
                     sink: Any = None if partial is None else stack.enter_context(partial.open("wb"))
                     sink = sys.stdout.buffer if sink is None else sink
@@ -240,12 +238,10 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
 
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns; `types` are of columns by their names without blanks around them."""
-    form, names = _csv_form(file), list[str]()
+    form, names = _csv_form(file)
+    typed = {name: types[name.strip()] for name in names if name.strip() in types}
+    form["convert_options"].column_types = typed
     try:
-        with pa_csv.open_csv(file, **form) as batches:
-            names = list(batches.schema.names)
-        typed = {name: types[name.strip()] for name in names if name.strip() in types}
-        form["convert_options"].column_types = typed
         with pa_csv.open_csv(file, **form) as batches:
             yield batches.schema.empty_table()
             for batch in batches:
@@ -260,8 +256,8 @@ def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
         raise
 
 
-def _csv_form(file: Path) -> dict[str, Any]:
-    """Return options for pyarrow's readers, by the first bytes. Between semicolons 21,334 is a decimal."""
+def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return options for pyarrow's readers and the names, by the first bytes. Between semicolons 21,334 is a decimal."""
     with pa.input_stream(str(file)) as stream:
         start = stream.read(START)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -282,13 +278,12 @@ def _csv_form(file: Path) -> dict[str, Any]:
     rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     mark, skipped = "," if has_comma else ".", int(bool(says))
+    convert = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, decimal_point=mark)
     return {
         "read_options": pa_csv.ReadOptions(block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped),
         "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        "convert_options": pa_csv.ConvertOptions(
-            null_values=NULLS, strings_can_be_null=True, decimal_point=mark
-        ),
-    }
+        "convert_options": convert,
+    }, cells
 
 
 @functools.lru_cache

@@ -17,11 +17,10 @@ import scipy.sparse
 from jaxtyping import Float32
 
 from stochgp.budget import Budget
-from stochgp.names import did_you_mean
-from stochgp.numerics.arrays import n_words, packed_bits, unpacked_bits
+from stochgp.numerics.arrays import n_words, packed_bits
 from stochgp.warning import warn
 
-from .columns import TableError, is_array, read_column, row_of_first, table_columns
+from .columns import TableError, column_named, is_array, row_of_first
 from .encoding import TableEncoder
 
 MOST_ELEMENTS = 1 << 17  # of a row
@@ -54,14 +53,12 @@ class Fingerprints:
         Raises ValueError, naming row and column, for other numbers, and if a row would have more than 131,072 bits.
         """
         X = checked_counts(X, whole=True)
-        if levels is None:
-            levels = tuple(map(int, X.max(axis=0).toarray().ravel()))
+        levels = tuple(map(int, X.max(axis=0).toarray().ravel())) if levels is None else levels
         if X.shape[1] != len(levels):
             raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]}")
         if sum(levels) > MOST_ELEMENTS:
-            raise ValueError(
-                f"the largest counts of all columns are {sum(levels)} together; packed rows hold up to {MOST_ELEMENTS}"
-            )
+            what = f"the largest counts of all columns are {sum(levels)} together"
+            raise ValueError(f"{what}; packed rows hold up to {MOST_ELEMENTS}")
         columns, level = _elements(np.array(levels))
         words = np.empty((X.shape[0], n_words(len(columns)) + 1), np.float32)
         for rows in _chunks(X.shape[0], len(columns)):
@@ -81,19 +78,6 @@ class Fingerprints:
     def shape(self) -> tuple[int, int]:
         """Molecules, columns."""
         return len(self.words), len(self.levels)
-
-    def counts(self) -> Any:
-        """Return the counts as a sparse matrix of uint16 [N, columns]. Raises ValueError for rows with further counts."""
-        if self.words[:, -1].any():
-            raise ValueError(
-                "these fingerprints were packed for other rows, and hold some of their counts only as a sum"
-            )
-        columns, _ = _elements(np.array(self.levels))
-        E = len(columns)
-        sums = scipy.sparse.csr_array((np.ones(E, np.uint16), (np.arange(E), columns)), (E, len(self.levels)))
-        bits = (unpacked_bits(self.words[rows, :-1], E) for rows in _chunks(len(self), E))
-        parts = [scipy.sparse.csr_array(part, dtype=np.uint16) @ sums for part in bits]
-        return scipy.sparse.vstack(parts, format="csr")
 
 
 @dataclass(frozen=True)
@@ -124,9 +108,8 @@ class Morgan:
 
     def __post_init__(self) -> None:
         if self.radius < 0 or self.n_bits < 1:
-            raise ValueError(
-                f"a Morgan fingerprint needs a radius of at least 0 and at least 1 bit, got {self.radius} and {self.n_bits}"
-            )
+            what = "a Morgan fingerprint needs a radius of at least 0 and at least 1 bit"
+            raise ValueError(f"{what}, got {self.radius} and {self.n_bits}")
 
 
 @dataclass(frozen=True)
@@ -142,14 +125,15 @@ class FingerprintEncoder:
         cls, X: Any, morgan: Morgan | None = None, skips: bool = False
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
         """Return the encoder and the packed rows of arrays, sparse matrices or `Fingerprints`; with `morgan` of a table."""
-        if morgan is None:
-            packed = X if isinstance(X, Fingerprints) else Fingerprints.pack(X)
-            return cls(packed.levels), packed.words
-        counts, bad = _read_molecules(X, morgan, skips)
-        if bad.all():
-            raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
-        encoder = cls(Fingerprints.pack(counts).levels, morgan, skips)
-        return encoder, encoder._packed(counts, bad)
+        bad: Any = None
+        if morgan is not None:
+            X, bad = _read_molecules(X, morgan, skips)
+            if bad.all():
+                raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
+        packed = X if isinstance(X, Fingerprints) else Fingerprints.pack(X)
+        if morgan is not None:
+            packed.words[bad] = np.nan
+        return cls(packed.levels, morgan, skips), packed.words
 
     @property
     def named(self) -> bool:
@@ -172,17 +156,19 @@ class FingerprintEncoder:
         return f"Morgan {kind} of radius {of.radius}{chiral} in {of.n_bits} columns, of column {of.column!r}"
 
     def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises as `Fingerprints.pack`; TableError, naming the row, for an unreadable molecule unless it `skips`."""
+        """Packed rows. Raises as `Fingerprints.pack`, for other levels, and, naming the row, for an unreadable molecule unless it `skips`."""
         if self.morgan is not None:
-            return self._packed(*_read_molecules(X, self.morgan, self.skips))
+            counts, bad = _read_molecules(X, self.morgan, self.skips)
+            words = Fingerprints.pack(counts, self.levels).words
+            words[bad] = np.nan
+            return words
         if not isinstance(X, Fingerprints):
             return Fingerprints.pack(counts_of(X), self.levels).words
-        return X.words if X.levels == self.levels else Fingerprints.pack(X.counts(), self.levels).words
-
-    def _packed(self, counts: Any, bad: np.ndarray) -> Float32[np.ndarray, "N W"]:
-        words = Fingerprints.pack(counts, self.levels).words
-        words[bad] = np.nan
-        return words
+        if X.levels != self.levels:
+            raise ValueError(
+                "these fingerprints have other levels than those of fit: pack(X, levels) with these"
+            )
+        return X.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
         """None: one column is read, or columns have no names."""
@@ -231,10 +217,7 @@ def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.nd
     name = morgan.column
     if is_array(table):
         raise TableError(f"molecules are a column of a data frame, {name!r}, but got an array")
-    columns = table_columns(table)
-    if name not in columns:
-        raise TableError(f"the table lacks the column {name!r}; {did_you_mean(name, columns)}")
-    column = read_column(name, columns[name], allow_missing=True)
+    column = column_named(table, name, allow_missing=True)
     if column.kind != "text" and not column.missing.all():
         raise TableError(f"column {name!r} holds a {column.kind}, not SMILES")
     smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
@@ -242,11 +225,9 @@ def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.nd
     if bad.any() and not skips:
         text = smiles[int(np.argmax(bad))]
         shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
-        place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
-        raise TableError(
-            f"column {name!r} has {int(bad.sum())} molecule(s) that cannot be read, {place}; "
-            'missing="skip" (--set missing=skip) leaves them out'
-        )
+        what = f"column {name!r} has {bad.sum()} molecule(s) that cannot be read, the first at data row {row_of_first(bad)}: {shown}"
+        end = 'missing="skip" (--set missing=skip) leaves them out'
+        raise TableError(f"{what} (rows count from 1, header excluded); {end}")
     return counts, bad
 
 

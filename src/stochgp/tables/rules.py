@@ -28,7 +28,7 @@ _HELD = {
     "boolean": "true and false",
     "text": "text",
     "time": "dates",
-    "span": "times of day or durations",
+    "span": "durations",
 }
 
 
@@ -36,7 +36,7 @@ _HELD = {
 class Bound:
     """x ↦ m + s g((x − m)/s), g(z) = z for |z| ≤ c, else sign(z) (c + log(1 + |z| − c)): smooth, increasing, and the identity for 99.9 % of the rows.
 
-    m is the median; s the interquartile range, or twice the median distance of other values from m where that is 0.
+    m is the median; s the interquartile range, or twice the median distance of other values from m if that is 0.
     """
 
     center: float
@@ -94,12 +94,8 @@ def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRul
 
 
 def rule_of(
-    column: Column,
-    imputes: bool,
-    targets: CategoryTargets | None = None,
-    named: bool = True,
-    day_first: bool | None = None,
-) -> tuple[ColumnRule, Column]:
+    column: Column, imputes: bool, targets: CategoryTargets | None = None, named: bool = True, day_first: bool | None = None,
+) -> tuple[ColumnRule, Column]:  # fmt: skip
     """Return the rule for a training column, and the column as it is read.
 
     In a `named` column, numbers such as 20141013 are dates if values are imputed; then a few unreadable cells are missing. Raises TableError
@@ -247,10 +243,8 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
     unseen = (codes == len(categories)) & ~column.missing
     if not unseen.any():
         return ""
-    count, place = (
-        int(unseen.sum()),
-        f"{texts[int(np.argmax(unseen))].as_py()!r} at data row {row_of_first(unseen)}",
-    )
+    count, shown = int(unseen.sum()), texts[int(np.argmax(unseen))].as_py()
+    place = f"{shown!r} at data row {row_of_first(unseen)}"
     if strict:
         why = f", which was not in the training data ({count} such rows)"
         raise TableError(f"column {rule.name!r} has the category {place}{why}")

@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int32, Shaped
 
 from stochgp.context import FitContext
-from stochgp.names import did_you_mean
 from stochgp.warning import warn
 
 from .columns import (
@@ -15,11 +14,11 @@ from .columns import (
     OF_DAY,
     Column,
     TableError,
+    column_named,
     is_missing,
     read_column,
     rewording,
     row_of_first,
-    table_columns,
     unmasked,
 )
 from .readings import Reading, as_read, reading_of
@@ -65,18 +64,18 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
     what = f"column {column.name!r} holds"
     if column.kind == "time":
         raise TableError(f"{what} dates or times; the target must be numbers, such as days since a start")
-    if column.kind == "text":
-        reading, read = reading_of(column, True) if reads_text else (None, column)
-        if reading is None or reading.kind != "number":
-            bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
-            shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
-            raise TableError(f"{what} text ({shown}); the target must be numbers")
-        if read.caution:
-            warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
-        return read.values
-    if column.note in (OF_DAY, DURATIONS):
-        warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
-    return column.values
+    if column.kind != "text":
+        if column.note in (OF_DAY, DURATIONS):
+            warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
+        return column.values
+    reading, read = reading_of(column, True) if reads_text else (None, column)
+    if reading is None or reading.kind != "number":
+        bad = ~column.missing if reading is not None else as_read(Reading("number"), column)[1]
+        shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
+        raise TableError(f"{what} text ({shown}); the target must be numbers")
+    if read.caution:
+        warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
+    return read.values
 
 
 def holds_classes(table: Any, name: str) -> bool:
@@ -136,11 +135,8 @@ def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) 
 
 
 def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
-    columns = table_columns(table)
-    if name not in columns:
-        raise TableError(f"there is no column {name!r}; {did_you_mean(name, columns)}")
     with rewording(lambda text: f"target {text}"):
-        return read_column(name, columns[name], allow_missing)
+        return column_named(table, name, allow_missing)
 
 
 def refuse_no_counts(y: np.ndarray) -> None:
@@ -163,9 +159,7 @@ def refuse_no_targets(estimator: Any, y: Any) -> None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
 
-def read_targets(
-    y: Any, allow_missing: bool = False, context: FitContext | None = None
-) -> Float[np.ndarray, " N"]:
+def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None = None) -> np.ndarray:
     """Return y [N] in float64, NaN if missing; text is read if all of it is numbers.
 
     Durations become seconds, and times of day hours, with a warning and an entry of the context. Dates are refused.
@@ -179,21 +173,19 @@ def read_targets(
         if y.dtype.kind in "mM":  # NumPy would take their counts of some unit
             raise TypeError(f"{y.dtype}")
         y = np.asarray(y, np.float64)
-    except (TypeError, ValueError) as error:
-        try:
+    except (TypeError, ValueError):
+        with rewording(lambda text: f"y must be numbers: {text}"):
             column = read_column("y", y, allow_missing=True)
             y = target_numbers(column)
-            if column.note and context is not None:
-                context.record("target_unit", column.note, "the unit of targets and predictions")
-        except ValueError as refusal:
-            raise ValueError(f"y must be numbers: {refusal}") from error
+        if column.note and context is not None:
+            context.record("target_unit", column.note, "the unit of targets and predictions")
     there = y[np.isfinite(y)]
     if len(there) and 0 < (width := np.max(there) - np.min(there)) < MIN_RANGE:
         raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
     bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
     if bad.any():
         what = "NaN" if np.isnan(y[np.argmax(bad)]) else "infinity or a value beyond 1e150"
-        place = f"{int(bad.sum())} such, the first at row {row_of_first(bad)} (rows count from 1)"
+        place = f"{bad.sum()} such, the first at row {row_of_first(bad)} (rows count from 1)"
         raise ValueError(f"Input y contains {what}: {place}")
     return y
 
@@ -229,33 +221,29 @@ def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarra
         raise ValueError(f"y has one class only, {only!r}: at least two are needed")
 
 
-def read_weights(
-    sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
-) -> Float[np.ndarray, " N"] | None:
+def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False) -> np.ndarray | None:
     """Return the weights [N]; one number stands for all rows. Raises ValueError for weights that cannot be used."""
     if sample_weight is None:
         return None
-    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
-    found, N = np.asarray(given, np.float64), len(X)  # NaN if masked
+    given, N = (
+        np.full(len(X), sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight),
+        len(X),
+    )
+    found = checked_weights(np.asarray(given, np.float64))  # NaN if masked
     if found.shape != (N,):
         raise ValueError(f"sample_weight has the shape {found.shape} for {N} rows; it must be [{N}]")
-    checked_weights(found)
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero, or too small a number")
     return found
 
 
-def checked_weights(
-    weight: Float[np.ndarray, " N"], name: str = "sample_weight", row: str = "row"
-) -> Float[np.ndarray, " N"]:
-    """Return the weights. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
+def checked_weights(weight: np.ndarray, name: str = "sample_weight", row: str = "row") -> np.ndarray:
+    """Return the weights [N]. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
     bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
     if bad.any():
         value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"
-        is_what = (
-            f"is negative, {value:g}," if value < 0 else f"is {value:g}, not from 0 to {LARGEST_WEIGHT:g},"
-        )
-        raise ValueError(f"{name} {is_what} {place}")
+        what = f"negative, {value:g}," if value < 0 else f"{value:g}, not from 0 to {LARGEST_WEIGHT:g},"
+        raise ValueError(f"{name} is {what} {place}")
     return weight
 
 
@@ -289,12 +277,8 @@ def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
 
 
 def checked_targets(
-    y: Float[np.ndarray, " N"],
-    weight: Any,
-    outliers: str,
-    refuses_codes: bool = False,
-    leaves_out: bool = True,
-) -> tuple[Bool[np.ndarray, " N"], str]:
+    y: Float[np.ndarray, " N"], weight: Any, outliers: str, refuses_codes: bool = False, leaves_out: bool = True,
+) -> tuple[Bool[np.ndarray, " N"], str]:  # fmt: skip
     """Return the targets that are codes and left out, and a note on others far from all (`target_outliers`).
 
     `outliers` is "warn", "refuse" (ValueError for both kinds) or "keep" (none is looked for). `refuses_codes`: ValueError for codes.

@@ -66,9 +66,7 @@ def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
     return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
 
 
-def times_of_objects(
-    present: list[Any], missing: Bool[np.ndarray, " N"]
-) -> tuple[Int64[np.ndarray, " N"], bool]:
+def times_of_objects(present: list[Any], missing: Bool[np.ndarray, " N"]) -> tuple[np.ndarray, bool]:
     """As `times_of_arrow`, of dates and datetimes of Python and NumPy, which are `present`. ValueError if only some have a zone."""
     zoned = {getattr(value, "tzinfo", None) is not None for value in present}
     if len(zoned) > 1:
@@ -172,9 +170,7 @@ def _ahead(zone: str) -> int:
     return -size if zone[:1] == "-" else size
 
 
-def order_of(
-    different: Any, codes: Int64[np.ndarray, " N"], of_table: bool | None = None
-) -> tuple[bool, str]:
+def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str]:
     """Return True if the day comes first in dates such as 1/2/2017, and a note.
 
     A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month; else
