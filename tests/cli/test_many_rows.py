@@ -240,7 +240,7 @@ def test_a_small_file_of_much_content_is_large(tmp_path):
         (["fit", "R", "--out", "O"], "--target"),
         (["fit", "R", "--target", "z", "--out", "O"], "no column 'z'"),
         (["fit", "R", "--target", "y", "--inputs", "b", "--out", "O"], "no column 'b'"),
-        (["evaluate", "M", "R", "--target", "z"], "no column 'z'"),
+        (["evaluate", "M", "R", "--target", "z"], "column 'z' is not in the table"),
     ],
 )
 def test_faults_of_folders_are_one_line(folder, tmp_path, capsys, arguments, message):

@@ -140,10 +140,7 @@ class FileSource(Source):
         return [name for name in table.column_names if name in wanted and name not in others]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
-        """Return the other rows, and those set aside: a row is set aside if the hash of its values says so.
-
-        Raises ValueError unless 0 < fraction < 1.
-        """
+        """Return the other rows, and those set aside: a row is set aside if the hash of its values says so."""
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
@@ -232,10 +229,7 @@ class FileSource(Source):
 def with_targets(
     blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
-    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150; add their numbers to `dropped`.
-
-    Raises TableError, with file and row, for such a row if `missing` is "refuse".
-    """
+    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150, an error with "refuse"; add their numbers to `dropped`."""
     for block in blocks:
         bad = np.zeros(block.table.num_rows, bool)
         if target in block.table.column_names:
@@ -283,10 +277,7 @@ def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """Return the source with its encoder, labels and summary; a uniform sample; the number of rows without a target.
-
-    Memory is for a block and twice the sample. Raises TableError, with file and row, for values that cannot be used.
-    """
+    """Return the source with encoder, labels and summary; a uniform sample, in memory for twice its rows; the number of rows without a target."""
     most = n_sample(len(source.names()))
     while True:
         try:

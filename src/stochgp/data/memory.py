@@ -162,10 +162,7 @@ def padded(rows: Data, size: int, dtype: Any) -> Data:
 
 
 def padded_size(n: int) -> int:
-    """Return one of few sizes of at least n, so that sets of nearby sizes share compiled code.
-
-    Powers of two up to 1,024, then eight sizes between a power of two and the next; beyond 16,384 n itself.
-    """
+    """Return one of few sizes of at least n that share compiled code: powers of two up to 1,024, eight sizes between these up to 16,384, then n."""
     if n > LARGEST_PADDED:
         return n
     step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
@@ -175,10 +172,7 @@ def padded_size(n: int) -> int:
 def shuffled_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return the batches of steps start … start + K − 1: a new shuffle for every epoch of ⌊n/B⌋ steps.
-
-    They depend on the seed and the step alone.
-    """
+    """Return the batches of steps start … start + K − 1 by the seed and the step alone: a new shuffle for every epoch of ⌊n/B⌋ steps."""
     n, per_epoch = len(indices), len(indices) // batch_size
     steps = np.arange(start, start + n_steps)
     batches = np.empty((n_steps, batch_size), np.int64)

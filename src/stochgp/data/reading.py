@@ -137,10 +137,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 def read_rows(
     X: np.ndarray, y: Any, sample_weight: Any, *, joins: Encoder | None, may_weigh_nothing: bool = False
 ) -> Data:
-    """Return checked rows of inputs that are numbers already. `joins` is the encoder of a fitted model whose rows they join.
-
-    Raises ValueError, naming the row, for values that cannot be used, and for all weights 0 unless that may be.
-    """
+    """Return checked rows of inputs that are numbers already. `joins` is the encoder of a fitted model whose rows they join."""
     if is_packed(joins):
         refuse_further_counts(X)
     y = read_targets(y)

@@ -1,8 +1,4 @@
-"""Return True if new rows lie between the training rows or after them in time; in the second case blocks of neighbouring rows are groups.
-
-A row an hour from its neighbours is predicted from them, a row of next month is not. Where the table says when its rows were taken, and
-neighbours in time resemble each other beyond what the inputs say, rows are held out and left out in blocks of time.
-"""
+"""Blocks of time: if a table tells when its rows were taken, and neighbours in time resemble each other, whole blocks are held out."""
 
 import math
 from collections.abc import Callable

@@ -77,10 +77,7 @@ class TrainingData:
 
     @functools.cached_property
     def spread(self) -> float:
-        """Start of variances: the mean square of the targets that the model sees, 1 if they are standardised or all 0.
-
-        Raises ValueError if 10⁻¹² or 10¹² times of it is beyond the numbers of `dtype`, or its square beyond those of float64.
-        """
+        """Start of variances: the mean square of the model's targets, 1 if they are standardised or all 0. ValueError if it is extreme."""
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
         least = max(float(limits.tiny), float(wide.tiny) ** 0.5)

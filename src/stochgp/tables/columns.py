@@ -1,7 +1,4 @@
-"""One column of any table: what it holds, as float64 numbers, times or text, and what is refused.
-
-Row numbers in messages are data rows counted from 1, without the header.
-"""
+"""One column of any table: what it holds, as float64 numbers, times or text, and what is refused. Rows in messages count from 1."""
 
 import contextlib
 import datetime
@@ -86,10 +83,7 @@ def rewording(change: Callable[[str], str]) -> Iterator[None]:
 
 
 def table_columns(table: Any) -> dict[str, Any]:
-    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows.
-
-    Raises TypeError for other types, ValueError for no rows, no columns or a repeated name.
-    """
+    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows. Refuses all else."""
     if is_array(table):
         array = np.asarray(unmasked(table))
         if array.ndim != 2:

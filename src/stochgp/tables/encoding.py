@@ -96,10 +96,7 @@ class TableEncoder:
     def encoded(
         self, table: Any, new_categories: bool = False
     ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """Return the matrix and notes on its values: `Caution` unless they are of new categories alone.
-
-        With `new_categories` these are taken in any case.
-        """
+        """Return the matrix and notes on its values: `Caution` unless of new categories alone, which `new_categories` takes in any case."""
         inputs = self._matched(table)
         X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
         for rule, place in self.places:
@@ -204,10 +201,7 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """Return the rows that have a new category in a column of statistics, and these rows with 32 known ones instead.
-
-    Predictions are mixtures over the known categories, here at equally spaced ranks of their means.
-    """
+    """Return the rows with a new category in a column of statistics, and these with 32 known ones instead, at equally spaced ranks of means."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0

@@ -139,10 +139,7 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
 
 
 def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
-    """Return the file, or those of the folder and of folders in it, sorted by their names.
-
-    Raises ValueError, in one line, if there is no such file or folder, or if it does not hold tables of one type.
-    """
+    """Return the file, or those of the folder and of folders in it, sorted by their names. Raises ValueError unless they are tables of one type."""
     path = Path(path)
     if not path.is_dir():
         file_suffix(path, SUFFIXES)
@@ -191,10 +188,7 @@ def _named(path: Path, table: pa.Table) -> pa.Table:
 def tables_of(
     file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file in tables of at most 65,536 rows, without more in memory; `columns` None = all.
-
-    Raises TooNarrowError if later rows of text need other `types`, and ValueError, in one line, for a damaged file and an absent column.
-    """
+    """Yield the rows of a file in tables of at most 65,536 rows; `columns` None = all. TooNarrowError if later rows need other `types`."""
     suffix = file_suffix(file, SUFFIXES)
     try:
         if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file

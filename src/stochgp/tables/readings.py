@@ -164,12 +164,9 @@ def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
 
 def with_digits(column: Column) -> Column:
     """Return a column of numbers as texts, 20141013.0 as "20141013"; of other numbers texts that are no dates."""
-    is_whole = (np.abs(column.values) < 2**53) & (column.values == np.floor(column.values))
-    texts = pa.array(np.where(is_whole, column.values, 0).astype(np.int64)).cast(pa.string())
-    others = pa.scalar("", pa.string())
-    texts = pc.call_function("if_else", [pa.array(is_whole), texts, others])
-    absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
-    return replace(column, kind="text", values=absent)
+    texts = [f"{x:.0f}" if x.is_integer() else "" for x in column.values.tolist()]
+    digits = pa.array(np.array(texts, object), pa.large_string(), mask=column.missing)
+    return replace(column, kind="text", values=digits)
 
 
 def all_digits(column: Column) -> bool:

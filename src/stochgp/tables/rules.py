@@ -151,10 +151,7 @@ def _rule_of_categories(
 def encode(
     rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
-    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; return a note.
-
-    Raises TableError, naming column and row, for values of another kind than at fit, and if `strict` for unknown ones.
-    """
+    """Write a column's numbers into zeros, one column for each of the rule's `output_names`; return a note. Refuses other kinds of values."""
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
             return ""

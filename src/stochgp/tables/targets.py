@@ -79,10 +79,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
 
 
 def holds_classes(table: Any, name: str) -> bool:
-    """Return True if the column `name` holds labels of classes: text or booleans.
-
-    Raises ValueError for text that is mostly numbers, that is dates, or that has more than 50 different values.
-    """
+    """Return True if the column `name` holds labels of classes: text or booleans. Refuses text that is partly numbers, dates or too varied."""
     column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
@@ -160,10 +157,7 @@ def refuse_no_targets(estimator: Any, y: Any) -> None:
 
 
 def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None = None) -> np.ndarray:
-    """Return y [N] in float64, NaN if missing; text is read if all of it is numbers.
-
-    Durations become seconds, and times of day hours, with a warning and an entry of the context. Dates are refused.
-    """
+    """Return y [N] in float64, NaN if missing: of texts that are all numbers, durations in seconds, times of day in hours. Dates are refused."""
     from sklearn.utils.validation import column_or_1d  # takes long to load
 
     y = column_or_1d(unmasked(y), warn=True)
@@ -191,10 +185,7 @@ def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None
 
 
 def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
-    """Return the sorted classes, and the number of each row's class, NaN if the label is missing.
-
-    Raises ValueError for labels that are no classes, and, with `missing="refuse"`, for missing ones.
-    """
+    """Return the sorted classes, and the number of each row's class, NaN if the label is missing. Refuses labels that are no classes."""
     from sklearn.utils.multiclass import check_classification_targets  # takes long to load
     from sklearn.utils.validation import column_or_1d
 
