@@ -22,7 +22,7 @@ from stochgp.budget import Budget
 from stochgp.data.files import Block, with_targets
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import TableError, rewording
-from stochgp.tables.files import DAMAGE, SUFFIXES, TooNarrowError, file_suffix
+from stochgp.tables.files import DAMAGE, SUFFIXES, TooNarrowError, column_names, file_suffix
 from stochgp.tables.molecules import is_packed
 from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
@@ -75,7 +75,7 @@ def divided(
     classify = task == "classes"
     if any(options.values()) or (is_large(source, estimator.memory_limit) and not is_of_molecules):
         rows = data.FileSource.of(source, **options)
-        rows = rows.only(tuple(name for name in rows.names() if name not in left_out))
+        rows = rows.only(tuple(name for name in column_names(source) if name not in left_out))
         if task == "auto":
             block = next(iter(rows.only((target,))))
             with block.placing():

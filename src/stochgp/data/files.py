@@ -16,24 +16,10 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 from stochgp.names import did_you_mean
-from stochgp.tables.columns import (
-    LARGEST,
-    TableError,
-    read_any,
-    read_column,
-    rewording,
-    row_of_first,
-    table_columns,
-)
+from stochgp.tables.columns import LARGEST, TableError, column_named, read_any, read_column, rewording
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
-from stochgp.tables.targets import (
-    checked_weights,
-    label_column,
-    refuse_no_counts,
-    target_column,
-    with_labels,
-)
+from stochgp.tables.targets import checked_weights, label_column, refuse_no_counts, target_column, with_labels
 
 from .memory import Source, padded
 from .rows import NO_ROWS, Data, Standardiser, Summary
@@ -116,13 +102,9 @@ class FileSource(Source):
         source.only(source.beside)
         return source
 
-    def names(self) -> list[str]:
-        """Return the names of all columns of the first file."""
-        return column_names(self.path)
-
     def only(self, columns: tuple[str, ...]) -> "FileSource":
         """Return these columns. Raises ValueError for a name that the first file does not have, with the nearest."""
-        names = self.names() if columns else []
+        names = column_names(self.path) if columns else []
         for name in columns:
             if name not in names:
                 raise ValueError(f"no column {name!r} in {self.path}; {did_you_mean(name, names)}")
@@ -214,7 +196,7 @@ class FileSource(Source):
         """Return the column of weights of a block."""
         if self.weight is None:
             return None
-        column = read_column(self.weight, table_columns(table)[self.weight])
+        column = column_named(table, self.weight)
         if column.kind != "number":
             raise TableError(f"the column of weights {self.weight!r} holds no numbers")
         return checked_weights(column.values, f"the column of weights {self.weight!r}", "data row")
@@ -238,7 +220,7 @@ def with_targets(
             if pa.types.is_floating(values.type):
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
-            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {row_of_first(bad)}"
+            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {np.argmax(bad) + 1}"
             with block.placing():
                 raise TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
         if dropped is not None:
@@ -278,7 +260,7 @@ def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
     """Return the source with encoder, labels and summary; a uniform sample, in memory for twice its rows; the number of rows without a target."""
-    most = n_sample(len(source.names()))
+    most = n_sample(len(column_names(source.path)))
     while True:
         try:
             source, hashes, table, n_dropped = _sampled(source, missing, seed, most)

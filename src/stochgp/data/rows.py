@@ -130,12 +130,8 @@ NO_ROWS = Summary(0.0, np.inf, -np.inf, 0.0, 0.0)
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
     """Row and column of the first value that is infinite or NaN; None if all are finite."""
-    for rows in _chunks(X.shape):
-        finite = np.isfinite(X[rows])
-        if not finite.all():
-            row, *column = (int(index) for index in np.argwhere(~finite)[0])
-            return (rows.start + row, *column)
-    return None
+    bad = ~np.isfinite(X)
+    return tuple(int(index) for index in np.argwhere(bad)[0]) if bad.any() else None
 
 
 def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:

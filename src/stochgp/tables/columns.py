@@ -18,7 +18,6 @@ from jaxtyping import Bool
 from stochgp.names import did_you_mean, quoted
 
 from . import times
-from .times import trim
 
 Kind = Literal["number", "boolean", "text", "time"]
 
@@ -147,7 +146,7 @@ def read_any(name: str, raw: Any) -> Column:
     column = _read(name, raw)
     if column.kind == "text":
         known = pc.SetLookupOptions(pa.array(MISSING_VALUES, column.values.type))
-        absent = pc.call_function("is_in", [trim(column.values)], known)
+        absent = pc.call_function("is_in", [pc.call_function("utf8_trim_whitespace", [column.values])], known)
         if not pc.call_function("any", [absent]).as_py():
             return column
         texts = pc.call_function("if_else", [absent, pa.scalar(None, column.values.type), column.values])

@@ -241,13 +241,10 @@ def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
             for batch in batches:
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
-        if narrow := _NARROW.search(str(error)):
-            raise TooNarrowError(names[int(narrow[1])].strip(), _WIDER.get(narrow[2], TEXT)) from error
-        form["read_options"].use_threads = False  # then the reader knows the row
-        with pa_csv.open_csv(file, **form) as batches:
-            for _ in batches:
-                pass
-        raise
+        narrow = _NARROW.search(str(error))
+        if narrow is None:
+            raise
+        raise TooNarrowError(names[int(narrow[1])].strip(), _WIDER.get(narrow[2], TEXT)) from error
 
 
 def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -273,8 +270,9 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     mark, skipped = "," if has_comma else ".", int(bool(says))
     convert = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, decimal_point=mark)
-    return {
-        "read_options": pa_csv.ReadOptions(block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped),
+    read = pa_csv.ReadOptions(use_threads=False, block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped)
+    return {  # without threads, so that the reader knows the row of an error
+        "read_options": read,
         "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": convert,
     }, cells

@@ -272,8 +272,8 @@ def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
 
 
 def _dates(different: Any, codes: Int[np.ndarray, " N"], of_table: bool | None) -> Found | None:
-    day_first, note = times.order_of(different, codes, of_table)
-    found = times.dates_of(different, day_first)[codes]
+    day_first, note, found = times.order_of(different, codes, of_table)
+    found = found[codes]
     zoned = bool(2 * found["zoned"].sum() > found["is_date"].sum())
     return (Reading("time", day_first=day_first, zoned=zoned), note, "") if found["is_date"].any() else None
 

@@ -103,14 +103,10 @@ def day_of(micros: int) -> str:
     return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
-def trim(texts: Any) -> Any:
-    """Arrow texts without white space at either end."""
-    return pc.call_function("utf8_trim_whitespace", [texts])
-
-
 def dates_of(texts: Any, day_first: bool) -> np.ndarray:
     """`_DATES` of an Arrow array of texts in which none is missing. `day_first` decides what 1/2/2017 is."""
-    texts, found, rest = trim(texts), np.zeros(len(texts), _DATES), np.arange(len(texts))
+    texts = pc.call_function("utf8_trim_whitespace", [texts])
+    found, rest = np.zeros(len(texts), _DATES), np.arange(len(texts))
     for form in _FORMS if len(texts) else ():
         match = pc.call_function("extract_regex", [texts.take(pa.array(rest))], pc.ExtractRegexOptions(form))
         matches = match.is_valid().to_numpy(zero_copy_only=False)
@@ -151,8 +147,7 @@ def _read(match: Any, day_first: bool) -> np.ndarray:
         is_date &= (half == "") | ((hour >= 1) & (hour <= 12))
         hour = np.where(half == "", hour, hour % 12 + noon)
         micros += [int((text[1:] + "000000")[:6]) for text in parts["f"].to_pylist()]
-        ahead = {text: _ahead(text) for text in set(zone)}
-        micros -= [ahead[text] for text in zone]
+        micros -= [_ahead(text) for text in zone]
     months = (year - 1970) * 12 + np.where(is_date, month, 1) - 1
     start, after = (
         (months + i).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for i in (0, 1)
@@ -170,8 +165,8 @@ def _ahead(zone: str) -> int:
     return -size if zone[:1] == "-" else size
 
 
-def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str]:
-    """Return True if the day comes first in dates such as 1/2/2017, and a note.
+def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str, np.ndarray]:
+    """Return True if the day comes first in dates such as 1/2/2017; a note; `dates_of` the different texts.
 
     A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month; else
     that in which they are evenly spaced; else that in which they move least from row to row; else the day comes first.
@@ -180,13 +175,14 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
     rows = codes[found[True]["first"][codes] > 0]
     first, second = found[True]["first"][rows], found[True]["second"][rows]
     if (first == second).all():
-        return True, ""
+        return True, "", found[True]
     order, why = certain_order(found[True][codes]), ""
     if order is None and of_table is not None:
         order, why = of_table, ", as in other columns"
+    if order is not True:
+        found[False] = dates_of(different, False)
     if order is not None:
-        return order, f"dates with the {'day' if order else 'month'} first{why}"
-    found[False] = dates_of(different, False)
+        return order, f"dates with the {'day' if order else 'month'} first{why}", found[order]
 
     def oddness(order: bool) -> tuple[bool, bool, int]:
         micros = found[order]["micros"][rows]
@@ -197,7 +193,8 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
 
     order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
     shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
-    return order, f"dates that may have the day or the month first: by the days between them {shown}"
+    said = f"dates that may have the day or the month first: by the days between them {shown}"
+    return order, said, found[order]
 
 
 def certain_order(found: np.ndarray) -> bool | None:
