@@ -273,11 +273,14 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         of_day = any(isinstance(value, datetime.time) for value in there)
         return _numeric(name, numeric / (3600 if of_day else 1), note=OF_DAY if of_day else DURATIONS)
     if found == {"time"}:
-        try:
-            micros, zoned = times.times_of_objects(there, missing)
-        except ValueError as error:
-            raise TableError(f"column {name!r} {error}") from error
-        return Column(name, "time", micros, missing, zoned)
+        zoned = {getattr(value, "tzinfo", None) is not None for value in there}
+        if len(zoned) > 1:
+            raise TableError(f"column {name!r} mixes times with and without a time zone")
+        if True in zoned:
+            there = [value.astimezone(datetime.UTC).replace(tzinfo=None) for value in there]
+        micros = np.zeros(len(missing), "datetime64[us]")
+        micros[~missing] = [np.datetime64(value, "us") for value in there]
+        return Column(name, "time", micros.astype(np.int64), missing, True in zoned)
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
     mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
     note = mixed if len(found) > 1 else ""

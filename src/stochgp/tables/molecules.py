@@ -59,12 +59,16 @@ class Fingerprints:
         if sum(levels) > MOST_ELEMENTS:
             what = f"the largest counts of all columns are {sum(levels)} together"
             raise ValueError(f"{what}; packed rows hold up to {MOST_ELEMENTS}")
-        columns, level = _elements(np.array(levels))
-        words = np.empty((X.shape[0], n_words(len(columns)) + 1), np.float32)
-        for rows in _chunks(X.shape[0], len(columns)):
+        sizes, n_rows = np.array(levels), X.shape[0]
+        column = np.repeat(np.arange(len(sizes)), sizes)
+        level = 1 + np.arange(len(column)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        order = np.argsort(level, kind="stable")  # the first element of all columns, then the second ones
+        words = np.empty((n_rows, n_words(len(column)) + 1), np.float32)
+        step = max(1, CHUNK_ELEMENTS // max(1, len(column)))
+        for rows in (slice(start, start + step) for start in range(0, n_rows, step)):
             dense = X[rows].toarray()
-            words[rows, :-1] = packed_bits(dense[:, columns] >= level[None, :])
-            words[rows, -1] = np.maximum(dense.astype(np.int64) - np.array(levels), 0).sum(axis=1)
+            words[rows, :-1] = packed_bits(dense[:, column[order]] >= level[None, order])
+            words[rows, -1] = np.maximum(dense.astype(np.int64) - sizes, 0).sum(axis=1)
         return cls(levels, words)
 
     def __len__(self) -> int:
@@ -196,20 +200,6 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
         row, column = int(np.searchsorted(X.indptr, first, side="right")), X.indices[first] + 1
         raise ValueError(f"{what}, but row {row}, column {column} holds {X.data[first]} (both count from 1)")
     return X
-
-
-def _chunks(n_rows: int, n_elements: int) -> list[slice]:
-    """Return the rows that are packed together."""
-    step = max(1, CHUNK_ELEMENTS // max(1, n_elements))
-    return [slice(start, start + step) for start in range(0, n_rows, step)]
-
-
-def _elements(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return column and level, from 1, of every element: the first of all columns, then the second of those that have it."""
-    columns = np.repeat(np.arange(len(levels)), levels)
-    level = 1 + np.arange(len(columns)) - np.repeat(np.cumsum(levels) - levels, levels)
-    order = np.argsort(level, kind="stable")
-    return columns[order], level[order]
 
 
 def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:

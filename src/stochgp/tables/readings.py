@@ -99,7 +99,8 @@ def _reading_of_texts(column: Column, strict: bool, day_first: bool | None) -> t
             return yes, _noted(as_read(yes, column)[0], f"{pair[1]!r} is 1, {pair[0]!r} is 0")
     some = _some(different)
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    kinds = (_numbers, partial(_dates, of_table=day_first), _spans)
+    spans = lambda different, codes: (Reading("span"), "times of day or durations, in hours", "")
+    kinds = (_numbers, partial(_dates, of_table=day_first), spans)
     if column.category:  # numbers there are codes
         kinds = () if all_digits(column) else kinds[1:2]
     for find in kinds:
@@ -276,10 +277,6 @@ def _dates(different: Any, codes: Int[np.ndarray, " N"], of_table: bool | None) 
     found = found[codes]
     zoned = bool(2 * found["zoned"].sum() > found["is_date"].sum())
     return (Reading("time", day_first=day_first, zoned=zoned), note, "") if found["is_date"].any() else None
-
-
-def _spans(different: Any, codes: Int[np.ndarray, " N"]) -> Found:
-    return Reading("span"), "times of day or durations, in hours", ""
 
 
 def _hours(text: str) -> float:

@@ -5,13 +5,12 @@ their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1
 without as it stands; the two never mix in a column.
 """
 
-import datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
@@ -64,18 +63,6 @@ def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
     zone = getattr(values.type, "tz", None)
     exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0)
     return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
-
-
-def times_of_objects(present: list[Any], missing: Bool[np.ndarray, " N"]) -> tuple[np.ndarray, bool]:
-    """As `times_of_arrow`, of dates and datetimes of Python and NumPy, which are `present`. ValueError if only some have a zone."""
-    zoned = {getattr(value, "tzinfo", None) is not None for value in present}
-    if len(zoned) > 1:
-        raise ValueError("mixes times with and without a time zone")
-    if True in zoned:
-        present = [value.astimezone(datetime.UTC).replace(tzinfo=None) for value in present]
-    micros = np.zeros(len(missing), "datetime64[us]")
-    micros[~missing] = [np.datetime64(value, "us") for value in present]
-    return micros.astype(np.int64), True in zoned
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
