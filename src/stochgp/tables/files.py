@@ -1,7 +1,6 @@
-"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather.
+"""Tables from files, whole or some rows at a time, and to files: .csv, .tsv (both also with .gz), .parquet, .feather.
 
-A text table has a header line; it is separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1, with or without a byte-order mark.
-Every fault of the file is one line of ValueError that begins with the path.
+Text is separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1. Every fault of a file is one line of ValueError that begins with the path.
 """
 
 import codecs
@@ -134,8 +133,7 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
         return max(found, key=len)
     suffix = "".join(Path(name).suffixes[-1:])
     what = f"unknown file type {suffix!r}" if suffix else "the name has no file type"
-    near = did_you_mean(suffix, known) if suffix else f"valid: {quoted(known)}"
-    raise ValueError(f"{path}: {what}; {near}")
+    raise ValueError(f"{path}: {what}; {did_you_mean(suffix, known)}")
 
 
 def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
@@ -172,13 +170,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _named(path: Path, table: pa.Table) -> pa.Table:
+def _named(table: pa.Table) -> pa.Table:
     """Return the table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
-    try:
-        names = [name.strip() or f"Unnamed: {place}" for place, name in enumerate(table.column_names)]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: the column names are not in UTF-8") from error
-    found: list[str] = []
+    names, found = [name.strip() or f"Unnamed: {j}" for j, name in enumerate(table.column_names)], list[str]()
     for name in names:
         others = (other for n in range(1, len(names)) if (other := f"{name}.{n}") not in (*names, *found))
         found.append(next(others) if name in found else name)
@@ -196,11 +190,11 @@ def tables_of(
         else:
             tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
         for table in tables:
-            table = _named(file, table)
+            table = _named(table)
             names = table.column_names
-            if absent := [name for name in columns or () if name not in names]:
-                near = did_you_mean(absent[0], names)
-                raise TableError(f"{file}: there is no column {quoted(absent)}; {near}")
+            for name in columns or ():
+                if name not in names:
+                    raise TableError(f"{file}: there is no column {name!r}; {did_you_mean(name, names)}")
             table = table if columns is None else table.select(list(columns))
             for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
                 yield table.slice(start, BLOCK_ROWS)
@@ -213,13 +207,10 @@ def tables_of(
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
-        empty = parquet.schema_arrow.empty_table()
-        if columns is not None:  # as in the file: blanks around names do not count
-            empty = empty.select([name for name in empty.column_names if name.strip() in columns])
-        yield empty
-        for batch in parquet.iter_batches(
-            BLOCK_ROWS, columns=None if columns is None else empty.column_names
-        ):
+        empty = parquet.schema_arrow.empty_table()  # blanks around names do not count
+        wanted = None if columns is None else [name for name in empty.column_names if name.strip() in columns]
+        yield empty if wanted is None else empty.select(wanted)
+        for batch in parquet.iter_batches(BLOCK_ROWS, columns=wanted):
             yield pa.Table.from_batches([batch])
 
 
@@ -270,12 +261,10 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     mark, skipped = "," if has_comma else ".", int(bool(says))
     convert = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, decimal_point=mark)
+    # Without threads the reader knows the row of an error.
     read = pa_csv.ReadOptions(use_threads=False, block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped)
-    return {  # without threads, so that the reader knows the row of an error
-        "read_options": read,
-        "parse_options": pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        "convert_options": convert,
-    }, cells
+    parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    return {"read_options": read, "parse_options": parse, "convert_options": convert}, cells
 
 
 @functools.lru_cache
