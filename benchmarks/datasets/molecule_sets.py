@@ -4,6 +4,7 @@ Inputs are Morgan counts of radius 2 in 2,048 columns (DOCKSTRING: 1 and 1,024):
 in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded; the others are a few lines of deepchem's collection.
 """
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from stochgp.data import train_test_indices
 from stochgp.names import lookup
-from stochgp.tables.molecules import Morgan, are_installed, fingerprints_of
+from stochgp.tables.molecules import Morgan, fingerprints_of
 
 from .dataset import Dataset, data_folders, find_file
 
@@ -144,7 +145,7 @@ def _read_csv(path: Path, delimiter: str = ",") -> pa.Table:
 
 def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray]:
     """(The molecules that RDKit reads, the property of each)."""
-    if not are_installed():
+    if importlib.util.find_spec("rdkit") is None:
         raise ValueError("computed properties need RDKit: pip install 'stochgp[molecules]'")
     from rdkit import Chem, rdBase
     from rdkit.Chem import QED, Crippen

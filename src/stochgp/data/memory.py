@@ -1,6 +1,5 @@
 """Rows for a model from memory, on the device or on the host; and the batches of a run."""
 
-import abc
 import copy
 import dataclasses
 import functools
@@ -24,16 +23,16 @@ SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
 DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
 
 
-class Source(abc.ABC):
+class Source:
     """N rows that are read from the first to the last, as often as needed."""
 
     size: int
     count: float  # Σρ: how many rows they stand for
     mesh: Mesh | None = None  # shares passes over the rows
 
-    @abc.abstractmethod
     def local_blocks(self, size: int) -> Iterator[Data]:
         """All rows in order, in blocks of at most `size` rows on the device; rows of weight 0 fill blocks up."""
+        raise NotImplementedError
 
     def blocks(self, size: int) -> Iterator[Data]:
         """As `local_blocks`; on a mesh each device has at most `size` rows of a block, in equal parts filled up by rows of weight 0."""

@@ -1,12 +1,10 @@
 """Fingerprints of molecules: rows of counts as sets of bits, a few hundred bytes a molecule, also from a column of SMILES.
 
-A count c of column d is the set of the elements (d, 1), …, (d, c). The number of elements that two rows have in common is Σ_d min(x_d, z_d),
-so that the Tanimoto similarity of counts is that of these sets. As many elements of a column are stored as its largest count among the
-training rows. Further elements of another row, in all columns together, are one further count: the similarity with every training row
-is exact, and two new rows share the smaller of their two further counts. SMILES need the extra `molecules` (RDKit).
+A count c of column d is the set of the elements (d, 1), …, (d, c): two rows have Σ_d min(x_d, z_d) elements in common, and the Tanimoto similarity of
+counts is that of these sets. As many elements of a column are stored as its largest count among the training rows. Further elements of another row, in
+all columns together, are one further count: the similarity with training rows is exact, and two new rows share the smaller of their further counts.
 """
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -223,11 +221,11 @@ def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.nd
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
     """Return counts [N, n_bits] as a sparse matrix, and which molecules are missing, empty or cannot be read (rows of 0)."""
-    if not are_installed():
-        raise ValueError("molecules need RDKit: pip install 'stochgp[molecules]'")
-    from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
-    from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
-
+    try:
+        from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
+        from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+    except ImportError as error:
+        raise ValueError("molecules need RDKit: pip install 'stochgp[molecules]'") from error
     settings = {"radius": morgan.radius, "fpSize": morgan.n_bits, "includeChirality": morgan.chirality}
     make, bad = GetMorganGenerator(**settings).GetCountFingerprint, np.zeros(len(smiles), bool)
     found = scipy.sparse.lil_array((len(smiles), morgan.n_bits), dtype=np.int64)
@@ -240,11 +238,6 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
                 found.rows[row] = sorted(counts)
                 found.data[row] = [counts[j] if morgan.counts else 1 for j in sorted(counts)]
     return found.tocsr(), bad
-
-
-def are_installed() -> bool:
-    """Return True if RDKit is there."""
-    return importlib.util.find_spec("rdkit") is not None
 
 
 class Inputs(Enum):

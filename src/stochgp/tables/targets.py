@@ -193,7 +193,7 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
     y = unmasked(y)
     unknown = missing_labels(y)
     if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
-        refuse_missing(y, "the label")
+        missing_labels(y, "the label")
     labels = known = column_or_1d(y, warn=True)
     if unknown.any():
         known = np.asarray(labels[~unknown].tolist())  # in the dtype that they have alone
@@ -242,7 +242,7 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
     """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
     groups = unmasked(groups)
     found = np.asarray(groups)
-    refuse_missing(groups, "the group")
+    missing_labels(groups, "the group")
     if found.shape != (n_rows,):
         raise ValueError(f"groups must have an entry for each of the {n_rows} rows, not shape {found.shape}")
     try:
@@ -251,20 +251,16 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
         raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
 
 
-def refuse_missing(labels: Any, what: str) -> None:
-    """ValueError, with the first row, for labels that are None or NaN."""
-    missing = missing_labels(labels)
-    if missing.any():
-        row, count = row_of_first(missing), int(missing.sum())
-        raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
-
-
-def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
-    """Return the labels that are None or NaN; in a list, before NumPy makes text of them."""
+def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
+    """Return the labels that are None or NaN; in a list, before NumPy makes text of them. ValueError if any are, and `refused` says what they are."""
     values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
     if values.dtype.kind not in "fO":
         return np.zeros(values.size, bool)
-    return np.array([is_missing(value) for value in values.ravel().tolist()], bool)
+    missing = np.array([is_missing(value) for value in values.ravel().tolist()], bool)
+    if refused and missing.any():
+        what = f"{refused} of row {row_of_first(missing)} is missing"
+        raise ValueError(f"{what}, {missing.sum()} of {missing.size} are (rows count from 1)")
+    return missing
 
 
 def checked_targets(
