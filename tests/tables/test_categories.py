@@ -8,7 +8,7 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
 from stochgp.data.reading import read_training_rows
-from stochgp.tables.categories import CategoryTargets
+from stochgp.tables.categories import CategoryTargets, at_ranks
 from stochgp.tables.encoding import STAND_INS, known_instead
 
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def test_nine_copies_are_a_row_of_weight_nine():
     a, b = order(weighted), order(copied)
     np.testing.assert_allclose(weighted.X[a], copied.X[b], rtol=1e-12)
     np.testing.assert_array_equal(weighted.weights[a], copied.weights[b])
-    names = zip(of_weights.columns[0].statistics.rows, of_copies.columns[0].statistics.rows, strict=True)
+    names = zip(of_weights.columns[0].table, of_copies.columns[0].table, strict=True)
     for one, other in names:
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
@@ -83,12 +83,9 @@ def fitted(request):
 
 def test_a_new_level_is_a_random_one_of_the_known(fitted):
     """Mean and variance are those of the mixture of predictions for known levels; the variance of f counts that between them."""
-    statistics = fitted._fitted.encoder.columns[0].statistics
-    ranked = statistics.at_ranks(STAND_INS)
-    names = [
-        statistics.categories[np.flatnonzero((np.array(statistics.rows) == row).all(axis=1))[0]]
-        for row in ranked
-    ]
+    rule = fitted._fitted.encoder.columns[0]
+    ranked = at_ranks(rule.table, STAND_INS)
+    names = [rule.categories[np.flatnonzero((np.array(rule.table) == row).all(axis=1))[0]] for row in ranked]
     x = [-1.0, 0.5]
     new = pd.DataFrame({"shop": ["new", "newer"], "x": x})
     known = pd.DataFrame({"shop": np.repeat(names, 2), "x": np.tile(x, STAND_INS)})

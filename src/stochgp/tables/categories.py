@@ -1,7 +1,6 @@
 """Columns of many categories as statistics of the targets within each category; of training rows out of fold: no row sees its own target."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,59 +48,49 @@ class CategoryTargets(NamedTuple):
         return folds(len(self.values), self.group, FOLDS, self.seed)
 
 
-@dataclass(frozen=True)
-class CategoryStatistics:
-    """Statistics of L categories: shrunk mean targets, log(1 + n), and perhaps logarithms of shrunk standard deviations.
-
-    n_l is Σ_l ρ, and all sums are weighted.
-    mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between categories (analysis of variance), within
-    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). An unknown or missing category has n = 0: m and σ. `rows` are in the order of
-    `categories`, the last of no category.
-    """
-
-    names: tuple[str, ...]
-    categories: tuple[str, ...]
-    rows: tuple[tuple[float, ...], ...]
-
-    def at_ranks(self, n: int) -> Float64[np.ndarray, "n S"]:
-        """Return the statistics of n categories, at equally spaced ranks of the first statistic."""
-        rows = np.array(self.rows[:-1], np.float64)
-        return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
-
-
 def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
     """Return the number of each text's category; the number of categories if it is none."""
     found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(categories, texts.type)))
     return np.asarray(pc.fill_null(found, len(categories)).to_numpy(), np.int64)
 
 
-def statistics_of(texts: Any, categories: tuple[str, ...], targets: CategoryTargets) -> CategoryStatistics:
-    """Return the statistics of all rows."""
+def statistics_of(
+    texts: Any, categories: tuple[str, ...], targets: CategoryTargets
+) -> tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]:
+    """Return names and values of the statistics of each category and, last, of none, by all rows."""
     codes = codes_of(texts, categories)
     is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
     rows = _table(codes, targets, np.ones(len(codes), bool), len(categories), bool(spread))
-    return CategoryStatistics(
-        (*targets.names, "log count", *spread), categories, tuple(map(tuple, rows.tolist()))
-    )
+    return (*targets.names, "log count", *spread), tuple(map(tuple, rows.tolist()))
+
+
+def at_ranks(table: tuple[tuple[float, ...], ...], n: int) -> Float64[np.ndarray, "n S"]:
+    """Return the statistics of n categories, at equally spaced ranks of the first statistic."""
+    rows = np.array(table[:-1], np.float64)
+    return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
 
 def out_of_fold(
-    texts: Any, statistics: CategoryStatistics, targets: CategoryTargets
+    texts: Any, categories: Sequence[str], names: Sequence[str], targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
     """Return the statistics of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
-    L, codes, fold = len(statistics.categories), codes_of(texts, statistics.categories), targets.fold
-    found, with_spread = np.empty((len(codes), len(statistics.names))), "log spread" in statistics.names
+    codes, fold, found = codes_of(texts, categories), targets.fold, np.empty((len(texts), len(names)))
     for number in np.unique(fold):
         here = fold == number
-        found[here] = _table(codes, targets, ~here, L, with_spread)[codes[here]]
+        table = _table(codes, targets, ~here, len(categories), "log spread" in names)
+        found[here] = table[codes[here]]
     return found
 
 
 def _table(
     codes: np.ndarray, targets: CategoryTargets, rows: np.ndarray, L: int, with_spread: bool
 ) -> Float64[np.ndarray, "K S"]:
-    """Return the statistics by these rows of every category and of none, K = L + 1. Rows without a category are in the mean of all rows alone."""
+    """Return the statistics by these rows of L categories and of none, K = L + 1: shrunk mean targets, log(1 + n), and perhaps log σ.
+
+    n_l is Σ_l ρ, and all sums are weighted. mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between
+    categories (analysis of variance), within 0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). Without a category n = 0: m and σ.
+    """
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():
         scale, center = targets.weight.sum() / rho.sum(), np.average(y, axis=0, weights=rho)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float64
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
 
-from .categories import CategoryTargets, codes_of, out_of_fold
+from .categories import CategoryTargets, at_ranks, codes_of, out_of_fold
 from .columns import Caution, Column, TableError, is_array, joined, read_any, read_column, table_columns
 from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
@@ -111,15 +111,14 @@ class TableEncoder:
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: CategoryTargets
     ) -> Float64[np.ndarray, "N D"]:
         """X, the matrix of the training table, with statistics of a row's category by the rows of other folds. Equal rows share a fold."""
-        inputs, coded = self._matched(table), []
-        for rule, place in self.with_statistics:
-            texts = texts_of(column_of(rule.name, inputs[rule.name], self.missing != "refuse"))
-            coded.append((rule.statistics, place, texts))
+        inputs, imputes = self._matched(table), self.missing != "refuse"
+        read = lambda name: texts_of(column_of(name, inputs[name], imputes))
+        coded = [(rule, place, read(rule.name)) for rule, place in self.with_statistics]
         if coded and targets.group is None:
-            codes = [codes_of(texts, of.categories) for of, _, texts in coded]
+            codes = [codes_of(texts, rule.categories) for rule, _, texts in coded]
             targets = targets._replace(group=equal_rows((*targets.values.T, *codes, *X.T)))
-        for of, place, texts in coded:
-            X[:, place] = out_of_fold(texts, of, targets)
+        for rule, place, texts in coded:
+            X[:, place] = out_of_fold(texts, rule.categories, rule.parts, targets)
         return X
 
     @property
@@ -131,7 +130,7 @@ class TableEncoder:
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
         """Rules with statistics of the targets, each with the columns of these."""
-        places = [(rule, place) for rule, place in self.places if rule.statistics]
+        places = [(rule, place) for rule, place in self.places if rule.table]
         return [(rule, slice(place.start, place.stop - rule.indicator)) for rule, place in places]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
@@ -204,12 +203,12 @@ def known_instead(
     """Return the rows with a new category in a column of statistics, and these with 32 known ones instead, at equally spaced ranks of means."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
-        here = X[:, place.start + rule.statistics.names.index("log count")] == 0
+        here = X[:, place.start + rule.parts.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():
             new |= here
             order = np.random.default_rng(number).permutation(STAND_INS)  # columns are independent
-            found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
+            found.append((here, place, at_ranks(rule.table, STAND_INS)[order]))
 
     def instead(k: int) -> Float[np.ndarray, "n D"]:
         Z = X[new]

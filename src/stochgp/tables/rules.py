@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float64
 from stochgp.warning import warn
 
 from . import readings, times
-from .categories import CategoryStatistics, CategoryTargets, codes_of, statistics_of
+from .categories import CategoryTargets, codes_of, statistics_of
 from .columns import Column, TableError, joined, row_of_first
 from .readings import Reading
 
@@ -57,32 +57,31 @@ class Bound:
 class ColumnRule:
     """A rule that turns one column into numbers.
 
-    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `categories`, or `statistics` of the targets within
+    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `categories`, or `table`, statistics of the targets within
     each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
     """
 
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
     categories: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
-    parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary
+    parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary; names of statistics
     start: int = 0  # the first time at fit, in microseconds since 1970
     zoned: bool = False  # whether times had a time zone, and are UTC
     fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
     indicator: bool = False  # whether a further column is 1 where the value was missing
     reading: Reading | None = None  # of texts that stand for numbers or dates
     bound: Bound | None = None  # beyond which numbers are moved nearer
-    statistics: CategoryStatistics | None = None  # of many categories
+    table: tuple[tuple[float, ...], ...] = ()  # of many categories: the statistics of each and, last, of none
     note: str = ""  # what a user may not expect
     caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """The column's own name; name=category for every category; name.days and so on; name=(missing) for the indicator."""
-        if self.kind == "text" and self.statistics is None:
+        if self.kind == "text" and not self.table:
             names = [f"{self.name}={category}" for category in self.categories]
         elif self.kind in ("text", "time"):
-            parts = self.parts if self.statistics is None else self.statistics.names
-            names = [f"{self.name}.{part}" for part in parts]
+            names = [f"{self.name}.{part}" for part in self.parts]
         else:
             names = [] if self.kind == "dropped" else [self.name]
         return (*names, f"{self.name}=(missing)") if self.indicator else tuple(names)
@@ -142,10 +141,10 @@ def _rule_of_categories(
         what = f"column {column.name!r} holds text with {len(categories)} different values"
         most = f"at most {MAX_CATEGORIES} are encoded without targets"
         raise TableError(f"{what}; {most}: group them, give numbers, or drop the column")
-    found = statistics_of(column.values, categories, targets)
-    what = f"{', '.join(found.names)} of the targets of their rows, for training rows by other rows"
-    said = f"{len(categories)} different texts are encoded by {what}"
-    return replace(rule, statistics=found, note=joined(rule.note, said))
+    names, table = statistics_of(column.values, categories, targets)
+    what = f"{', '.join(names)} of the targets of their rows, for training rows by other rows"
+    note = joined(rule.note, f"{len(categories)} different texts are encoded by {what}")
+    return replace(rule, categories=categories, parts=names, table=table, note=note)
 
 
 def encode(
@@ -229,14 +228,13 @@ def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableE
 
 
 def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
-    texts, statistics = texts_of(column), rule.statistics
-    categories = rule.categories if statistics is None else statistics.categories
+    texts, categories = texts_of(column), rule.categories
     codes = codes_of(texts, categories)
-    if statistics is None:
+    if rule.table:
+        out[:, : len(rule.parts)] = np.array(rule.table)[codes]
+    else:
         known = np.flatnonzero(codes < len(categories))
         out[known, codes[known]] = 1.0
-    else:
-        out[:, : len(statistics.names)] = np.array(statistics.rows)[codes]
     unseen = (codes == len(categories)) & ~column.missing
     if not unseen.any():
         return ""
@@ -245,7 +243,7 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
     if strict:
         why = f", which was not in the training data ({count} such rows)"
         raise TableError(f"column {rule.name!r} has the category {place}{why}")
-    stand_in = "no category" if statistics is None else "a random one of the known categories"
+    stand_in = "a random one of the known categories" if rule.table else "no category"
     return f"{count} value(s) that were not in the training rows are taken as {stand_in}, the first {place}"
 
 
