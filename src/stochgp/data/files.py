@@ -15,7 +15,6 @@ import pyarrow as pa
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
-from stochgp.names import did_you_mean
 from stochgp.tables.columns import LARGEST, TableError, column_named, read_any, read_column, rewording
 from stochgp.tables.encoding import TableEncoder
 from stochgp.tables.files import TooNarrowError, column_names, files_of, tables_of
@@ -98,16 +97,12 @@ class FileSource(Source):
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
         source = cls(Path(path), weight=weight, split_by=tuple(split_by))
-        files_of(path)
         source.only(source.beside)
         return source
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
         """Return these columns. Raises ValueError for a name that the first file does not have, with the nearest."""
-        names = column_names(self.path) if columns else []
-        for name in columns:
-            if name not in names:
-                raise ValueError(f"no column {name!r} in {self.path}; {did_you_mean(name, names)}")
+        next(tables_of(files_of(self.path)[0], columns))
         return replace(self, columns=columns)
 
     @property

@@ -23,8 +23,9 @@ EITHER = "either"  # "auto" of an estimator that judges rows one by one as well,
 FEWEST = 500  # rows, and different times, from which "auto" chooses
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
 LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
-# Of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time.
-LARGEST_BLOCK = 0.1
+LARGEST_BLOCK = (
+    0.1  # of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time
+)
 FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree

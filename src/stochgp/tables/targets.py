@@ -54,9 +54,8 @@ def target_column(
     reads_text : bool
         False refuses text of any kind.
     """
-    column = _named_column(table, name, allow_missing)
     with rewording(lambda text: f"target {text}"):
-        return target_numbers(column, reads_text)
+        return target_numbers(column_named(table, name, allow_missing), reads_text)
 
 
 def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
