@@ -202,7 +202,8 @@ def known_instead(
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
     """Return the rows with a new category in a column of statistics, and these with 32 known ones instead, at equally spaced ranks of means."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
-    for number, (rule, place) in enumerate(getattr(encoder, "with_statistics", ())):
+    places: Any = getattr(encoder, "with_statistics", ())
+    for number, (rule, place) in enumerate(places):
         here = X[:, place.start + rule.parts.index("log count")] == 0
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
         if here.any():
