@@ -1,12 +1,10 @@
 """Threads of the host's linear algebra, and programs that are compiled quickly."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from stochgp import compiled, deadline
 
@@ -38,22 +36,3 @@ def test_shared_work_knows_the_deadline_and_the_precision_of_its_caller(monkeypa
 def test_programs_that_run_seldom_compile_without_options_that_xla_does_not_know(monkeypatch):
     monkeypatch.setattr(compiled, "QUICK", {"no_such_option": True})
     assert float(compiled.quick_jit(lambda x: 2 * x)(np.float32(3))) == 6
-
-
-def test_shared_work_has_one_blas_thread_each_and_leaves_the_numbers_as_they_were(monkeypatch):
-    monkeypatch.setattr(compiled, "cores", lambda: 2)
-    of_blas = compiled._libraries().select(user_api="blas").lib_controllers
-    numbers = lambda: [library.num_threads for library in of_blas]
-    with threadpool_limits(2, "blas"):
-        before = numbers()
-        found = compiled.in_threads(
-            lambda _: (numbers(), compiled.in_threads(lambda _: numbers(), range(2))), range(2)
-        )
-        with pytest.raises(ZeroDivisionError):
-            compiled.in_threads(lambda item: 1 / item, range(2))
-        assert numbers() == before and set(before) == {2}
-        with ThreadPoolExecutor(2) as callers:
-            list(callers.map(lambda _: compiled.in_threads(lambda item: item, range(2)), range(2)))
-        assert numbers() == before
-    ones = [1] * len(before)
-    assert found == [(ones, [ones, ones])] * 2

@@ -1,23 +1,19 @@
 """Programs that are compiled quickly, and threads that share work."""
 
-import contextlib
 import contextvars
 import functools
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import scipy.linalg  # noqa: F401  # its BLAS is limited too
 from jax._src import xla_bridge
 from jax._src.core import trace_state_clean
-from threadpoolctl import ThreadpoolController
 
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-_STATE = {"is_fork": False}  # after JAX had started
+_STATE = {"is_fork": False}  # of a process that had started JAX
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -49,7 +45,7 @@ def require_jax() -> None:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """`work` of every item, in their order, on a thread for each core.
 
-    For pieces that make the same numbers on any thread. BLAS uses one thread for each meanwhile, since its threads and these would wait for each other. An error, or
+    For pieces that keep one core busy, without matrix products that BLAS divides among threads, and that make the same numbers on any thread. An error, or
     Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
@@ -60,25 +56,12 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         with jax.enable_x64(wide):
             return work(item)
 
-    with _one_blas_thread():
-        pool = ThreadPoolExecutor(min(cores(), max(1, len(items))))
-        try:
-            begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
-            return [future.result() for future in begun]
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _one_blas_thread() -> contextlib.AbstractContextManager:
-    """Enter a context with BLAS on one thread. Other threads than the main one leave it as it is: OpenBLAS may not restore the number for them."""
-    if threading.current_thread() is not threading.main_thread():
-        return contextlib.nullcontext()
-    return _libraries().limit(limits=1, user_api="blas")
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
+    pool = ThreadPoolExecutor(min(cores(), max(1, len(items))))
+    try:
+        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
+        return [future.result() for future in begun]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
