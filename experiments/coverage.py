@@ -98,7 +98,7 @@ def _trees(seed: int, family: str, n: int, kind: str) -> dict[str, float]:
     settings: dict[str, Any] = {"mean": "trees", "likelihood": "gaussian", "random_state": 0}
     model = KernelGPRegressor(**settings)
     if family == "linear":
-        model = FeatureGPRegressor("linear", epochs=30, **settings)
+        model = FeatureGPRegressor("linear", **settings)
     return _scored(model, X, f, f + 0.5 * rng.normal(size=len(X)), n)
 
 

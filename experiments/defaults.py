@@ -30,9 +30,9 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict:
-    from stochgp import FeatureGPRegressor
+    from stochgp import FeatureGPRegressor, learners
 
-    kind = functools.partial(FeatureGPRegressor, batch_size=cell["batch"])
+    kind = functools.partial(FeatureGPRegressor, learner=learners.SCGD(batch_size=cell["batch"]))
     model, found, scale = default_scores(kind, cell)
     history = [v for entry in model.history_ for v in entry.values() if isinstance(v, int | float)]
     rates = [entry["rate"] for entry in model.history_ if "rate" in entry]

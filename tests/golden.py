@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from stochgp import learners
+
 N, N_NEW = 160, 12
 SECONDS = (
     "seconds",
@@ -48,6 +50,7 @@ COUNTS = np.random.default_rng(3).poisson(np.exp(0.5 * np.sin(X[:, 0]) + 1)).ast
 X_MANY = np.concatenate([X, X + 0.1, X - 0.1])
 Y_MANY = np.tile(Y, 3) + np.random.default_rng(4).normal(size=3 * N)
 CLASSES = np.array(["a", "b", "c"])[np.digitize(Y, np.quantile(Y, [0.3, 0.7]))]
+SVDGP_ = learners.SVDGP(64, 10, mirror_rate=learners.InverseRoot(1.0, 1.0))
 SMILES = ["C" * k + tail for k in range(1, 11) for tail in ("O", "N", "C(=O)O", "c1ccccc1", "Cl", "C#N")]
 
 
@@ -66,21 +69,23 @@ def kernel(**settings: Any) -> Any:
 def feature(**settings: Any) -> Any:
     from stochgp import FeatureGPRegressor
 
-    return FeatureGPRegressor(**{"random_state": 0, "epochs": 20, "batch_size": 64} | settings)
+    return FeatureGPRegressor(**{"random_state": 0, "learner": learners.SCGD(64, 20)} | settings)
 
 
 def sparse(**settings: Any) -> Any:
     from stochgp import SparseGPRegressor
 
     return SparseGPRegressor(
-        **{"random_state": 0, "n_inducing": 24, "epochs": 10, "batch_size": 64} | settings
+        **{"random_state": 0, "n_inducing": 24, "learner": learners.SVGP(64, 10)} | settings
     )
 
 
 def classifier(**settings: Any) -> Any:
     from stochgp import SparseGPClassifier
 
-    return SparseGPClassifier(**{"random_state": 0, "n_inducing": 24, "epochs": 5} | settings)
+    return SparseGPClassifier(
+        **{"random_state": 0, "n_inducing": 24, "learner": learners.SVGP(epochs=5, spread=1.0)} | settings
+    )
 
 
 def fitted(model: Any, y: np.ndarray = Y, X: Any = X, **given: Any) -> Any:
@@ -160,9 +165,9 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel count": lambda: fitted(kernel(target="count"), y=COUNTS),
     "kernel pit": lambda: fitted(kernel(calibration="pit"), Y_MANY, X_MANY),
     "kernel conformal": lambda: fitted(kernel(calibration="conformal"), Y_MANY, X_MANY),
-    "kernel loo": lambda: fitted(kernel(learner="loo", epochs=2)),
-    "kernel vecchia": lambda: fitted(kernel(learner="vecchia", epochs=2)),
-    "kernel bsgd": lambda: fitted(kernel(learner="bsgd", epochs=4, batch_size=32)),
+    "kernel loo": lambda: fitted(kernel(learner=learners.LeaveOneOut(epochs=2))),
+    "kernel vecchia": lambda: fitted(kernel(learner=learners.Vecchia(epochs=2))),
+    "kernel bsgd": lambda: fitted(kernel(learner=learners.BSGD(32, 4))),
     "kernel local": lambda: fitted(kernel(prediction="local")),
     "kernel cg": lambda: stochastic("cg"),
     "kernel sdd": lambda: stochastic("sdd"),
@@ -176,10 +181,10 @@ CELLS: dict[str, Callable[[], Any]] = {
     "feature groups": lambda: fitted(feature(), groups=GROUP),
     "feature rff": lambda: fitted(feature(features="rff", n_features=64)),
     "feature nystrom": lambda: fitted(feature(features="nystrom", n_features=32)),
-    "feature attention": lambda: fitted(feature(features="attention", epochs=3)),
-    "feature minimax": lambda: fitted(feature(learner="minimax")),
-    "feature bsgd": lambda: fitted(feature(learner="bsgd")),
-    "feature full-batch": lambda: fitted(feature(learner="full-batch", features="rff", n_features=32, epochs=10, batch_size=None)),
+    "feature attention": lambda: fitted(feature(features="attention", learner=learners.SCGD(64, 3))),
+    "feature minimax": lambda: fitted(feature(learner=learners.Minimax(64, 20))),
+    "feature bsgd": lambda: fitted(feature(learner=learners.BSGD(64, 20))),
+    "feature full-batch": lambda: fitted(feature(learner=learners.FullBatch(epochs=10), features="rff", n_features=32)),
     "feature student": lambda: fitted(feature(likelihood="student-t"), Y_MANY, X_MANY),
     "feature auto, many rows": lambda: fitted(feature(), *rows(9, 6000)[::-1]),
     "feature file": lambda: from_file(feature()),
@@ -187,14 +192,14 @@ CELLS: dict[str, Callable[[], Any]] = {
     "feature resumed": lambda: resumed(feature()),
     "sparse": lambda: fitted(sparse()),
     "sparse weights": lambda: fitted(sparse(), sample_weight=WEIGHT),
-    "sparse sgpr": lambda: fitted(sparse(learner="sgpr", batch_size=None)),
-    "sparse ivsgpr": lambda: fitted(sparse(learner="ivsgpr")),
-    "sparse svdgp": lambda: fitted(sparse(learner="svdgp", n_inducing_mean=48)),
+    "sparse sgpr": lambda: fitted(sparse(learner=learners.SGPR(epochs=10))),
+    "sparse ivsgpr": lambda: fitted(sparse(learner=learners.IVSGPR(64, 10))),
+    "sparse svdgp": lambda: fitted(sparse(learner=SVDGP_, n_inducing_mean=48)),
     "sparse poisson": lambda: fitted(sparse(likelihood="poisson"), y=COUNTS),
     "sparse negative binomial": lambda: fitted(sparse(likelihood="negative-binomial"), y=COUNTS),
     "sparse student": lambda: fitted(sparse(likelihood="student-t")),
     "sparse file": lambda: from_file(sparse()),
-    "sparse partial fit": lambda: streamed(sparse(learner="svdgp")),
+    "sparse partial fit": lambda: streamed(sparse(learner=SVDGP_)),
     "classifier two": lambda: fitted(classifier(), y=CLASSES == "b"),
     "classifier three": lambda: fitted(classifier(), y=CLASSES),
 }  # fmt: skip

@@ -34,7 +34,7 @@ OWN = {
     "learner": ("kernel", lambda: KernelGPRegressor(learner="differences", random_state=0)),
     "likelihood": (
         "sparse",
-        lambda: SparseGPRegressor(likelihood="laplace", n_inducing=16, epochs=40, random_state=0),
+        lambda: SparseGPRegressor(likelihood="laplace", n_inducing=16, random_state=0),
     ),
     "family": ("constant", lambda: sys.modules["own_parts"].ConstantRegressor(random_state=0)),
 }  # fmt: skip
@@ -43,7 +43,7 @@ SETTINGS = {
     "features": ["features=waves", "learner=full-batch"],
     "solver": ["solver=richardson", "learner=none", "noise_variance=0.1", "n_samples=4"],
     "learner": ["learner=differences"],
-    "likelihood": ["likelihood=laplace", "n_inducing=16", "epochs=40"],
+    "likelihood": ["likelihood=laplace", "n_inducing=16"],
     "family": [],
 }
 

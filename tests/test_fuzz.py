@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, data
+from stochgp import FeatureGPRegressor, KernelGPRegressor, data, learners
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.targets import holds_classes
 
@@ -87,25 +87,30 @@ def feature_models(draw):
     model = FeatureGPRegressor(
         features="rff",
         n_features=8,
-        epochs=3,
-        learning_rate=0.01,
         random_state=0,
-        learner=draw(st.sampled_from(["scgd", "scgd", "bsgd", "minimax"])),
+        learner=draw(st.sampled_from([learners.SCGD, learners.SCGD, learners.BSGD, learners.Minimax]))(
+            batch_size=draw(st.sampled_from([8, 8, 10**6])), epochs=3, learning_rate=0.01
+        ),
         standardize=draw(st.sampled_from([True, True, True, True, False])),
-        batch_size=draw(st.sampled_from([8, 8, 10**6])),
         dtype=draw(st.sampled_from(["float32", "float32", "float64"])),
     )
-    return model, draw(st.sampled_from([{"dtype": "float16"}, {"batch_size": 0}]))
+    return model, draw(st.sampled_from([{"dtype": "float16"}, {"n_features": 0}]))
 
 
 @st.composite
 def kernel_models(draw):
     """A kernel GP, and what makes its settings impossible."""
-    learner = draw(st.sampled_from([None, None, "bsgd", "full-batch", "auto"]))
+    kinds = [
+        None,
+        None,
+        learners.BSGD(epochs=2),
+        learners.FullBatch(epochs=2),
+        learners.LeaveOneOut(epochs=2),
+    ]
+    learner = draw(st.sampled_from(kinds))
     model = KernelGPRegressor(
         kernel=draw(st.sampled_from(["rbf", "rbf", "matern32", "linear"])),
         learner=learner,
-        epochs=None if learner is None else 2,
         solver=draw(st.sampled_from(["auto", "auto", "auto", "sdd"])),
         prediction=draw(st.sampled_from(["auto", "auto", "local"])),
         noise_variance=draw(st.sampled_from([None, 1e-12, 1e-6, 1.0])),

@@ -34,11 +34,8 @@ def state():
     return list(warnings.filters), warnings.showwarning, blas, settings
 
 
-def pool(seed, epochs=2):
-    members = {
-        "a": FeatureGPRegressor("linear", epochs=epochs),
-        "b": FeatureGPRegressor("linear", epochs=epochs),
-    }
+def pool(seed):
+    members = {"a": FeatureGPRegressor("linear"), "b": FeatureGPRegressor("linear")}
     return GPRegressor(members=members, random_state=seed)
 
 
@@ -90,7 +87,7 @@ def test_silence_is_that_of_one_thread_and_of_the_work_that_it_shares():
 
 
 def test_rows_join_a_member_silently():
-    member = FeatureGPRegressor("linear", epochs=1, random_state=0).fit(X, Y)
+    member = FeatureGPRegressor("linear", random_state=0).fit(X, Y)
     rows = Data(X[:9] + 50.0, Y[:9], np.ones(9))
     update_posterior(member, rows)  # where a warning would be an error
     assert member.n_rows_ == len(X) + 9

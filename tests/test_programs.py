@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from programs import compiled, counts
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
 ROWS, OTHER = 130, 133
@@ -31,8 +31,12 @@ FAMILIES = {
         lambda: KernelGPRegressor(learner=LeaveOneOut(epochs=3, n_centres=128, spread=0.5), random_state=1),
     ),
     "feature": (
-        lambda: FeatureGPRegressor(n_features=16, epochs=20, learning_rate=0.01, random_state=0),
-        lambda: FeatureGPRegressor(n_features=16, epochs=21, learning_rate=0.02, random_state=1),
+        lambda: FeatureGPRegressor(
+            n_features=16, learner=learners.SCGD(epochs=20, learning_rate=0.01), random_state=0
+        ),
+        lambda: FeatureGPRegressor(
+            n_features=16, learner=learners.SCGD(epochs=21, learning_rate=0.02), random_state=1
+        ),
     ),
     "evaluator": (
         lambda: FeatureGPRegressor(
@@ -80,7 +84,7 @@ def test_first_predictions_of_kernel_models_compile_nothing(settings):
     ("model", "most"),
     [
         (lambda: SparseGPRegressor(random_state=0), 4),
-        (lambda: FeatureGPRegressor(epochs=20, random_state=0), 5),
+        (lambda: FeatureGPRegressor(learner=learners.SCGD(epochs=20), random_state=0), 5),
     ],
     ids=["sparse", "feature"],
 )

@@ -128,7 +128,7 @@ class ConstantRegressor(FamilyRegressor):
     ) -> "ConstantRegressor":
         with open_fit(self, checkpoint, callback) as context:
             data = read_regression_data(self, X, y, sample_weight, groups, context)
-            learner, why = named_learner(self.learner, {"moments": Moments()}, {})
+            learner, why = named_learner(self.learner, {"moments": Moments()})
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             learned, _ = learn(learner, ConstantGP(), data, context)

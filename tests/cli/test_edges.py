@@ -12,7 +12,7 @@ import pytest
 from stochgp import data
 from stochgp.cli import main
 
-MODEL = ["--target", "y", "--model", "feature", "--set", "features=linear", "--set", "epochs=1", "--quiet"]
+MODEL = ["--target", "y", "--model", "feature", "--set", "features=linear", "--quiet"]
 X = np.random.default_rng(0).normal(size=80)
 TABLE = {"x": X, "y": 2 * X + 0.1 * np.random.default_rng(1).normal(size=80)}
 

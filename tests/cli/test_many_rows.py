@@ -14,15 +14,17 @@ import stochgp
 from stochgp import budget, data
 from stochgp.cli import main
 from stochgp.cli.rows import is_large
+from stochgp.learners import SVGP
 from stochgp.tables import files as files_module
 
-QUICK = ["--model", "feature", "--set", "epochs=10", "--set", "n_features=16"]
+QUICK = ["--model", "feature", "--set", "features=linear"]
 A_FIFTH_ASIDE = "--test-fraction", "0.2", "--json", "--quiet"
 N = 600
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
+    monkeypatch.setattr("stochgp.families.classifier.CLASSIFIER", SVGP(epochs=5, learning_rate=0.03))
     monkeypatch.setattr(files_module, "BLOCK_ROWS", 100)
 
 
@@ -169,7 +171,7 @@ def test_classes_of_a_folder_are_those_of_one_table(target, more, rows, folder, 
     for part in range(3):
         pa_parquet.write_table(table.slice(part * 200, 200), tmp_path / "rows" / f"{part}.parquet")
     arguments = "--model", "sparse", "--target", target, "--out", tmp_path / "m", *A_FIFTH_ASIDE
-    quick = ["--set=n_inducing=8", "--set=epochs=5", "--set=learning_rate=0.03", *more]
+    quick = ["--set=n_inducing=8", *more]
     code, out, err = run(capsys, "fit", tmp_path / "rows", *arguments, *quick)
     report = json.loads(out)
     assert (

@@ -12,8 +12,14 @@ import stochgp
 from stochgp import SparseGPClassifier, SparseGPRegressor, metrics
 from stochgp.cli import main
 from stochgp.data import read_table
+from stochgp.learners import SVGP
 
-QUICK = [f"--set={s}" for s in ("n_inducing=8", "epochs=20", "batch_size=16", "learning_rate=0.03")]
+QUICK = ["--set=n_inducing=8"]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr("stochgp.families.classifier.CLASSIFIER", SVGP(16, 20, 0.03))
 
 
 @pytest.fixture(scope="module")

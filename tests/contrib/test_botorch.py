@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
     from stochgp.contrib.botorch import FunctionModel, PosteriorModel
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, solvers
+from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, solvers
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*Sobol.*")
 _generator = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def _kernel_gp(solver):
 
 
 def _feature_gp():
-    settings = {"kernel": KERNEL, "n_features": 40, "learner": "full-batch", "epochs": 5}
+    settings = {"kernel": KERNEL, "n_features": 40, "learner": learners.FullBatch(epochs=5)}
     return FeatureGPRegressor("rff", dtype="float64", random_state=0, **settings).fit(X, y)
 
 

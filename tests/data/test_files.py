@@ -13,6 +13,7 @@ from stochgp import (
     SparseGPClassifier,
     SparseGPRegressor,
     data,
+    learners,
     likelihoods,
 )
 from stochgp.context import FitContext
@@ -44,7 +45,7 @@ def table(folder):
 
 
 MODELS = {
-    "feature": lambda: FeatureGPRegressor(n_features=16, epochs=20, random_state=0),
+    "feature": lambda: FeatureGPRegressor(n_features=16, learner=learners.SCGD(epochs=20), random_state=0),
     "kernel": lambda: KernelGPRegressor("rbf", random_state=0),
 }
 
@@ -161,7 +162,7 @@ def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(fold
         n_inducing=12,
         n_inducing_mean=0,
         likelihood="gaussian",
-        epochs=5,
+        learner=learners.SVGP(epochs=5),
         dtype="float64",
         random_state=0,
     )
@@ -189,7 +190,7 @@ def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(fold
 
 
 def test_a_sparse_model_of_few_rows_is_that_of_the_table(folder, table):
-    settings = {"n_inducing": 12, "epochs": 5, "random_state": 0}
+    settings = {"n_inducing": 12, "learner": learners.SVGP(epochs=5), "random_state": 0}
     of_files = SparseGPRegressor(**settings).fit(folder, "y")
     of_table = SparseGPRegressor(**settings).fit(table.drop_columns(["y"]), table["y"].to_numpy())
     rows = table.slice(0, 50).drop_columns(["y"])
@@ -212,7 +213,7 @@ def labelled(table, tmp_path_factory):
     return folder, whole
 
 
-SHORT = {"n_inducing": 12, "epochs": 5, "learning_rate": 0.03, "random_state": 0}
+SHORT = {"n_inducing": 12, "learner": learners.SVGP(epochs=5, learning_rate=0.03), "random_state": 0}
 LABELLED = {
     "counts": ("counts", lambda: SparseGPRegressor(likelihood="negative-binomial", mean=2.0, **SHORT)),
     "poisson": ("counts", lambda: SparseGPRegressor(likelihood="poisson", **SHORT)),
@@ -330,7 +331,9 @@ def test_inputs_are_standardised_by_all_rows(table, sampled):
 def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
     monkeypatch.setattr(reading, "MAX_SAMPLE", 200)
     monkeypatch.setattr("stochgp.families.feature.SHARE_FOR_CLOSING", 0.0)
-    model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
+    model = FeatureGPRegressor(
+        n_features=16, learner=learners.SCGD(epochs=5), random_state=0, time_limit=60
+    ).fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == 200
     assert not model.converged_
     assert model.plan_["ended"]["choice"] == "time_limit"

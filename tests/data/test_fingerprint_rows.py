@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 
 import stochgp
-from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, solvers
+from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, solvers
 from stochgp.data import Fingerprints
 
 N, D = 60, 70
@@ -107,7 +107,9 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(prediction):
     rows, both = np.concatenate([X, new]), np.concatenate([y, targets])
     A, k = 1.7 * loop(rows, rows) + 0.3 * np.eye(len(rows)), 1.7 * loop(new, rows)
     np.testing.assert_allclose(model.predict(new), 5 + k @ np.linalg.solve(A, both - 5), rtol=1e-6)
-    features = FeatureGPRegressor("tanimoto", "tanimoto", n_features=20, epochs=1, random_state=0).fit(X, y)
+    features = FeatureGPRegressor(
+        "tanimoto", "tanimoto", n_features=20, learner=learners.SCGD(epochs=1), random_state=0
+    ).fit(X, y)
     with pytest.raises(ValueError, match="the first row 4, have larger counts"):
         features.partial_fit(new, targets)
 
@@ -144,13 +146,12 @@ def learnable():
     return counts, targets, min(grid)
 
 
-@pytest.mark.parametrize("learner", ["loo", "full-batch", "bsgd"])
+@pytest.mark.parametrize("learner", ["loo", "full-batch", learners.BSGD(batch_size=50)], ids=str)
 def test_learners_find_the_two_hyperparameters(learner, learnable):
     """The likelihood of what they find is near the best of a grid."""
     counts, targets, least = learnable
-    options = {"bsgd": {"batch_size": 50}}.get(learner, {})
     kernel = kernels.Tanimoto()
-    fitted = KernelGPRegressor(kernel, learner=learner, random_state=0, **options).fit(counts, targets)
+    fitted = KernelGPRegressor(kernel, learner=learner, random_state=0).fit(counts, targets)
     assert fitted.nlml_ - least < 0.03
     assert least <= fitted.nlml_ + 1e-3
 

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels
+from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners
 from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
@@ -159,6 +159,8 @@ def test_feature_gps_hold_out_whole_groups():
     """Of two groups the smaller one, whichever rows it has."""
     X, y, _ = make_data()
     group = np.arange(N) < 7
-    model = FeatureGPRegressor("rff", n_features=8, epochs=2, learning_rate=0.01, random_state=0)
+    model = FeatureGPRegressor(
+        "rff", n_features=8, learner=learners.SCGD(epochs=2, learning_rate=0.01), random_state=0
+    )
     found = model.fit(X, y, groups=group)
     assert found.fit_report_["held_out_rows"] == 7

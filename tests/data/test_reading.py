@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import KernelGPRegressor, SparseGPClassifier, load
+from stochgp import KernelGPRegressor, SparseGPClassifier, learners, load
 from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.tables.categories import CategoryTargets
@@ -93,7 +93,9 @@ def test_blocks_of_time_are_whole_in_a_fold():
 
 def test_classes_learn_from_their_shares_within_a_level():
     labels = np.where(np.median(Y) < Y, "high", "low")
-    made = SparseGPClassifier(n_inducing=16, epochs=5, learning_rate=0.03, random_state=0)
+    made = SparseGPClassifier(
+        n_inducing=16, learner=learners.SVGP(epochs=5, learning_rate=0.03), random_state=0
+    )
     found = made.fit(TABLE[["shop", "price"]], labels)
     assert found._fitted.encoder.output_names == ("shop.share of 1", "shop.log count", "price")
     assert (found.predict(TABLE[["shop", "price"]]) == labels).mean() > 0.7

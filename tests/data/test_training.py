@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from toy import KEY, begin, make_gp, make_toy, rows_of
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.data.rows import Data
 from stochgp.learners import (
     BSGD,
@@ -76,7 +76,11 @@ def test_losses_of_feature_learners_are_those_of_a_density(learner):
 def test_functions_of_a_float64_model_are_drawn_in_float64():
     X, y = make_data()
     model = FeatureGPRegressor(
-        "rff", n_features=30, epochs=5, learning_rate=0.01, dtype="float64", random_state=0
+        "rff",
+        n_features=30,
+        learner=learners.SCGD(epochs=5, learning_rate=0.01),
+        dtype="float64",
+        random_state=0,
     ).fit(X, y)
     posterior, leaves = model._fitted.posterior, jax.tree.leaves(model.sample_functions(3).functions)
     drawn = next(leaf for leaf in leaves if np.shape(leaf) == (30, 3))

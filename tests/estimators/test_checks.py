@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, load
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners, load
 from stochgp.estimators.diagnostics import FEW_ROWS, Seen
 
 _generator = np.random.default_rng(0)
@@ -19,7 +19,7 @@ y = np.sin(X[:, 0]) + 0.1 * _generator.normal(size=N)
 FAMILIES = {
     "kernel": lambda: KernelGPRegressor(random_state=0),
     "features": lambda: FeatureGPRegressor(
-        "rff", n_features=20, epochs=3, learning_rate=0.01, random_state=0
+        "rff", n_features=20, learner=learners.SCGD(epochs=3, learning_rate=0.01), random_state=0
     ),
 }
 

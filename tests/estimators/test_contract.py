@@ -18,19 +18,27 @@ from stochgp import (
     KernelGPRegressor,
     SparseGPClassifier,
     SparseGPRegressor,
+    learners,
 )
 
-QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
-DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
-KERNEL = KernelGPRegressor(epochs=8)
+QUICK = FeatureGPRegressor(
+    "rff", n_features=20, learner=learners.SCGD(batch_size=8, epochs=1, learning_rate=0.01)
+)
+DEFAULT = FeatureGPRegressor(learner=learners.SCGD(epochs=100, learning_rate=0.01))
+KERNEL = KernelGPRegressor(learner=learners.FullBatch(epochs=8, spread=1.0))
 POOL = GPRegressor(members={"kernel": KERNEL}, missing="refuse")
-SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
+SPARSE = SparseGPRegressor(n_inducing=20, learner=learners.SVGP(batch_size=8, epochs=1, learning_rate=0.01))
 STREAMS = {
-    name: SparseGPRegressor(learner=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
-    for name, epochs in (("svdgp", 5), ("ivsgpr", 1))  # as many as a check of the fit's quality asks for
+    name: SparseGPRegressor(learner=learner, n_inducing=8)
+    for name, learner in (
+        ("svdgp", learners.SVDGP(8, 5, 0.01, mirror_rate=learners.InverseRoot(1.0, 1.0))),
+        ("ivsgpr", learners.IVSGPR(8, 1, 0.01)),
+    )  # as many as a check of the fit's quality asks for
 }
-COLLAPSED = SparseGPRegressor(learner="sgpr", n_inducing=20, epochs=5)
-CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
+COLLAPSED = SparseGPRegressor(learner=learners.SGPR(epochs=5), n_inducing=20)
+CLASSES = SparseGPClassifier(
+    n_inducing=20, learner=learners.SVGP(batch_size=32, epochs=10, learning_rate=0.03)
+)
 POOLED_CLASSES = GPClassifier(members={"smooth": CLASSES}, missing="refuse")
 
 

@@ -90,7 +90,7 @@ def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
     monkeypatch.setattr("stochgp.families.common.scores", shifted)
     for model in (
         KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),
-        SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0),
+        SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64, learning_rate=0.03), random_state=0),
     ):
         with pytest.warns(ConvergenceWarning, match="training rows are predicted worse than by a constant"):
             model.fit(X, y)
@@ -101,9 +101,9 @@ def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
 def test_a_fit_that_helps_says_nothing():
     classes = (y > 3).astype(int)
     for model, targets in (
-        (SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0), y),
+        (SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64, learning_rate=0.03), random_state=0), y),
         (
-            SparseGPClassifier(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0),
+            SparseGPClassifier(n_inducing=8, learner=SVGP(steps=64, learning_rate=0.03), random_state=0),
             classes,
         ),
     ):

@@ -10,6 +10,7 @@ from stochgp import (
     KernelGPRegressor,
     SparseGPClassifier,
     SparseGPRegressor,
+    learners,
 )
 from stochgp.families import feature, kernel, sparse
 from stochgp.families.solving import updated
@@ -18,12 +19,14 @@ from stochgp.results import RESULTS
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 3))
 Y = X[:, 0] + 0.1 * GENERATOR.normal(size=60)
-LINE = FeatureGPRegressor("linear", epochs=1, likelihood="gaussian")
-CLASSES = SparseGPClassifier("rbf", 8, epochs=1)
+LINE = FeatureGPRegressor("linear", likelihood="gaussian")
+CLASSES = SparseGPClassifier("rbf", 8, learner=learners.SVGP(epochs=1))
 ESTIMATORS = {
     "kernel": KernelGPRegressor("rbf", learner=None, noise_variance=0.1, random_state=0),
     "feature": LINE,
-    "sparse": SparseGPRegressor("rbf", n_inducing=8, epochs=1, likelihood="gaussian", n_inducing_mean=0),
+    "sparse": SparseGPRegressor(
+        "rbf", n_inducing=8, learner=learners.SVGP(epochs=1), likelihood="gaussian", n_inducing_mean=0
+    ),
     "classifier": CLASSES,
     "pool": GPRegressor(members={"line": LINE}, random_state=0),
     "pool of classifiers": GPClassifier(members={"classes": CLASSES}, random_state=0),
@@ -83,13 +86,15 @@ def test_an_interrupted_update_raises_and_changes_nothing(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_interrupted_partial_fit_changes_nothing(monkeypatch):
-    line = FeatureGPRegressor("linear", epochs=1, likelihood="gaussian").fit(X, Y)
+    line = FeatureGPRegressor("linear", likelihood="gaussian").fit(X, Y)
     before = dict(vars(line))
     monkeypatch.setattr(feature, "caution_of_rows", interrupt)  # the drift is known by then
     with pytest.raises(KeyboardInterrupt):
         line.partial_fit(X + 3, Y)
     assert_unchanged(line, before)
-    stream = SparseGPRegressor(learner="svdgp", epochs=1).fit(X, Y)
+    stream = SparseGPRegressor(
+        learner=learners.SVDGP(epochs=1, mirror_rate=learners.InverseRoot(1.0, 1.0))
+    ).fit(X, Y)
     before = dict(vars(stream))
     monkeypatch.setattr(sparse, "_learned", interrupt)  # the rows are read by then
     with pytest.raises(KeyboardInterrupt):

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from stochgp import (
-    FeatureGPRegressor,
-    KernelGPRegressor,
-    SparseGPRegressor,
-    kernels,
-    solvers,
-)
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners, solvers
 from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
@@ -34,10 +28,15 @@ MAKERS = {
     "exact": lambda: KernelGPRegressor(KERNEL, solver="cholesky", **KEPT),
     "samples": lambda: KernelGPRegressor(KERNEL, solver=solvers.CG(), **KEPT),
     "feature": lambda: FeatureGPRegressor(
-        "rff", kernel=KERNEL, n_features=40, learner="full-batch", epochs=5, dtype="float64", random_state=0
+        "rff",
+        kernel=KERNEL,
+        n_features=40,
+        learner=learners.FullBatch(epochs=5),
+        dtype="float64",
+        random_state=0,
     ),
     "sparse": lambda: SparseGPRegressor(
-        KERNEL, likelihood="student-t", n_inducing=20, epochs=2, random_state=0
+        KERNEL, likelihood="student-t", n_inducing=20, learner=learners.SVGP(epochs=2), random_state=0
     ),
 }
 _made = {}
@@ -94,7 +93,7 @@ def test_slopes_are_differences(law):
 
 COUNTS = np.random.default_rng(1).poisson(3.0, 50)
 REFUSED = {
-    "log rate": (lambda: SparseGPRegressor(likelihood="poisson", n_inducing=5, epochs=1).fit(X, COUNTS), "no Gaussian around f"),
+    "log rate": (lambda: SparseGPRegressor(likelihood="poisson", n_inducing=5, learner=learners.SVGP(epochs=1)).fit(X, COUNTS), "no Gaussian around f"),
     "transformed": (lambda: KernelGPRegressor(KERNEL, target="positive", **KEPT).fit(X, y), "no Gaussian around f"),
     "local": (lambda: KernelGPRegressor(KERNEL, prediction="local", **KEPT).fit(X, y), "prediction='global'"),
 }  # fmt: skip

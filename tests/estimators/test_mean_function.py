@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sweeps import some_of
 
 import stochgp
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners
 from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.data.rows import Data
 from stochgp.deadline import within
@@ -38,10 +38,20 @@ FITS = {
     "local": lambda **more: KernelGPRegressor(**KERNEL | {"prediction": "local"} | more),
     "sampled": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "cg", "n_samples": 8} | more),
     "sparse": lambda **more: SparseGPRegressor(
-        "matern32", n_inducing=20, epochs=2, random_state=0, likelihood="gaussian", **more
+        "matern32",
+        n_inducing=20,
+        learner=learners.SVGP(epochs=2),
+        random_state=0,
+        likelihood="gaussian",
+        **more,
     ),
     "sparse student": lambda **more: SparseGPRegressor(
-        "matern32", n_inducing=20, epochs=2, random_state=0, likelihood="student-t", **more
+        "matern32",
+        n_inducing=20,
+        learner=learners.SVGP(epochs=2),
+        random_state=0,
+        likelihood="student-t",
+        **more,
     ),
 }
 
@@ -255,7 +265,7 @@ def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
         KernelGPRegressor(mean="constant").fit(X, Y)
 
 
-OF_FEATURES = {"features": "linear", "epochs": 30, "likelihood": "gaussian", "random_state": 0}
+OF_FEATURES = {"features": "linear", "likelihood": "gaussian", "random_state": 0}
 
 
 def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of_all():

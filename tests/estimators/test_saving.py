@@ -13,7 +13,7 @@ import stochgp
 from stochgp import FeatureGPRegressor, learners
 from stochgp.storage.trees import load_tree, save_tree
 
-QUICK = {"epochs": 2, "learning_rate": 0.01, "random_state": 0}
+QUICK = {"learner": learners.SCGD(epochs=2, learning_rate=0.01), "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from stochgp import KernelGPRegressor
+from stochgp import KernelGPRegressor, learners
 
-MODEL = KernelGPRegressor(epochs=5, random_state=0)
+MODEL = KernelGPRegressor(learner=learners.FullBatch(epochs=5, spread=1.0), random_state=0)
 
 
 def _data(n=60):

@@ -1,10 +1,5 @@
-"""Which learner a name and a number of rows stand for, and where options go."""
+"""Which learner a name and a number of rows stand for."""
 
-import dataclasses
-
-import pytest
-
-from stochgp import learners
 from stochgp.families.default_learners import (
     FULL_BATCH,
     FULL_BATCH_ROWS,
@@ -13,11 +8,7 @@ from stochgp.families.default_learners import (
     SUBSET_ROWS,
     kernel_learner,
 )
-from stochgp.learners import (
-    BSGD,
-    FullBatch,
-    LeaveOneOut,
-)
+from stochgp.learners import FullBatch, LeaveOneOut
 
 
 def test_the_automatic_learner_goes_with_the_rows():
@@ -43,21 +34,3 @@ def test_rows_in_groups_are_learned_from_by_leave_one_out_at_any_size():
         assert found == ROW_BY_ROW and "groups" in why
         hurried = kernel_learner("auto", n_rows, grouped=True, hurried=True)
         assert hurried == kernel_learner("auto", n_rows, hurried=True)
-
-
-def test_a_batch_size_asks_for_mini_batches():
-    found, why = kernel_learner("auto", 100, batch_size=16)
-    assert found == dataclasses.replace(BSGD(), batch_size=16)
-    assert "batch" in why
-
-
-def test_a_learner_given_takes_the_options_that_it_leaves_open():
-    found, _ = kernel_learner(learners.BSGD(batch_size=8), 100, epochs=3)
-    assert isinstance(found, BSGD) and (found.batch_size, found.epochs) == (8, 3)
-
-
-@pytest.mark.parametrize("name", ["full-batch"])
-def test_learners_of_all_rows_take_no_batch_size(name):
-    for n_rows in (100, SUBSET_ROWS + 1):
-        with pytest.raises(ValueError, match="batch_size is 8"):
-            kernel_learner(name, n_rows, batch_size=8)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import spearmanr
 
-from stochgp import KernelGPRegressor, SparseGPRegressor, load
+from stochgp import KernelGPRegressor, SparseGPRegressor, learners, load
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families import left_out as choosing
@@ -27,7 +27,8 @@ from stochgp.variational.decoupled import DecoupledProcess
 N = 500
 
 
-SPARSE = {"learner": "sgpr", "n_inducing": 60}
+KERNEL = {"learner": learners.FullBatch(epochs=8, spread=1.0)}
+SPARSE = {"learner": learners.SGPR(epochs=8), "n_inducing": 60}
 families = pytest.mark.parametrize("family", ["kernel", "sparse"])
 
 # A posterior that does not know its rows without themselves.
@@ -36,8 +37,8 @@ UNKNOWING = SimpleNamespace(errors_of_left_out=lambda *_: None, leaves_groups_ou
 
 def make(family="kernel", **settings):
     """A quick fit: what is tested comes after it."""
-    kind, more = (KernelGPRegressor, {}) if family == "kernel" else (SparseGPRegressor, SPARSE)
-    return kind("rbf", epochs=8, random_state=0, **more, **settings)
+    kind, more = (KernelGPRegressor, KERNEL) if family == "kernel" else (SparseGPRegressor, SPARSE)
+    return kind("rbf", random_state=0, **more | settings)
 
 
 def rows(n, seed=0):
@@ -261,10 +262,10 @@ def test_draws_of_observations_are_of_the_predicted_distribution(settings):
 @pytest.mark.parametrize("why", ["groups", "no time"])
 def test_where_sparse_gps_cannot_leave_rows_out_noise_is_constant_and_they_say_why(why, monkeypatch):
     X, y = rows(N)
-    settings, groups = SPARSE | {"epochs": 2}, np.arange(N) // 4
+    settings, groups = SPARSE | {"learner": learners.SVGP(epochs=2)}, np.arange(N) // 4
     if why == "no time":  # for a pass over all rows: functions that grew stay as they were learned
         monkeypatch.setattr(variational, "COMPILING_PASS", 1e6)
-        settings = {"learner": "svdgp", "n_inducing": 20, "epochs": 1, "time_limit": 1_000}
+        settings = {"learner": learners.SVDGP(epochs=1), "n_inducing": 20, "time_limit": 1_000}
         groups = None
     model = SparseGPRegressor("rbf", random_state=0, **settings).fit(X, y, groups=groups)
     assert isinstance(model._fitted.posterior.process, DecoupledProcess) == (why == "no time")

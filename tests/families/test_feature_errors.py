@@ -10,8 +10,9 @@ from stochgp.likelihoods import Bernoulli, Gaussian, StudentT
 from stochgp.parameters import frozen
 
 N = 1_500
-QUICK = {"features": "rff", "n_features": 30, "random_state": 0, "learning_rate": 0.03, "epochs": 20}
-LEARNER = learners.SCGD(batch_size=300, evaluator=learners.ByEvidence(validation_fraction=0.4))
+QUICK = {"features": "rff", "n_features": 30, "random_state": 0}
+LEARNER = learners.SCGD(300, 20, 0.03, evaluator=learners.ByEvidence(validation_fraction=0.4))
+FEW = learners.SCGD(300, 4, 0.03, evaluator=LEARNER.evaluator)
 
 
 def rows(seed=0, df=3.0, slope=0.8):
@@ -67,27 +68,29 @@ def test_further_rows_keep_it(found, tmp_path):
 
 
 def test_names_and_values_are_taken():
-    kept = fitted(likelihood=StudentT(frozen(5.0)), epochs=4)
+    kept = fitted(likelihood=StudentT(frozen(5.0)), learner=FEW)
     assert kept.plan_["likelihood"]["choice"] == "student-t"
     assert kept.plan_["df"]["choice"] == 5 and "likelihood_trees" not in kept.plan_
-    assert fitted(likelihood=Gaussian(0.3), epochs=4).plan_["likelihood"]["choice"] == "gaussian"
+    assert fitted(likelihood=Gaussian(0.3), learner=FEW).plan_["likelihood"]["choice"] == "gaussian"
 
 
 def test_few_rows_have_what_they_ask_for():
     X, y = rows(slope=0.0)
-    student = fitted((X[:120], y[:120]), learner="scgd", likelihood="student-t")
+    student = fitted(
+        (X[:120], y[:120]), learner=learners.SCGD(epochs=20, learning_rate=0.03), likelihood="student-t"
+    )
     assert student.plan_["likelihood"]["choice"] == "student-t"
     assert student.fit_report_["refit_steps"] > 0
-    auto = fitted((X[:120], y[:120]), learner="scgd")
+    auto = fitted((X[:120], y[:120]), learner=learners.SCGD(epochs=20, learning_rate=0.03))
     assert auto.plan_["likelihood"]["choice"] == "gaussian"
     assert "too little" in auto.plan_["likelihood"]["why"]
 
 
 def test_a_student_t_needs_rows_that_are_held_out():
-    learner = learners.SCGD(batch_size=300, evaluator=learners.ByEvidence(validation_fraction=0.0))
+    learner = learners.SCGD(300, 2, 0.03, evaluator=learners.ByEvidence(validation_fraction=0.0))
     with pytest.raises(ValueError, match="rows that learning holds out, and there are none"):
-        fitted(learner=learner, likelihood="student-t", epochs=2)
-    assert "held out" in fitted(learner=learner, epochs=2).plan_["likelihood"]["why"]
+        fitted(learner=learner, likelihood="student-t")
+    assert "held out" in fitted(learner=learner).plan_["likelihood"]["why"]
 
 
 def test_other_values_are_refused():

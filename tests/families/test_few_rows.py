@@ -27,7 +27,7 @@ def make_data(seed):
 def scores(seed, random_state, epochs=None):
     """(RMSE, NLPD, coverage at 95 %) on new rows, in units of the targets' standard deviation."""
     X, y, X_new, y_new = make_data(seed)
-    model = FeatureGPRegressor(epochs=epochs, random_state=random_state).fit(X, y)
+    model = FeatureGPRegressor(learner=SCGD(epochs=epochs), random_state=random_state).fit(X, y)
     mean, std = model.predict(X_new, return_std=True, include_noise=True)
     z, std = (y_new - mean) / std, std / y.std()
     nlpd = np.mean(np.log(std) + z**2 / 2) + np.log(2 * np.pi) / 2
@@ -59,7 +59,9 @@ def test_few_rows_are_learned_from_all_of_them():
     chosen = min(seen, key=lambda e: e["criterion"])
     np.testing.assert_allclose(model.noise_variance_, chosen["noise_variance"], rtol=1e-5)
     many = np.repeat(X, 8, axis=0) + 1e-3 * np.arange(8 * N)[:, None]
-    quick = FeatureGPRegressor(random_state=0, epochs=1, learning_rate=1e-3).fit(many, np.repeat(y, 8))
+    quick = FeatureGPRegressor(random_state=0, learner=SCGD(epochs=1, learning_rate=1e-3)).fit(
+        many, np.repeat(y, 8)
+    )
     assert "refit_steps" not in quick.fit_report_
 
 

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
-from stochgp.learners import SVDGP, SVGP
+from stochgp.learners import IVSGPR, SVDGP, SVGP, InverseRoot
 from stochgp.learners.descent import cosine
 from stochgp.variational import DecoupledMean
 from stochgp.variational.decoupled import JITTER
@@ -24,7 +24,8 @@ y = 5 + 3 * np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=400)
 # Of models that take a few steps, as most do here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*these rows, by what")
 SETTINGS = {"learner": "svdgp", "n_inducing": 16, "n_inducing_mean": 96, "random_state": 0}
-STREAM = SETTINGS | {"learning_rate": 0.03, "batch_size": 40, "epochs": 12}
+MIRROR = InverseRoot(1.0, 1.0)
+STREAM = SETTINGS | {"learner": SVDGP(40, 12, 0.03, mirror_rate=MIRROR)}
 
 
 def said(call):
@@ -76,9 +77,10 @@ def test_the_first_call_is_a_fit_and_a_file_on_the_way_changes_no_bit(whole, tmp
 @pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
 def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     """By plain NumPy: the covariance is k − Q + k_xz A⁻¹ k_zx, A = K + K_zf K_fz/σ²; the mean that of ridge regression on functions of its own, or of the same."""
-    given = {"likelihood": "gaussian", "epochs": 4, "batch_size": 100, "random_state": 0, "dtype": "float64"}
+    given = {"likelihood": "gaussian", "random_state": 0, "dtype": "float64"}
+    learner = SVDGP(100, 4, mirror_rate=MIRROR) if approximation == "svdgp" else IVSGPR(100, 4)
     functions = {"n_inducing": 9} | ({"n_inducing_mean": 30} if approximation == "svdgp" else {})
-    model = SparseGPRegressor(learner=approximation, **functions, **given).fit(X, y)
+    model = SparseGPRegressor(learner=learner, **functions, **given).fit(X, y)
     assert model.plan_["q"]["choice"] == "optimal"
     posterior, process = model._fitted.posterior, model._fitted.posterior.process
     assert isinstance(process, DecoupledMean) == (approximation == "svdgp")
@@ -105,7 +107,9 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
 
 def test_rows_after_a_fit_are_observed_as_its_rows_but_for_the_errors_that_its_optimum_had():
     """The line that the fit went around stays; the distribution that held-out errors of its optimum chose goes."""
-    model = SparseGPRegressor(**SETTINGS, epochs=2, batch_size=40, mean="linear").fit(X[:200], y[:200])
+    model = SparseGPRegressor(**SETTINGS | {"learner": SVDGP(40, 2, mirror_rate=MIRROR)}, mean="linear").fit(
+        X[:200], y[:200]
+    )
     before = model._fitted.observation
     after = model.partial_fit(X[200:], y[200:])._fitted.observation
     assert before.mean_function is not None and after.mean_function is before.mean_function

@@ -88,7 +88,7 @@ def test_nothing_is_drawn_of_values_that_were_given_of_groups_and_of_many_rows()
     given = KernelGPRegressor(Matern32(1.0), learner=None, noise_variance=0.1, random_state=0).fit(X, y)
     assert isinstance(given._fitted.posterior, ExactKernelPosterior) and "hyperparameters" not in given.plan_
     many = np.random.default_rng(2).uniform(size=(401, 1))
-    cheap = KernelGPRegressor(learner="full-batch", epochs=1, random_state=0, likelihood="gaussian")
+    cheap = KernelGPRegressor(learner=FullBatch(epochs=1), random_state=0, likelihood="gaussian")
     assert isinstance(cheap.fit(many, many[:, 0])._fitted.posterior, ExactKernelPosterior)
     cheap.fit(X, y, groups=np.arange(N) // 4)
     assert isinstance(cheap._fitted.posterior, ExactKernelPosterior)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
-from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp import KernelGPRegressor, kernels, learners, solvers
 
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.7, 1.5]), 1.3, 0.05
 
@@ -249,7 +249,7 @@ def test_a_time_limit_ends_a_solve_with_the_best_point_and_says_so():
 
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_a_checkpoint_of_the_learning_continues_to_the_same_result(tmp_path):
-    settings = {"kernel": "rbf", "learner": "bsgd", "epochs": 100, "random_state": 0}
+    settings = {"kernel": "rbf", "learner": learners.BSGD(epochs=100), "random_state": 0}
     whole = KernelGPRegressor(**settings).fit(X, y)
     first = KernelGPRegressor(**settings, time_limit=1e-6).fit(X, y, checkpoint=tmp_path / "c")
     assert first.n_iter_ < whole.n_iter_ and not first.converged_
@@ -262,7 +262,9 @@ def test_a_checkpoint_of_the_learning_continues_to_the_same_result(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:all targets are equal")
-@pytest.mark.parametrize("learner", ["full-batch", "bsgd"])
+@pytest.mark.parametrize(
+    "learner", [learners.FullBatch(epochs=4), learners.BSGD(epochs=4)], ids=["full-batch", "bsgd"]
+)
 @pytest.mark.parametrize(
     ("rows", "targets"),
     [
@@ -288,7 +290,7 @@ def test_a_checkpoint_of_the_learning_continues_to_the_same_result(tmp_path):
 )
 def test_degenerate_data_give_finite_answers(rows, targets, learner):
     """Twelve rows: fewer than a mini-batch of 16."""
-    model = KernelGPRegressor("rbf", learner=learner, epochs=4, random_state=0).fit(rows, targets)
+    model = KernelGPRegressor("rbf", learner=learner, random_state=0).fit(rows, targets)
     mean, std = model.predict(rows, return_std=True, include_noise=True)
     assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
     assert np.isfinite(model.nlml_) and model.noise_variance_ > 0
@@ -318,9 +320,6 @@ def test_frames_are_matched_by_name():
         ({"n_samples": -1}, "n_samples is -1"),
         ({"noise_variance": 0.0}, "noise_variance is 0.0"),
         ({"time_limit": -1}, "time_limit is -1"),
-        ({"epochs": 3}, "learner=None learns nothing"),
-        ({"learner": "full-batch", "batch_size": 8}, "uses all rows"),
-        ({"learner": stochgp.learners.BSGD(epochs=2), "epochs": 2}, "epochs is given twice"),
         ({"memory_limit": "1 apple"}, "not a size"),
     ],
 )
@@ -343,7 +342,7 @@ def test_bad_values_are_named_with_their_place(fitted):
 
 
 def test_verbose_writes_to_stderr_and_silence_writes_nothing(capsys):
-    settings = {"learner": "bsgd", "epochs": 2, "random_state": 0}
+    settings = {"learner": learners.BSGD(epochs=2), "random_state": 0}
     KernelGPRegressor(**settings, verbose=1).fit(X[:12], y[:12])
     captured = capsys.readouterr()
     assert captured.out == "" and "learning" in captured.err

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from sweeps import some_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.learners import BSGD, SCGD
 
 _generator = np.random.default_rng(0)
 X, X_NEW = _generator.normal(size=(80, 2)), _generator.normal(size=(30, 2))
@@ -13,12 +14,11 @@ y = np.sin(X[:, 0]) + 0.1 * _generator.normal(size=80)
 
 
 @pytest.mark.parametrize("value", some_of([0.3, 1e-6, 1e-8, 1e-30], [0.3, 1e-30]))
-@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch", None])
+@pytest.mark.parametrize("learner", ["auto", BSGD(epochs=2), None], ids=str)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_noise_variance_that_is_given_is_kept(learner, value):
     """The kernel alone is learned, and every variance of an observation holds the value."""
-    epochs = None if learner is None else 2
-    model = KernelGPRegressor("rbf", learner=learner, noise_variance=value, epochs=epochs, random_state=0)
+    model = KernelGPRegressor("rbf", learner=learner, noise_variance=value, random_state=0)
     model.fit(X, y)
     assert_allclose(model.noise_variance_ / y.var(), value, rtol=1e-6)
     changed = float(model.kernel_.variance) != 1
@@ -34,11 +34,16 @@ def test_a_noise_variance_beyond_the_numbers_of_the_dtype_is_refused():
     assert_allclose(model.noise_variance_ / y.var(), 1e-60, rtol=1e-9)
 
 
-FEATURES = {"features": "rff", "n_features": 30, "epochs": 4, "learning_rate": 0.01, "dtype": "float64"}
+FEATURES = {
+    "features": "rff",
+    "n_features": 30,
+    "learner": SCGD(epochs=4, learning_rate=0.01),
+    "dtype": "float64",
+}
 FAMILIES = {
     "kernel": lambda **settings: KernelGPRegressor(**settings),
     "kernel in float64": lambda **settings: KernelGPRegressor(dtype="float64", **settings),
-    "mini-batches": lambda **settings: KernelGPRegressor(learner="bsgd", batch_size=16, epochs=3, **settings),
+    "mini-batches": lambda **settings: KernelGPRegressor(learner=BSGD(batch_size=16, epochs=3), **settings),
     "features": lambda **settings: FeatureGPRegressor(**FEATURES, **settings),
 }
 

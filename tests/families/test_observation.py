@@ -6,7 +6,7 @@ import scipy.stats
 from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
-from stochgp import SparseGPRegressor, likelihoods, metrics
+from stochgp import SparseGPRegressor, learners, likelihoods, metrics
 from stochgp.parameters import frozen
 
 _generator = np.random.default_rng(0)
@@ -20,7 +20,7 @@ TARGETS = {
     "poisson": _generator.poisson(RATE).astype(float),
     "negative-binomial": _generator.poisson(RATE * _generator.gamma(SHAPE, 1 / SHAPE, N)).astype(float),
 }
-QUICK = {"n_inducing": 12, "random_state": 0, "learning_rate": 0.03, "epochs": 64, "batch_size": 40}
+QUICK = {"n_inducing": 12, "random_state": 0, "learner": learners.SVGP(40, 64, 0.03)}
 HALF = slice(0, N // 2)
 NEW = X[N // 2 :]
 

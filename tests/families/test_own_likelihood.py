@@ -5,14 +5,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, likelihoods
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, learners, likelihoods
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, (600, 1))
 NOISE = 0.4  # b
 Y = 7 + 3 * (np.sin(2 * X[:, 0]) + NOISE * _generator.laplace(size=600))
 NEW = np.linspace(-1.8, 1.8, 20)[:, None]
-QUICK = {"n_inducing": 20, "epochs": 60, "batch_size": 100, "learning_rate": 0.03, "random_state": 0}
+QUICK = {"n_inducing": 20, "learner": learners.SVGP(100, 60, 0.03), "random_state": 0}
 
 
 @pytest.fixture(scope="module")

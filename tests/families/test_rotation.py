@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from stochgp import KernelGPRegressor, kernels, load
+from stochgp import KernelGPRegressor, kernels, learners, load
 from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
 from stochgp.kernels.warped import kernel_and_directions
@@ -94,7 +94,7 @@ REFUSED = {
         N,
         "one lengthscale for each",
     ),
-    "another learner": ({"learner": "bsgd", "epochs": 1}, N, "BSGD does not learn a rotation"),
+    "another learner": ({"learner": learners.BSGD(epochs=1)}, N, "BSGD does not learn a rotation"),
 }
 
 

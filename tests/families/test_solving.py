@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stochgp import KernelGPRegressor
+from stochgp import KernelGPRegressor, learners
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.rows import Data
@@ -32,7 +32,9 @@ def test_a_learned_model_has_deviations_without_samples(solver):
     generator = np.random.default_rng(0)
     X = generator.uniform(-2, 2, (150, 1))
     y = np.sin(X[:, 0]) + 0.1 * generator.normal(size=150)
-    model = KernelGPRegressor("rbf", epochs=5, solver=solver, random_state=0).fit(X, y)
+    model = KernelGPRegressor(
+        "rbf", learner=learners.FullBatch(epochs=5, spread=1.0), solver=solver, random_state=0
+    ).fit(X, y)
     assert np.sqrt(np.mean((model.predict(X) - np.sin(X[:, 0])) ** 2)) < 0.1
     direct = KernelGPRegressor(
         model.kernel_, learner=None, noise_variance=model._fitted.observation.noise_variance, random_state=0

@@ -15,19 +15,19 @@ from sweeps import some_of
 import stochgp
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, kernels, likelihoods
 from stochgp.families.default_learners import sparse_learner
-from stochgp.learners import SGPR, SVGP, VGP
+from stochgp.learners import IVSGPR, SGPR, SVDGP, SVGP, VGP
 from stochgp.parameters import frozen
 
 _generator = np.random.default_rng(0)
 X = _generator.normal(size=(80, 2))
 y = 5 + 3 * (np.sin(2 * X[:, 0]) + 0.2 * _generator.normal(size=80))
 LABELS = np.where(np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=80) > 0, "up", "down")
-QUICK = {"n_inducing": 12, "random_state": 0, "learning_rate": 0.03, "epochs": 64}
+QUICK = {"n_inducing": 12, "random_state": 0, "learner": SVGP(20, 64, 0.03)}
 REGRESSORS = {
-    "svgp": SparseGPRegressor(**QUICK, batch_size=20),
-    "sgpr": SparseGPRegressor(learner="sgpr", n_inducing=12, random_state=0, epochs=20),
+    "svgp": SparseGPRegressor(**QUICK),
+    "sgpr": SparseGPRegressor(learner=SGPR(epochs=20), n_inducing=12, random_state=0),
 }
-CLASSIFIER = SparseGPClassifier(**QUICK, batch_size=20)
+CLASSIFIER = SparseGPClassifier(**QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,14 @@ def fitted():
     return models | {"classes": CLASSIFIER.fit(X, LABELS)}
 
 
-@pytest.mark.parametrize("approximation", ["svgp", "sgpr"])
-def test_points_at_all_rows_give_the_exact_gp(approximation):
+@pytest.mark.parametrize(
+    "learner", [SVGP(epochs=1, learning_rate=1e-12), SGPR(epochs=1)], ids=["svgp", "sgpr"]
+)
+def test_points_at_all_rows_give_the_exact_gp(learner):
     """At given hyperparameters, frozen: SVGP's closing pass and SGPR are the KernelGPRegressor by Cholesky."""
     kernel = frozen(kernels.RBF([1.0, 1.0], 1.2))
     noise = likelihoods.Gaussian(frozen(np.float32(0.1)))
-    mine = SparseGPRegressor(
-        _held(kernel), approximation, len(X), likelihood=noise, epochs=1, learning_rate=_rate(approximation)
-    )
+    mine = SparseGPRegressor(_held(kernel), learner, len(X), likelihood=noise)
     mine.set_params(random_state=0).fit(X, y)
     exact = KernelGPRegressor(_held(kernel), learner=None, noise_variance=0.1, solver="cholesky").fit(X, y)
     found, wanted = (model.predict(X[:9] + 0.1, return_std=True) for model in (mine, exact))
@@ -54,10 +54,6 @@ def test_points_at_all_rows_give_the_exact_gp(approximation):
 
 def _held(kernel):
     return kernels.Sum(kernel, frozen(kernels.RBF([1.0, 1.0], 1e-6)))
-
-
-def _rate(approximation):
-    return 1e-12 if approximation == "svgp" else None
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
@@ -114,7 +110,9 @@ def test_weights_are_counts():
 def test_breast_cancer_probabilities_are_calibrated():
     rows, labels = load_breast_cancer(return_X_y=True)
     a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)
-    model = SparseGPClassifier(n_inducing=32, learning_rate=0.03, epochs=60, random_state=0).fit(a, c)
+    model = SparseGPClassifier(
+        n_inducing=32, learner=SVGP(epochs=60, learning_rate=0.03), random_state=0
+    ).fit(a, c)
     assert log_loss(d, model.predict_proba(b)) < 0.12
 
 
@@ -122,9 +120,15 @@ EDGES = {
     "one row": (X[:1], y[:1]),
     "equal points, a constant column": (np.c_[np.repeat(X[:4], 5, axis=0), np.full(20, 7.0)], y[:20]),
 }
-FEW = list(itertools.product(["svgp", "sgpr", "svdgp", "ivsgpr"], EDGES))
+LEARNERS = {
+    "svgp": SVGP(epochs=2),
+    "sgpr": SGPR(epochs=2),
+    "svdgp": SVDGP(epochs=2),
+    "ivsgpr": IVSGPR(epochs=2),
+}
+FEW = list(itertools.product(LEARNERS, EDGES))
 GROWING = [("svdgp", "one row"), ("ivsgpr", "one row")]
-EDGE_SETTINGS = {"n_inducing": 30, "random_state": 0, "epochs": 2}
+EDGE_SETTINGS = {"n_inducing": 30, "random_state": 0}
 
 
 @pytest.mark.filterwarnings("ignore:input column", "ignore:all targets are equal")
@@ -133,7 +137,7 @@ def test_hardly_any_rows_give_finite_numbers(few):
     """In float32, as many points as rows, some of them the same."""
     approximation, name = few
     rows, targets = EDGES[name]
-    model = SparseGPRegressor(learner=approximation, **EDGE_SETTINGS).fit(rows, targets)
+    model = SparseGPRegressor(learner=LEARNERS[approximation], **EDGE_SETTINGS).fit(rows, targets)
     mean, std = model.predict(rows, return_std=True, include_noise=True)
     assert np.all(np.isfinite(mean)) and np.all(std > 0) and np.isfinite(model.elbo_)
     assert np.all(np.isfinite(model.sample_functions(2)(rows)))
@@ -144,7 +148,9 @@ def test_hardly_any_rows_give_finite_numbers(few):
 def test_other_likelihoods_of_hardly_any_rows_are_finite(likelihood):
     """Counts that are all 0 among them: their rate is small, not 0."""
     rows, _ = EDGES["equal points, a constant column"]
-    model = SparseGPRegressor(likelihood=likelihood, **EDGE_SETTINGS).fit(rows, np.zeros(20))
+    model = SparseGPRegressor(likelihood=likelihood, learner=SVGP(epochs=2), **EDGE_SETTINGS).fit(
+        rows, np.zeros(20)
+    )
     law = model.predict_distribution(rows)
     assert np.all(np.isfinite(law.logpdf(0.0))) and np.all(law.std > 0) and np.all(np.isfinite(law.mean))
 
@@ -152,7 +158,11 @@ def test_other_likelihoods_of_hardly_any_rows_are_finite(likelihood):
 @pytest.mark.filterwarnings("ignore:input column")
 def test_classes_of_equal_rows_have_probabilities():
     rows, _ = EDGES["equal points, a constant column"]
-    p = SparseGPClassifier(**EDGE_SETTINGS).fit(rows, np.arange(20) % 3).predict_proba(rows)
+    p = (
+        SparseGPClassifier(learner=SVGP(epochs=2), **EDGE_SETTINGS)
+        .fit(rows, np.arange(20) % 3)
+        .predict_proba(rows)
+    )
     assert np.all(p > 0)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
 
@@ -183,7 +193,6 @@ REFUSED = {
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
     "missing": ({"missing": "skip"}, "molecules"),
-    "batch_size": ({"learner": "sgpr", "batch_size": 9}, "uses all rows"),
 }
 
 
@@ -203,7 +212,7 @@ def test_one_class_is_refused():
 def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_refused(missing):
     X, y = np.arange(6.0)[:, None], ["a", "b", missing, "a", "b", missing]
     known = np.array([True, True, False, True, True, False])
-    settings = {"n_inducing": 3, "epochs": 2, "random_state": 0}
+    settings = {"n_inducing": 3, "learner": SVGP(epochs=2), "random_state": 0}
     alone = SparseGPClassifier(**settings).fit(X[known], ["a", "b", "a", "b"])
     for labels in (y, np.array(y, object)):
         with pytest.raises(ValueError, match="the label of row 3 is missing, 2 of 6 are"):
@@ -220,15 +229,14 @@ def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_r
 
 
 def test_few_rows_are_learned_from_together():
-    """Mini-batches of rows that fit into one batch would only add noise; an option of batches keeps them."""
+    """Mini-batches of rows that fit into one batch would only add noise."""
     few = SparseGPRegressor()
-    for likelihood, n_rows, options, expected in (
-        ("auto", 1_000, {}, SGPR),
-        ("gaussian", 1_001, {}, SVGP),
-        ("student-t", 50, {}, VGP),
-        ("poisson", 1_001, {}, SVGP),
-        ("auto", 50, {"epochs": 3}, SVGP),
+    for likelihood, n_rows, expected in (
+        ("auto", 1_000, SGPR),
+        ("gaussian", 1_001, SVGP),
+        ("student-t", 50, VGP),
+        ("poisson", 1_001, SVGP),
     ):
-        few.set_params(likelihood=likelihood, epochs=None).set_params(**options)
+        few.set_params(likelihood=likelihood)
         learner, _ = sparse_learner(few, n_rows, likelihood in ("auto", "gaussian"))
         assert type(learner) is expected

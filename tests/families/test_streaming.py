@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
-from stochgp import FeatureGPRegressor
+from stochgp import FeatureGPRegressor, learners
 
 N_FIRST, N = 40, 160
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -29,7 +29,9 @@ NEW = X[:7] + 0.1
 def first(request, tmp_path_factory):
     """A file of a model that was fitted on the first rows."""
     path = tmp_path_factory.mktemp("model") / "first.stochgp"
-    model = FeatureGPRegressor(epochs=2, learning_rate=0.01, dtype=request.param, random_state=0)
+    model = FeatureGPRegressor(
+        learner=learners.SCGD(epochs=2, learning_rate=0.01), dtype=request.param, random_state=0
+    )
     model.fit(X[:N_FIRST], y[:N_FIRST]).save(path)
     return path
 
@@ -106,7 +108,7 @@ def test_drift_is_in_standard_deviations_of_the_fit(first):
 
 
 def test_the_first_call_is_a_fit():
-    settings = {"epochs": 1, "learning_rate": 0.01, "random_state": 0}
+    settings = {"learner": learners.SCGD(epochs=1, learning_rate=0.01), "random_state": 0}
     one = FeatureGPRegressor(**settings).partial_fit(X[:N_FIRST], y[:N_FIRST])
     other = FeatureGPRegressor(**settings).fit(X[:N_FIRST], y[:N_FIRST])
     np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))

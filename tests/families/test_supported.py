@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, load
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners, load
 from stochgp.observations.observation import supported_by
 from stochgp.parameters import value_of
 
@@ -29,7 +29,7 @@ def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind,
     settings = {
         "target": target,
         "likelihood": "gaussian",
-        "epochs": 3,
+        "learner": learners.FullBatch(epochs=3),
         "random_state": 0,
         "target_outliers": "keep",
     }
@@ -50,7 +50,12 @@ def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind,
 
 
 def test_new_targets_widen_the_support():
-    model = KernelGPRegressor(target="positive", likelihood="gaussian", epochs=2, random_state=0)
+    model = KernelGPRegressor(
+        target="positive",
+        likelihood="gaussian",
+        learner=learners.FullBatch(epochs=2, spread=1.0),
+        random_state=0,
+    )
     y = np.exp(X[:, 0])
     model.fit(X, y)
     R = np.ptp(y)
@@ -62,7 +67,9 @@ def test_new_targets_widen_the_support():
 @pytest.mark.parametrize("n_rare", [1, N // 2])
 def test_a_network_takes_a_rare_category_for_at_most_eight_standard_deviations(n_rare):
     rare = np.column_stack([X, np.arange(N) < n_rare]).astype(float)
-    model = FeatureGPRegressor("mlp", likelihood="gaussian", epochs=1, random_state=0).fit(rare, X[:, 0])
+    model = FeatureGPRegressor(
+        "mlp", likelihood="gaussian", learner=learners.SCGD(epochs=1), random_state=0
+    ).fit(rare, X[:, 0])
     bound = model.features_.left.network
     Z = model._fitted.inputs.transform(rare, np.float32)
     limits = np.stack([Z.min(axis=0), Z.max(axis=0)])

@@ -12,6 +12,7 @@ from stochgp import (
     FeatureGPRegressor,
     KernelGPRegressor,
     SparseGPRegressor,
+    learners,
     likelihoods,
     load,
     metrics,
@@ -219,7 +220,7 @@ def test_the_dispersion_of_observations_is_that_of_the_transformed_targets():
     rng = np.random.default_rng(4)
     x = rng.uniform(-2, 2, size=(560, 2))
     z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=560)
-    settings = {"learner": "full-batch", "epochs": 10, "random_state": 0}
+    settings = {"learner": learners.FullBatch(epochs=10), "random_state": 0}
     model = KernelGPRegressor("rbf", target="positive", **settings).fit(x, np.exp(z))
     logs = KernelGPRegressor("rbf", **settings)
     vars(logs)["_chosen_likelihood"] = SCALED
@@ -241,7 +242,9 @@ def test_heavy_tails_are_compared_only_where_there_is_a_mean(transform, compared
     z = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_t(2.5, size=300)
     y = z if transform == "sinh-arcsinh" else np.exp(z)
     likelihood = likelihoods.Warped("auto", transform)
-    model = KernelGPRegressor("rbf", learner="full-batch", epochs=10, random_state=0, likelihood=likelihood)
+    model = KernelGPRegressor(
+        "rbf", learner=learners.FullBatch(epochs=10), random_state=0, likelihood=likelihood
+    )
     model.fit(x, y)
     assert ("student-t" in model.plan_["likelihood"]["why"]) == compared
     assert model.predict_distribution(X_NEW[:, :1]).tail_index > 1
@@ -262,7 +265,7 @@ def test_heavy_tails_of_logarithms_are_there_when_asked_for():
     assert np.all(rounded.std < high - low)
 
 
-FEATURES = {"n_features": 40, "epochs": 3, "random_state": 0, "likelihood": "gaussian"}
+FEATURES = {"n_features": 40, "learner": learners.SCGD(epochs=3), "random_state": 0, "likelihood": "gaussian"}
 
 
 @pytest.fixture(scope="module")
@@ -304,13 +307,13 @@ def test_feature_models_take_in_positive_targets(features, tmp_path):
 
 
 def test_sparse_models_of_positive_targets_are_those_of_logarithms():
-    settings = {"learner": "sgpr", "n_inducing": 10, "epochs": 3, "random_state": 0}
+    settings = {"learner": learners.SGPR(epochs=3), "n_inducing": 10, "random_state": 0}
     model = SparseGPRegressor(**settings, target="positive").fit(X, Y)
     logs = SparseGPRegressor(**settings).fit(X, np.log(Y))
     q = [0.1, 0.6]
     assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
     assert model.elbo_ == pytest.approx(logs.elbo_ - np.mean(np.log(Y)), rel=1e-9)
-    settings |= {"learner": "svdgp", "batch_size": 20}
+    settings |= {"learner": learners.SVDGP(20, 3, mirror_rate=learners.InverseRoot(1.0, 1.0))}
     of_positive = (
         SparseGPRegressor(**settings, target="positive").fit(X, Y).partial_fit(X_NEW, Y[: len(X_NEW)])
     )

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
-from stochgp import FeatureGPRegressor, features
+from stochgp import FeatureGPRegressor, features, learners
 from stochgp.data.memory import MemorySource
 from stochgp.learners import SCGD
 from stochgp.learning import fit
@@ -86,7 +86,11 @@ def fitted():
     generator = np.random.default_rng(0)
     X = generator.uniform(-1, 1, size=(200, 2)) * [1.0, 50.0]
     y = 30 + 4 * np.sin(2 * X[:, 0]) + 0.3 * generator.normal(size=200)
-    return FeatureGPRegressor(epochs=10, learning_rate=0.01, random_state=0).fit(X, y), X, y
+    return (
+        FeatureGPRegressor(learner=learners.SCGD(epochs=10, learning_rate=0.01), random_state=0).fit(X, y),
+        X,
+        y,
+    )
 
 
 def without(model):

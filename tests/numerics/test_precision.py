@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from sweeps import some_of
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.kernels import RBF, Warped
 from stochgp.networks import mlp
 
@@ -34,16 +34,30 @@ def products(monkeypatch):
     return found
 
 
+FEATURE_LEARNERS = {
+    "scgd": learners.SCGD,
+    "minimax": learners.Minimax,
+    "bsgd": learners.BSGD,
+    "full-batch": learners.FullBatch,
+}
+KERNEL_LEARNERS = {
+    "bsgd": learners.BSGD,
+    "full-batch": learners.FullBatch,
+    "loo": learners.LeaveOneOut,
+    "vecchia": learners.Vecchia,
+}
+
+
 def deep():
     return Warped(RBF(1.0), mlp(2, (8, 2), key=jax.random.key(0)))
 
 
 FITS = {
-    **{f"feature {name}": lambda name=name: FeatureGPRegressor(learner=name, n_features=8, epochs=3) for name in ("scgd", "minimax", "bsgd", "full-batch")},
-    **{f"map {name}": lambda name=name: FeatureGPRegressor(name, n_features=8, epochs=3) for name in ("attention", "rff", "orf", "nystrom")},
-    **{f"kernel {name}": lambda name=name: KernelGPRegressor(learner=name, epochs=3) for name in ("bsgd", "full-batch", "loo", "vecchia")},
+    **{f"feature {name}": lambda kind=kind: FeatureGPRegressor(learner=kind(epochs=3), n_features=8) for name, kind in FEATURE_LEARNERS.items()},
+    **{f"map {name}": lambda name=name: FeatureGPRegressor(name, n_features=8, learner=learners.SCGD(epochs=3)) for name in ("attention", "rff", "orf", "nystrom")},
+    **{f"kernel {name}": lambda kind=kind: KernelGPRegressor(learner=kind(epochs=3)) for name, kind in KERNEL_LEARNERS.items()},
     **{f"solver {name}": lambda name=name: KernelGPRegressor(learner=None, solver=name) for name in ("cholesky", "cg", "sdd")},
-    "deep kernel": lambda: KernelGPRegressor(deep(), learner="bsgd", epochs=3),
+    "deep kernel": lambda: KernelGPRegressor(deep(), learner=learners.BSGD(epochs=3)),
     "local": lambda: KernelGPRegressor(learner=None, prediction="local"),
 }  # fmt: skip
 

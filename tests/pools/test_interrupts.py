@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.families import left_out
-from stochgp.learners import SCGD
+from stochgp.learners import BSGD, SCGD
 from stochgp.pools import targets, weights
 from stochgp.storage import checkpoint as checkpoints
 
@@ -15,7 +15,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (1_010, 3))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * GENERATOR.normal(size=1_010)
 NEW = X[:20] + 0.1
-SETTINGS = {"epochs": 300, "learning_rate": 0.01, "likelihood": "gaussian"}  # three evaluations
+SETTINGS = {"learner": SCGD(epochs=300, learning_rate=0.01), "likelihood": "gaussian"}  # three evaluations
 
 
 class KilledError(BaseException):
@@ -128,7 +128,7 @@ def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
     monkeypatch.setattr(left_out, "_left_out", interrupts(9))
-    settings = {"learner": "bsgd", "epochs": 2, "rotate_inputs": False, "random_state": 0}
+    settings = {"learner": BSGD(epochs=2), "rotate_inputs": False, "random_state": 0}
     model = KernelGPRegressor("rbf", **settings).fit(X[:200], Y[:200])
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import QUICK, member
 from sklearn.base import clone
 
-from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, learners, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
@@ -111,7 +111,7 @@ def test_files_and_pickles_give_the_same_bits(pool, tmp_path):
 
 
 def test_a_pool_of_equal_members_is_one_of_them():
-    same = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    same = FeatureGPRegressor("linear", likelihood="gaussian")
     found = GPRegressor(members={"one": same, "other": same}, random_state=0).fit(X[:200], Y[:200])
     assert len(found.estimators_) == 1 and list(found.weights_.values()) == [1.0]
     assert set(found.scores_) == {"one", "other"}
@@ -209,8 +209,8 @@ def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, m
 
 def test_one_member_on_request_and_members_of_the_user():
     own = {
-        "a": FeatureGPRegressor("rff", n_features=60, epochs=2),
-        "b": FeatureGPRegressor("linear", epochs=2),
+        "a": FeatureGPRegressor("rff", n_features=60, learner=learners.SCGD(epochs=2)),
+        "b": FeatureGPRegressor("linear"),
     }
     found = GPRegressor(members=own, ensemble=False, random_state=0).fit(X, Y)
     best = min(found.scores_, key=lambda name: found.scores_[name]["nlpd"])
@@ -291,7 +291,7 @@ def test_a_member_alone_has_calibrated_probabilities(n, monkeypatch):
     """A member predicts twice the deviation; intervals, too, are of the calibrated distribution. Members of the user do not predict folds."""
     of_one(monkeypatch, "wide")
     wide = KernelGPRegressor(learner=None, noise_variance=0.4, likelihood="gaussian")
-    own = {"wide": wide, "other": FeatureGPRegressor("linear", epochs=2, likelihood="gaussian")}
+    own = {"wide": wide, "other": FeatureGPRegressor("linear", likelihood="gaussian")}
     found = GPRegressor(members=own, random_state=0).fit(X[:n], Y[:n])
     assert found.plan_["probabilities"]["choice"].startswith("Beta(")
     assert f"on {n // 4} held-out rows" in found.plan_["probabilities"]["why"]
@@ -322,7 +322,7 @@ def prices():
 
 
 def of_line(**settings):
-    line = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    line = FeatureGPRegressor("linear", likelihood="gaussian")
     return GPRegressor(members={"line": line, "other": line}, random_state=0, **settings)
 
 

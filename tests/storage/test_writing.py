@@ -17,7 +17,7 @@ WRITERS = {
     "arrays": lambda path: save_tree(path, [X], {}),
     "table": lambda path: write_table(path, {"x": X[:, 0]}),
 }
-MODEL = ["--model", "feature", "--set", "features=linear", "--set", "epochs=1", "--quiet"]
+MODEL = ["--model", "feature", "--set", "features=linear", "--quiet"]
 
 
 def mode(path):

@@ -25,6 +25,7 @@ from stochgp import (
     SparseGPRegressor,
     features,
     kernels,
+    learners,
 )
 from stochgp.data.memory import MemorySource
 from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
@@ -169,7 +170,8 @@ def fits() -> dict:
     found = {"means": [], "nlml": [], "told": []}
     for G, least in [*((G, 4096) for G in counts()), (jax.device_count(), 32)]:
         base.MIN_SHARED_BATCH = least
-        settings = {"batch_size": 32, "epochs": 4, "learning_rate": 0.01, "random_state": 0, "devices": G}
+        learner = learners.SCGD(batch_size=32, epochs=4, learning_rate=0.01)
+        settings = {"learner": learner, "random_state": 0, "devices": G}
         fitted = FeatureGPRegressor(n_features=M, **settings).fit(X, y)
         found["means"].append(np.concatenate(fitted.predict(X[:20], return_std=True)).tolist())
         found["nlml"].append(float(fitted.nlml_))
@@ -398,12 +400,12 @@ def bounds() -> list[float]:
 
 
 SPARSE = {
-    "sgpr": lambda **more: SparseGPRegressor(learner="sgpr", n_inducing=8, epochs=4, **more),
+    "sgpr": lambda **more: SparseGPRegressor(learner=learners.SGPR(epochs=4), n_inducing=8, **more),
     "svgp": lambda **more: SparseGPRegressor(
-        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
     ),
     "classes": lambda **more: SparseGPClassifier(
-        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
     ),
 }
 

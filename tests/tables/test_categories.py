@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.context import FitContext
 from stochgp.data import TableEncoder
 from stochgp.data.reading import read_training_rows
@@ -76,7 +76,9 @@ def fitted(request):
     made = {
         "kernel": KernelGPRegressor(learner=None, random_state=0),
         "trees": KernelGPRegressor(learner=None, random_state=0, mean="trees"),
-        "features": FeatureGPRegressor("rff", n_features=20, epochs=3, learning_rate=0.01, random_state=0),
+        "features": FeatureGPRegressor(
+            "rff", n_features=20, learner=learners.SCGD(epochs=3, learning_rate=0.01), random_state=0
+        ),
     }
     return made[request.param].fit(TABLE, Y)
 
@@ -108,7 +110,7 @@ def test_a_new_level_is_a_random_one_of_the_known(fitted):
 
 def test_draws_at_a_new_level_have_its_variance():
     """Of a model that is linear in features, row by row; moments of 400 draws within four standard errors."""
-    model = FeatureGPRegressor("linear", epochs=3, learning_rate=0.01, random_state=0).fit(TABLE, Y)
+    model = FeatureGPRegressor("linear", random_state=0).fit(TABLE, Y)
     new = pd.DataFrame({"shop": ["new", "newer", "s3"], "x": [-1.0, 0.5, 0.5]})
     mean, std = model.predict(new, return_std=True)
     draws = model.sample_y(new, 400, random_state=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.data import TableEncoder, read_table
 from stochgp.storage.trees import decode, encode
 
@@ -103,7 +103,9 @@ def test_marks_of_missing_values_in_text_files(tmp_path, text):
 
 
 QUICK = [
-    FeatureGPRegressor("rff", n_features=10, learner="bsgd", epochs=1, learning_rate=0.01, random_state=0),
+    FeatureGPRegressor(
+        "rff", n_features=10, learner=learners.BSGD(epochs=1, learning_rate=0.01), random_state=0
+    ),
     KernelGPRegressor(learner=None, random_state=0),
 ]
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier, learners
 from stochgp.kernels import RBF, Tanimoto
 from stochgp.tables.targets import read_targets
 
@@ -175,7 +175,7 @@ def test_masked_weights_and_groups_are_refused():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("labels", [np.arange(N) % 2, np.array(["no", "yes"])[np.arange(N) % 2]])
 def test_masked_labels_are_missing(labels):
-    gp = SparseGPClassifier(n_inducing=4, epochs=1, random_state=0)
+    gp = SparseGPClassifier(n_inducing=4, learner=learners.SVGP(epochs=1), random_state=0)
     with pytest.warns(UserWarning, match="3 rows of 60 are not learned from: 3 without a target"):
         gp.fit(X, np.ma.masked_array(labels, MASK))
     assert gp.classes_.tolist() == np.unique(labels).tolist() and gp.n_rows_ == N - 3

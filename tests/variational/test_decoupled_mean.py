@@ -7,7 +7,7 @@ import pytest
 from grams import matrix
 from numpy.testing import assert_allclose
 
-from stochgp import SparseGPRegressor, load
+from stochgp import SparseGPRegressor, learners, load
 from stochgp.data.memory import MemorySource
 from stochgp.kernels import Matern32
 from stochgp.models import SparseGP
@@ -108,7 +108,7 @@ def rough(n=1_500):
 
 def test_a_decoupled_mean_is_taken_if_left_out_rows_gain_and_saved(tmp_path):
     rows, y = rough()
-    few = {"n_inducing": 20, "epochs": 3, "random_state": 0}
+    few = {"n_inducing": 20, "learner": learners.SVGP(epochs=3), "random_state": 0}
     found = SparseGPRegressor(**few).fit(rows[:1_000], y[:1_000])
     narrow = SparseGPRegressor(n_inducing_mean=0, **few).fit(rows[:1_000], y[:1_000])
     assert (
@@ -127,7 +127,7 @@ def test_a_decoupled_mean_is_taken_if_left_out_rows_gain_and_saved(tmp_path):
 
 def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
     rows, y = rough(400)
-    few = {"n_inducing": 20, "epochs": 2, "random_state": 0}
+    few = {"n_inducing": 20, "learner": learners.SVGP(epochs=2), "random_state": 0}
     grouped = SparseGPRegressor(**few).fit(rows, y, groups=np.arange(400) // 4)
     assert grouped.fit_report_["mean_noise"] == 1.0
     heavy = SparseGPRegressor(likelihood="student-t", **few).fit(rows, y)
@@ -140,7 +140,9 @@ def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
 
 def test_rows_of_a_posterior_are_left_out_of_the_decoupled_mean():
     rows, y = rough(300)
-    model = SparseGPRegressor(n_inducing=15, epochs=2, n_inducing_mean=100, random_state=0)
+    model = SparseGPRegressor(
+        n_inducing=15, learner=learners.SVGP(epochs=2), n_inducing_mean=100, random_state=0
+    )
     seen = {}
     original = SparseGPRegressor._error_distribution
 

@@ -94,7 +94,7 @@ def fit(
         numbers, classes, or auto: with --model auto or sparse classes if the target is true and false, or text of at most 50 different values
         that are not mostly numbers or dates. --model kernel and feature learn no classes.
     setting
-        name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
+        name=value: a setting of the estimator, such as --set learner=bsgd. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
     weight

@@ -48,11 +48,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-_AT_LEAST_ONE = (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1")
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be, and how that is said
-    "n_features": _AT_LEAST_ONE,
-    "batch_size": _AT_LEAST_ONE,
-    "epochs": _AT_LEAST_ONE,
+    "n_features": (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1"),
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
     "n_samples": (_whole(0), "a whole number of at least 0"),
@@ -332,8 +329,6 @@ class GPEstimator(PosteriorEstimator):
 
     Parameters
     ----------
-    batch_size, epochs, learning_rate
-        Of the learner: None = its own, or chosen for you; given here and in a learner: ValueError.
     time_order : "auto", "interpolate" or "forecast"
         New rows lie between the training rows, or after them in time; then whole blocks of time are held out. "auto": "forecast", if dates or increasing
         columns give the time, and errors of neighbours in time resemble each other.
@@ -355,9 +350,6 @@ class GPEstimator(PosteriorEstimator):
         Steps; seconds; inputs and names, the latter for data frames.
     """
 
-    batch_size: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
     standardize: bool = True
 
     def __init_subclass__(cls, **given: Any) -> None:

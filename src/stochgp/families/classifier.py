@@ -26,7 +26,6 @@ from stochgp.families.default_learners import (
     CLASSIFIER,
     EACH_ROW,
     named_learner,
-    options_of,
     uses_all_rows,
 )
 from stochgp.families.variational import (
@@ -110,7 +109,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             if data.everything is None and uses_all_rows(self, data.n_rows, 1 if n == 2 else n):
                 auto = ALL_ROWS_OF_CLASSES, EACH_ROW
             named = {"svgp": CLASSIFIER, "vgp": ALL_ROWS_OF_CLASSES}
-            learner, why = named_learner(self.learner, named, options_of(self), auto)
+            learner, why = named_learner(self.learner, named, auto)
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             likelihood = Bernoulli() if n == 2 else Softmax(n)

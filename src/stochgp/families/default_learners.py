@@ -79,86 +79,50 @@ EACH_ROW = f"up to {MAX_SITE_ROWS:,} rows, steps that use all of them are fast"
 Chosen = tuple[AbstractLearner | None, str]  # a learner and the reason
 
 
-def options_of(estimator: Any) -> dict[str, Any]:
-    """Return the estimator's settings that belong to its learner and are not None."""
-    names = "epochs", "batch_size", "learning_rate"
-    return {name: value for name in names if (value := getattr(estimator, name)) is not None}
-
-
 def uses_all_rows(estimator: Any, n_rows: int, n_latent: int) -> bool:
     """Return True if a sparse GP with a likelihood other than Gaussian noise uses all rows in every step by default."""
     few = n_latent == 1 and n_rows <= min(MAX_SITE_ROWS, 2 * estimator.n_inducing)
-    return few and not options_of(estimator) and not is_deep(estimator.kernel)
+    return few and not is_deep(estimator.kernel)
 
 
 def named_learner(
-    learner: Any, named: Mapping[str, Any], options: Mapping[str, Any], auto: Chosen | None = None
+    learner: Any, named: Mapping[str, Any], auto: Chosen | None = None
 ) -> tuple[AbstractLearner, str]:
-    """Return the learner of that name, or a given learner, with options, and the reason.
+    """Return the learner of that name, or a given learner, and the reason; "auto" is the pair `auto`.
 
-    "auto" is the pair `auto`. Raises ValueError for an unknown name, with the nearest one; for an option that a given learner sets
-    too; for a batch size if all rows are used; TypeError for another type.
+    Raises ValueError for an unknown name, with the nearest one, and TypeError for another type.
     """
+    if isinstance(learner, AbstractLearner):
+        return learner, AS_GIVEN
     if auto is not None:
         named = {"auto": auto[0]} | dict(named)
-    if isinstance(learner, str):
-        found, why = lookup(learner, named, "learner"), AS_ASKED
-        if auto is not None and learner == "auto":
-            why = auto[1]
-        if "batch_size" in options and found.batch_size is None:
-            used = f"{type(found).__name__} uses all rows"
-            raise ValueError(f"batch_size is {options['batch_size']!r}, but {used}: leave it None")
-    elif isinstance(learner, AbstractLearner):
-        found, why = learner, AS_GIVEN
-        if twice := [name for name in options if getattr(learner, name) is not None]:
-            raise ValueError(
-                f"{twice[0]} is given twice, to the estimator and to its learner: leave one of them None"
-            )
-    else:
+    if not isinstance(learner, str):
         raise TypeError(
             f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
         )
-    for name, value in options.items():
-        if name not in {field.name for field in dataclasses.fields(found)}:
-            raise ValueError(f"{name} is {value!r}, but {type(found).__name__} has none: leave it None")
-    return dataclasses.replace(found, **options), why
+    found = lookup(learner, named, "learner")
+    return found, auto[1] if auto is not None and learner == "auto" else AS_ASKED
 
 
 def kernel_learner(
-    learner: Any,
-    n_rows: int,
-    *,
-    deep: bool = False,
-    hurried: bool = False,
-    grouped: bool = False,
-    **options: Any,
+    learner: Any, n_rows: int, *, deep: bool = False, hurried: bool = False, grouped: bool = False
 ) -> Chosen:
-    """Return the learner of a kernel GP and the reason, with the options; None for None.
+    """Return the learner of a kernel GP and the reason; None for None.
 
     `deep`: the kernel has a network that trains. `hurried`: a time limit allows no search of many neighbours. `grouped`: rows have groups, which the
-    likelihood of all rows ignores. Raises as `named_learner`, and ValueError for an option without a learner.
+    likelihood of all rows ignores. Raises as `named_learner`.
     """
     if learner is None:
-        if options:
-            raise ValueError(
-                f"{next(iter(options))} is given, but learner=None learns nothing: leave it None"
-            )
         return None, "learner=None: the hyperparameters given are kept"
     if deep and learner in ("auto", "bsgd"):
-        found = dataclasses.replace(DEEP, **options)
-        if found.epochs is None:
-            per_epoch = found.plan(n_rows, 1, ByLoss()).steps_per_epoch
-            found = dataclasses.replace(found, epochs=max(1, DEEP_STEPS // per_epoch))
+        epochs = max(1, DEEP_STEPS // DEEP.plan(n_rows, 1, ByLoss()).steps_per_epoch)
         what = f"the kernel on it then learns from the exact likelihood of up to {SUBSET_ROWS} rows"
-        return found, f"a network learns from mini-batches; {what}"
-    auto = _automatic(n_rows, "batch_size" in options, hurried, grouped)
-    return named_learner(learner, KERNEL_LEARNERS, options, auto)
+        return dataclasses.replace(DEEP, epochs=epochs), f"a network learns from mini-batches; {what}"
+    return named_learner(learner, KERNEL_LEARNERS, _automatic(n_rows, hurried, grouped))
 
 
-def _automatic(n_rows: int, batched: bool, hurried: bool, grouped: bool) -> tuple[AbstractLearner, str]:
-    """Return the learner of a kernel without a network; `batched`: a batch size was given."""
-    if batched:
-        return BSGD(), "a batch size was asked for"
+def _automatic(n_rows: int, hurried: bool, grouped: bool) -> tuple[AbstractLearner, str]:
+    """Return the learner of a kernel without a network."""
     if grouped and not hurried:
         return (
             ROW_BY_ROW,
@@ -185,13 +149,12 @@ def sparse_learner(
     estimator: Any, n_rows: int, is_gaussian: bool, n_latent: int = 1
 ) -> tuple[AbstractLearner, str]:
     """Return the learner of a sparse GP: for few rows by default SGPR with Gaussian noise, VGP with another likelihood."""
-    options = options_of(estimator)
     auto: Chosen = SPARSE_LEARNERS["svgp"], "mini-batches serve any likelihood and any number of rows"
-    if is_gaussian and n_rows <= MAX_COLLAPSED and not options:
+    if is_gaussian and n_rows <= MAX_COLLAPSED:
         auto = (
             COLLAPSED,
             f"up to {MAX_COLLAPSED:,} rows of Gaussian noise the collapsed bound of all of them is fast",
         )
     if not is_gaussian and uses_all_rows(estimator, n_rows, n_latent):
         auto = ALL_ROWS, EACH_ROW
-    return named_learner(estimator.learner, SPARSE_LEARNERS, options, auto)
+    return named_learner(estimator.learner, SPARSE_LEARNERS, auto)

@@ -28,7 +28,7 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner, options_of
+from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner
 from stochgp.families.feature_posterior import (
     BEYOND,
     beyond_limits,
@@ -111,7 +111,7 @@ class FeatureGPRegressor(FamilyRegressor):
     >>> import numpy as np
     >>> from stochgp import FeatureGPRegressor
     >>> X = np.random.default_rng(0).uniform(0, 10, (500, 2))
-    >>> model = FeatureGPRegressor("rff", n_features=100, epochs=20, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model = FeatureGPRegressor("linear", random_state=0).fit(X, np.sin(X[:, 0]))
     >>> model.predict(X[:3], return_std=True)[1].shape
     (3,)
     """
@@ -150,7 +150,7 @@ class FeatureGPRegressor(FamilyRegressor):
             data = read_regression_data(
                 self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
             )
-            learner, why = named_learner(self.learner, FEATURE_LEARNERS, options_of(self))
+            learner, why = named_learner(self.learner, FEATURE_LEARNERS)
             warn_of_data(self, data, learns=True)
             start = self._start(likelihood, data, context)
             if (

@@ -28,7 +28,7 @@ from stochgp.families.common import (
     store,
     warn_of_data,
 )
-from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner, options_of
+from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner
 from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
 from stochgp.families.left_out import error_distribution
 from stochgp.families.rotation import rotate_inputs
@@ -170,7 +170,7 @@ class KernelGPRegressor(FamilyRegressor):
             data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
             learner, why = kernel_learner(
                 self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
-                grouped=data.rows.group is not None, **options_of(self),
+                grouped=data.rows.group is not None,
             )  # fmt: skip
             context.record("learner", None if learner is None else type(learner).__name__, why)
             warn_of_data(self, data, learns=learner is not None)

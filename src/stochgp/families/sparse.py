@@ -171,7 +171,7 @@ class SparseGPRegressor(FamilyRegressor):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
         """Learn from the next rows of a stream, "svdgp" and "ivsgpr" only; the first call is `fit`.
 
-        Each further call takes `epochs` passes over its rows (None = 4) with the functions, the optimiser's state and the learning rate so far, and with all
+        Each further call takes the `epochs` of the learner over its rows (None = 4) with the functions, the optimiser's state and the learning rate so far, and with all
         rows so far as the N of the bound. Functions grow from the rows while there is room, hyperparameters keep adapting, and memory stays constant.
         Predictions then use q after the steps, not the optimum of a `fit`, and there is no `elbo_`, as earlier rows are gone. `n_rows_` counts all rows, and
         `history_` covers this call.

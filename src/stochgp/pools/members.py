@@ -236,8 +236,7 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
     # `noise_variance_` has the factor of the error distribution.
     noise = float(getattr(posterior, "base", posterior).noise.level)
     again = learned_again(
-        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
-        learning_rate=None, prediction=member.plan_["prediction"]["choice"],
+        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, prediction=member.plan_["prediction"]["choice"],
     )  # fmt: skip
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):
