@@ -4,8 +4,7 @@ Scores are of unit-variance targets. NLPD is by the density of each predictive d
 values: 1/6 on average if the distribution is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
 histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
 else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
-in the middle of its step. "counts" is target="count", "recalibrated" constant Gaussian noise with calibration="pit",
-which is to refuse 15 rows.
+in the middle of its step. "counts" is target="count".
 """
 
 import functools
@@ -29,7 +28,7 @@ TRAP, TRAP_ROWS = "trap", 8000
 FEATURES = "features, "  # of the names of methods that are feature GPs
 TRAP_SEEDS, TRAP_FEW = 20, 60  # the second as many rows as nothing may be chosen from
 FEW, REFUSED = (50, 500, 5000), 15  # rows of protein, for refusals and for coverage after few
-COUNTS, OF_COUNTS, RECALIBRATED = "bike counts", "counts", "recalibrated"
+COUNTS, OF_COUNTS = "bike counts", "counts"
 ONE_CORE = True
 
 
@@ -43,8 +42,6 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
     found += [
         {"set": "protein", "seed": 0, "method": method, "few": n} for n in FEW for method in LIKELIHOODS
     ]
-    found += [{"set": "protein", "seed": 0, "method": RECALIBRATED, "few": n} for n in FEW[1:]]
-    found += [{"set": "protein", "seed": 0, "method": RECALIBRATED, "few": REFUSED}]
     of_counts = (name for name in methods if name != "lightgbm quantiles")
     found += [{"set": COUNTS, "seed": 0, "method": method} for method in (OF_COUNTS, *of_counts)]
     traps = [
@@ -92,8 +89,6 @@ def _method(cell: Cell) -> Callable[..., tuple[Any, dict]]:
         return functools.partial(_gp, "matern32", cell["method"], cell["seed"])
     if cell["method"] == OF_COUNTS:
         return functools.partial(_gp, "matern32", "auto", cell["seed"], target="count")
-    if cell["method"] == RECALIBRATED:
-        return functools.partial(_gp, "matern32", "gaussian", cell["seed"], calibration="pit")
     return rivals.METHODS[cell["method"]]
 
 

@@ -134,7 +134,7 @@ class ConstantRegressor(FamilyRegressor):
             learned, _ = learn(learner, ConstantGP(), data, context)
             posterior = constant_posterior(learned.gp, data)
             observation = observation_model(self, Gaussian(learned.gp.noise), None, posterior, data, True)
-            fitted = fitted_model(self, data, posterior, observation, context)
+            fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context)
         return self
 

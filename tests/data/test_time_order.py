@@ -18,7 +18,6 @@ from stochgp.data.time_order import (
     drift,
     groups_in_time,
     increasing,
-    interpolate_if,
     n_blocks,
 )
 from stochgp.estimators.report import notes
@@ -227,7 +226,6 @@ def test_after_as_asked_takes_the_order_of_the_rows():
         grouped(X[["a"]].to_numpy(), y, "forecast", in_order=False)
     with pytest.raises(ValueError, match="time_order"):
         KernelGPRegressor(time_order="later").fit(X, y)
-    assert interpolate_if(True, "auto") == "interpolate" and interpolate_if(False, "auto") == "auto"
 
 
 def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):

@@ -59,6 +59,15 @@ def test_conformal_intervals_need_rows(level, least):
             ConformalScores.fit(*rows(least - 1, 1.0)).reach(level)
 
 
+def test_scores_give_the_intervals_of_every_level():
+    """The k-th smallest |u − ½|, k = ⌈(n + 1) level⌉."""
+    y = np.random.default_rng(0).normal(size=99)
+    found = ConformalScores.fit(Normal(np.zeros(99), np.ones(99)), y)
+    smallest = np.sort(np.abs(scipy.stats.norm.cdf(y) - 0.5))
+    for level, k in ((0.5, 50), (0.8, 80), (0.99, 99)):
+        assert found.reach(level) == smallest[k - 1]
+
+
 def test_rows_of_a_group_count_once():
     found, y = rows(960, 2.0)
     once = ConformalScores.fit(found, y, groups=np.repeat(np.arange(96), 10))

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from stochgp.data.rows import Data
-from stochgp.families.targets import set_aside
 from stochgp.numerics import clustered
 from stochgp.pools.classifier import _of_known_classes, folds
 from stochgp.pools.weights import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, held_out, held_out_in_time
@@ -56,13 +55,6 @@ def test_no_fold_has_the_whole_of_a_group_with_most_of_the_rows(name):
         for fold in (clustered.folds(N, rows.group, 5, seed), folds(rows, 5, generator)):
             assert max(np.bincount(fold)) < 0.6 * N and len(np.unique(fold[large])) == 5
             assert_whole(fold[~large], rows.group[~large])
-
-
-def test_a_calibration_does_not_set_aside_a_group_with_most_of_the_rows():
-    group = np.maximum(np.arange(N) - (N - 250), 0)
-    for seed in range(12):
-        aside = set_aside(rows_of(group, GENERATOR.normal(size=N)), "pit", "real", seed)[1]
-        assert len(aside) < 0.3 * N
 
 
 def test_groups_of_at_most_half_of_the_rows_stay_whole():

@@ -202,7 +202,7 @@ def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
             "log_loss": metrics.log_loss(targets, log_probabilities, classes),
         }
     found = estimator.predict_distribution(inputs)
-    lower, upper = estimator._fitted.interval(found, 0.95).T
+    lower, upper = found.interval(0.95).T
     return {
         "n": len(targets),
         "rmse": metrics.rmse(targets, found.mean),
@@ -234,7 +234,7 @@ def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> d
         names = [f"probability_{label}" for label in estimator.classes_]
         return {"class": best} | dict(zip(names, probabilities.T, strict=True))
     found = estimator.predict_distribution(inputs)
-    lower, upper = estimator._fitted.interval(found, 0.95).T
+    lower, upper = found.interval(0.95).T
     columns = {"mean": found.mean, "std": found.std, "lower_95": lower, "upper_95": upper}
     values = found.quantile(quantiles).T if quantiles else ()
     return columns | {f"quantile_{q:g}": value for q, value in zip(quantiles, values, strict=True)}

@@ -36,11 +36,6 @@ RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
 
 
-def interpolate_if(calibrated: bool, time_order: str) -> str:
-    """`time_order`, with "interpolate" for "auto" where a calibration follows: it is for exchangeable rows, and wants more groups than there are blocks."""
-    return INTERPOLATE if calibrated and time_order == AUTO else time_order
-
-
 def groups_in_time(
     X: Matrix | None, y: Vector, encoder: Any, time_order: str, record: Callable[[str, Any, str], None], in_order: bool = True,
 ) -> Int32[np.ndarray, " N"] | None:  # fmt: skip

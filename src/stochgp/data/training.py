@@ -33,7 +33,6 @@ class TrainingData:
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    left_out: Data | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
     mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
     mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out

@@ -74,7 +74,6 @@ CHOICES = {
     "time_order": ("auto", "interpolate", "forecast"),
     "target_outliers": ("warn", "refuse", "keep"),
 }
-CALIBRATIONS = (None, "pit", "conformal")
 
 
 def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
@@ -86,8 +85,6 @@ def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ..
                 raise ValueError(f"{name} is {value!r}; it must be {what}")
         if name in choices:
             lookup(value, dict.fromkeys(choices[name]), name)
-    if (calibration := settings.get("calibration")) is not None:
-        lookup(calibration, dict.fromkeys(CALIBRATIONS[1:]), "calibration")
     solver = settings.get("solver", "auto")
     if isinstance(solver, str):
         lookup(solver, dict.fromkeys(("auto", *NAMES)), "solver")
@@ -249,29 +246,24 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
         Its columns are mean, std (the standard deviation), median, lower and upper; the last two are the ends of `predict_interval`.
         """
-        found, interval = self._interval(X, level)
-        frame = found.to_frame(level)
-        frame["lower"], frame["upper"] = interval.T
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+        frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """Return (lower, upper) around an observation at each row, with probability `level`, and (1 − level)/2 beyond either.
 
-        The noise is included. With `calibration="conformal"` between them only.
+        The noise is included.
 
         Raises
         ------
         ValueError
-            Unless 0 < level < 1, and for a level that needs more held-out rows.
+            Unless 0 < level < 1.
         """
-        return self._interval(X, level)[1]
-
-    def _interval(self, X: Any, level: float) -> tuple[AbstractDistribution, Float[np.ndarray, "N 2"]]:
-        """Return the distribution of an observation at each row, and the interval of this level."""
         if not 0 < level < 1:
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-        found = self._distribution(self._read(X), "intervals", 32)
-        return found, self._fitted.interval(found, level)
+        return self._distribution(self._read(X), "intervals", 32).interval(level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
@@ -382,9 +374,6 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         (Friedman, 2001; Chernozhukov et al., 2018). Both are of rows in memory.
     target : "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
-    calibration : None, "pit" or "conformal"
-        "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them, that the fit does
-        not see.
     target_outliers : "warn", "refuse" or "keep"
         Targets far from all others, more than 20 robust standard deviations from the median. "warn": codes for missing values such as −9999 are left out,
         others are learned from, with a warning for both (docs/methods/data.md). "refuse": ValueError. "keep": all are learned from.
@@ -394,7 +383,6 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     likelihood: Any = "auto"
     _chosen_likelihood: ClassVar[str | None] = None  # by an earlier fit of more or fewer rows
     target: str = "real"
-    calibration: str | None = None
     target_outliers: str = "warn"
 
     @property

@@ -112,8 +112,7 @@ class Fitted:
         """Return E f(x) and the standard deviation of f(x), or of an observation there, in target units."""
         rows, observation = self._rows(X), self.observation
         if include_noise:
-            mean, std = observation.mean_and_std(*self._latent(rows), rows)
-            return self.mean(X) if observation.corrects_probabilities else mean, std
+            return observation.mean_and_std(*self._latent(rows), rows)
         mean, variance = self._moments(rows, self.posterior.mean_and_variance)
         mean, std = observation.of_function(mean, variance, rows)
         return mean if observation.outward is None else self.mean(X), std
@@ -142,10 +141,6 @@ class Fitted:
             own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
             variance = variance + np.average(own, weights=rows.weights) - own
         return observation.predict(mean[:, None], variance[:, None], X)
-
-    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """Return the central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
-        return self.observation.interval(found, level)
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """Of the posterior."""

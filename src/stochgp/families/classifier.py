@@ -118,7 +118,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             gp = learned.gp
             posterior = context.finish(lambda: variational_posterior(gp, data, context))
             observation = observation_model(self, likelihood_of(gp), None, posterior, data, False)
-            fitted = fitted_model(self, data, posterior, observation, context)
+            fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context, score=_scores)
         return self
 

@@ -16,7 +16,6 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.data.time_order import interpolate_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import DTYPES, check_settings
 from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
@@ -28,9 +27,7 @@ from stochgp.estimators.report import (
     worse_than_a_constant,
 )
 from stochgp.families.targets import (
-    calibrated,
     refuse_learned_transform,
-    set_aside,
     standardised,
     target_transform,
     transformed,
@@ -93,10 +90,8 @@ def read_regression_data(
     `keeps_all`: the posterior needs all rows in memory. `counts`: the likelihood takes counts unchanged.
     Raises ValueError or TypeError, in one line, for data and settings that cannot be used.
     """
-    calibration, mean = estimator.calibration, estimator.mean
+    mean = estimator.mean
     wanted = target_transform(estimator.likelihood, estimator.target)
-    if are_files(X) and calibration is not None:
-        raise ValueError("calibration takes rows in memory, not files: read the table first")
     if counts and wanted is not None:
         raise ValueError("the likelihood takes counts as they are: leave the transform, or target=, out")
     if isinstance(mean, str):
@@ -111,13 +106,10 @@ def read_regression_data(
             estimator, X, y, others, context, keeps_all=keeps_all, kind=kind, transform=wanted
         )
         return data if wanted is None else transformed_files(data, found, context)
-    time_order = interpolate_if(calibration is not None, estimator.time_order)
     rows, encoder = read_training_rows(
-        estimator, X, y, sample_weight, groups, context, inputs=inputs, time_order=time_order
+        estimator, X, y, sample_weight, groups, context, inputs=inputs, time_order=estimator.time_order
     )
-    left_out, leaves = None, inputs is not Inputs.NUMBERS
-    if calibration is not None:
-        rows, left_out = set_aside(rows, calibration, estimator.target, context.sample_seed)
+    leaves = inputs is not Inputs.NUMBERS
     if counts:
         refuse_no_counts(rows.y)
         data = TrainingData.of(rows, bool(estimator.standardize), None, estimator.dtype, leaves_targets=True)
@@ -128,7 +120,7 @@ def read_regression_data(
     if leaves:
         what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.morgan else ""
         context.record("inputs", "as given", what + inputs.value)
-    return dataclasses.replace(data, left_out=left_out, encoder=encoder)
+    return dataclasses.replace(data, encoder=encoder)
 
 
 def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> None:
@@ -227,21 +219,13 @@ def observation_model(
 
 
 def fitted_model(
-    estimator: Any,
-    data: TrainingData,
-    posterior: AbstractPosterior,
-    observation: Observation,
-    context: FitContext,
-    stream: Any = None,
+    data: TrainingData, posterior: AbstractPosterior, observation: Observation, stream: Any = None
 ) -> Fitted:
-    """Return the fitted model, calibrated on the rows set aside; `partial_fit` uses `stream`."""
-    fitted = Fitted(
+    """Return the fitted model; `partial_fit` uses `stream`."""
+    return Fitted(
         data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
         observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
     )  # fmt: skip
-    if data.left_out is None:
-        return fitted
-    return calibrated(fitted, data.left_out, estimator.calibration, context)
 
 
 def store(

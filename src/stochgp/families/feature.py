@@ -173,7 +173,7 @@ class FeatureGPRegressor(FamilyRegressor):
             )
             observation = observation_model(self, Gaussian(posterior.noise), errors, posterior, data, True)
             stream = stream_of(learned.gp, moments)
-            fitted = fitted_model(self, data, posterior, observation, context, stream)
+            fitted = fitted_model(data, posterior, observation, stream)
             store(self, y, fitted, data, learned, context, nlml=learned.nlml)
         return self
 

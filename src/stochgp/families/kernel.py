@@ -189,7 +189,7 @@ class KernelGPRegressor(FamilyRegressor):
             observation = observation_model(self, likelihood, errors, posterior, data, learns_noise)
             exact = posterior_at_learned(posterior)
             nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
-            fitted = fitted_model(self, data, posterior, observation, context)
+            fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
         return self
 

@@ -163,7 +163,7 @@ class SparseGPRegressor(FamilyRegressor):
             likelihood = _with_noise_of(posterior, likelihood_of(gp))
             observation = observation_model(self, likelihood, errors, posterior, data, True)
             stream = _state(learner, learned, data, context) if self._grows else None
-            fitted = fitted_model(self, data, posterior, observation, context, stream)
+            fitted = fitted_model(data, posterior, observation, stream)
             store(self, y, fitted, data, learned, context)
         return self
 

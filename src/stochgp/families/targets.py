@@ -1,4 +1,4 @@
-"""Targets of regressors: their transform, a fitted prior mean, and rows set aside for a calibration."""
+"""Targets of regressors: their transform and a fitted prior mean."""
 
 import dataclasses
 import math
@@ -15,15 +15,12 @@ from stochgp.context import FitContext
 from stochgp.data.files import FileSource
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
-from stochgp.distributions import ConformalScores, PITRecalibration
-from stochgp.distributions.calibrating import FEWEST
-from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import Matern32, dense
 from stochgp.likelihoods import ConstantNoise, Warped
 from stochgp.likelihoods.base import TRANSFORMS, as_transform
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
-from stochgp.numerics.clustered import clusters, divisible, reaching
+from stochgp.numerics.clustered import clusters
 from stochgp.numerics.linalg import Factor
 from stochgp.objectives import kernel
 from stochgp.observations import MEANS, LinearMean
@@ -34,10 +31,6 @@ from stochgp.transforms import QUARTILE, AbstractTransform, Log, anchored
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
 POSITIVE_CANDIDATES = ("log",)  # further candidates if all targets are positive
-CONFORMAL = "conformal"
-SHARE, MOST = 0.1, 2000  # of the rows, and rows, that are set aside
-LEAST_KEPT = 200  # rows that the fit is to have
-TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are, now and then, atoms often
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
@@ -146,48 +139,6 @@ def _fitted_transform(
         )
     context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
     return T
-
-
-def set_aside(rows: Data, method: str, target: str, seed: Any) -> tuple[Data, Data]:
-    """Return the rows of the fit, and random ones, or whole groups, for the calibration.
-
-    Raises ValueError for too few rows or groups, and for targets that are repeated: their F(y) are not continuous.
-    """
-    N, counts = len(rows.y), np.unique(rows.y, return_counts=True)[1].astype(np.float64)
-    if N < FEWEST + LEAST_KEPT:
-        raise ValueError(
-            f"calibration={method!r} wants at least {FEWEST + LEAST_KEPT} different rows, of which {FEWEST} are left out of the fit; there are {N}"
-        )
-    tied = float(np.sum(counts * (counts - 1)) / (N * (N - 1)))
-    if target == "count" or tied > TIED:
-        raise ValueError(
-            f"calibration={method!r} takes targets that are hardly ever repeated, and {tied:.2%} of all pairs are equal; at most {TIED:.1%} may be"
-        )
-    if rows.group is not None and len(np.unique(rows.group)) < 2 * FEWEST:
-        raise ValueError(
-            f"calibration wants at least {2 * FEWEST} groups, half of which are left out of the fit"
-        )
-    number = np.arange(N) if rows.group is None else divisible(rows.group)
-    sizes = np.bincount(number)
-    order = np.random.default_rng(seed).permutation(len(sizes))
-    enough = reaching(sizes[order], int(np.clip(SHARE * N, FEWEST, MOST)))
-    left = np.isin(number, order[: min(max(enough, FEWEST), len(sizes) // 2)])
-    return rows.take(~left), rows.take(left)
-
-
-def calibrated(fitted: Fitted, left_out: Data, method: str, context: FitContext) -> Fitted:
-    """Return the model with the correction by these rows, which is recorded."""
-    kind = ConformalScores if method == CONFORMAL else PITRecalibration
-    made = kind.fit(
-        fitted.distribution(left_out.X), left_out.y, groups=left_out.group, weight=left_out.weight
-    )
-    if made is None:
-        context.record("calibration", "identity", "left-out rows do not clearly gain by a curve")
-        return fitted
-    what = "intervals, by" if method == CONFORMAL else "the probabilities of"
-    context.record("calibration", getattr(made, "name", CONFORMAL), f"{what} {made.n_rows} left-out rows")
-    observation = dataclasses.replace(fitted.observation, correction=made)
-    return dataclasses.replace(fitted, observation=observation)
 
 
 def fit_transforms(

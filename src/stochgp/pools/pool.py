@@ -18,7 +18,7 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.files import FileSource
 from stochgp.data.reading import Encoder, read_files
 from stochgp.data.training import TrainingData
-from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, TemperatureScaling
+from stochgp.distributions import Categorical, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
@@ -91,11 +91,6 @@ class Pool:
         for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
             found[k][:, known] = member.distribution(X).log_probabilities
         return found
-
-    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """As `Fitted.interval`, of the result of `distribution`."""
-        alone = len(self.members) == 1 and self.correction is None
-        return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
