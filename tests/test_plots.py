@@ -46,8 +46,7 @@ def test_every_row_is_drawn_or_counted(n):
 
 def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
     y, mean, std = _predictions(400)
-    axes = Figure().subplots()
-    plots.draw_coverage(axes, y, Normal(mean, std))
+    axes = plots.CoverageDisplay.from_predictions(y, Normal(mean, std)).ax_
     levels = np.array([0.5, 0.8, 0.95, 0.99])
     bands = np.array([[bar.get_y(), bar.get_y() + bar.get_height()] for bar in axes.patches])
     np.testing.assert_allclose(bands, 200 * np.sqrt(levels * (1 - levels) / 400)[:, None] * [-1, 1])
@@ -58,8 +57,7 @@ def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
 
 def test_errors_are_drawn_against_deviations_by_parts():
     y, mean, std = _predictions(400)
-    axes = Figure().subplots()
-    plots.draw_errors(axes, y, Normal(mean, std))
+    axes = plots.ErrorDisplay.from_predictions(y, Normal(mean, std)).ax_
     x, sizes = axes.get_lines()[0].get_data()
     rows = np.argsort(std)[:20]
     assert len(x) == 20 and np.all(np.diff(x) > 0)
@@ -113,17 +111,12 @@ def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inpu
 
 
 @pytest.mark.parametrize("name", ["PIT", "Coverage", "Error"])
-def test_displays_draw_what_the_functions_draw(name):
+def test_displays_draw_into_given_axes_and_predict_by_an_estimator(name):
     y, mean, std = _predictions(100)
-    functions = {"PIT": plots.draw_pit, "Coverage": plots.draw_coverage, "Error": plots.draw_errors}
     display = getattr(plots, f"{name}Display")
     model = SimpleNamespace(predict_distribution=lambda X: Normal(mean, std))
-    found, axes, given = display.from_estimator(model, None, y), Figure().subplots(), Figure().subplots()
-    functions[name](axes, y, Normal(mean, std))
-    for lines in (
-        found.ax_.get_lines(),
-        display.from_predictions(y, Normal(mean, std), ax=given).ax_.get_lines(),
-    ):
-        for drawn, expected in zip(lines, axes.get_lines(), strict=True):
-            np.testing.assert_array_equal(drawn.get_xydata(), expected.get_xydata())
-    assert found.figure_ is found.ax_.figure and given.lines
+    found, given = display.from_estimator(model, None, y), Figure().subplots()
+    other = display.from_predictions(y, Normal(mean, std), ax=given)
+    assert other.ax_ is given and found.figure_ is found.ax_.figure and given.lines
+    for drawn, expected in zip(found.ax_.get_lines(), given.get_lines(), strict=True):
+        np.testing.assert_array_equal(drawn.get_xydata(), expected.get_xydata())

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from examples.demo.words import MINUTES, WIDE, Arrivals
-from stochgp.plots import draw_coverage, draw_labels
+from stochgp.plots import CoverageDisplay, draw_labels
 
 _COLORS = ("#1f5fa8", "#2f9e8f", "#c8641b", "#8a3b8f")
 _GREY = "#6b6b6b"
@@ -47,7 +47,7 @@ def trust_figure(found: Arrivals, promises: list[dict[str, Any]], widths: list[d
     figure = Figure(figsize=(15, 5), dpi=150, layout="constrained")
     left, middle, right = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1, 0.8, 1.3)})
     _draw_promises(left, promises)
-    draw_coverage(middle, found.flights.lost, found.predicted)
+    CoverageDisplay.from_predictions(found.flights.lost, found.predicted, ax=middle)
     _draw_widths(right, widths)
     return figure
 

@@ -1,7 +1,7 @@
 """Pictures: functions that return a matplotlib `Figure`, to be saved by `figure.savefig(path)`. No window, no global state of matplotlib."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -16,7 +16,7 @@ from stochgp.inspection import importance, some_rows, with_column
 from stochgp.metrics import calibration_error, coverages, pit, rmse
 
 __all__ = [
-    "CoverageDisplay", "ErrorDisplay", "PITDisplay", "draw_coverage", "draw_dependence", "draw_errors", "draw_pit", "draw_predictions", "evaluation_report",
+    "CoverageDisplay", "ErrorDisplay", "PITDisplay", "draw_dependence", "draw_predictions", "evaluation_report",
 ]  # fmt: skip
 
 _BLUE, _GREY = "#1f5fa8", "#6b6b6b"
@@ -60,9 +60,9 @@ def evaluation_report(
     n_columns = 2 if model is None else 3
     figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
     panels = figure.subplots(2, n_columns)
-    draw_pit(panels[0, 0], y, found)
-    draw_coverage(panels[0, 1], y, found)
-    draw_errors(panels[1, 0], y, found, unit=unit)
+    PITDisplay.from_predictions(y, found, ax=panels[0, 0])
+    CoverageDisplay.from_predictions(y, found, ax=panels[0, 1])
+    ErrorDisplay.from_predictions(y, found, ax=panels[1, 0], unit=unit)
     draw_predictions(panels[1, 1], y, found.mean, quantity=quantity, unit=unit)
     if model is not None:
         most = np.argsort(-importance(model, X), kind="stable")[:2]
@@ -75,83 +75,95 @@ def evaluation_report(
     return figure
 
 
-def draw_pit(axes: Axes, y: Any, found: Any) -> None:
+class _Display:
+    """A picture of held-out rows, drawn when it is made; `ax_` and `figure_` are those of matplotlib."""
+
+    ax_: Axes
+    figure_: Any
+    _draw: Any
+
+    @classmethod
+    def from_predictions(cls, y: Any, found: Any, *, ax: Axes | None = None, unit: str = "") -> Any:
+        """Draw targets y [N], in this unit, and their predictive distribution into `ax`; None: into a new figure."""
+        self = cls()
+        self.ax_ = Figure(figsize=(4.5, 4.1), dpi=150, layout="constrained").subplots() if ax is None else ax
+        self.figure_ = self.ax_.figure
+        self._draw(self.ax_, y, found, unit)
+        return self
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, y: Any, *, ax: Axes | None = None, unit: str = "") -> Any:
+        """Draw the predictions of a fitted regressor for rows X with targets y."""
+        return cls.from_predictions(y, model.predict_distribution(X), ax=ax, unit=unit)
+
+
+class PITDisplay(_Display):
     """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins.
 
-    High ends show too small standard deviations, a high middle too large ones.
-
-    Parameters
-    ----------
-    axes, y, found : matplotlib Axes, array [N], distribution
-        The axes, held-out targets, and their predictive distribution.
+    High ends show too small standard deviations, a high middle too large ones. The interface is that of scikit-learn's displays.
     """
-    values = pit(y, found)
-    error = 2 * np.sqrt((_BINS - 1) / len(values))
-    axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.5)
-    axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
-    for edge in (max(0.0, 1 - error), 1 + error):
-        axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
-    distance, level = calibration_error(y, found)
-    draw_labels(
-        axes, "Probability integral transform (PIT)", "predicted probability of a smaller value", "density"
-    )
-    axes.set(xlim=(0, 1))
-    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
-    text = f"calibration error {distance:.2g}\na calibrated forecast has {level:.2g}"
-    axes.text(0.5, 0.97, text, transform=axes.transAxes, ha="center", va="top", fontsize=9)
+
+    def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
+        values = pit(y, found)
+        error = 2 * np.sqrt((_BINS - 1) / len(values))
+        axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.5)
+        axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
+        for edge in (max(0.0, 1 - error), 1 + error):
+            axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
+        distance, level = calibration_error(y, found)
+        names = "predicted probability of a smaller value", "density"
+        draw_labels(axes, "Probability integral transform (PIT)", *names)
+        axes.set(xlim=(0, 1))
+        axes.set_ylim(top=1.3 * axes.get_ylim()[1])
+        text = f"calibration error {distance:.2g}\na calibrated forecast has {level:.2g}"
+        axes.text(0.5, 0.97, text, transform=axes.transAxes, ha="center", va="top", fontsize=9)
 
 
-def draw_coverage(axes: Axes, y: Any, found: Any) -> None:
-    """Coverage of central intervals of 50, 80, 95 and 99 % minus their level, in percent of the rows; bars are ± 2 standard errors if calibrated.
+class CoverageDisplay(_Display):
+    """Coverage of central intervals of 50, 80, 95 and 99 % minus their level, in percent of the rows.
 
-    Parameters
-    ----------
-    axes, y, found : matplotlib Axes, array [N], distribution
-        The axes, held-out targets, and their predictive distribution.
+    Bars are ± 2 standard errors if calibrated. The interface is that of scikit-learn's displays.
     """
-    shares = coverages(y, found)
-    for at, (level, (share, error)) in enumerate(shares.items()):
-        axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
-        axes.plot(at, 100 * (share - level), "o", color=_BLUE, markersize=6)
-        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
-        axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
-    axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
-    draw_labels(
-        axes, "Coverage of central intervals", "level of the interval", "coverage minus level (% of the rows)"
-    )
-    axes.set_xticks(range(len(shares)), [f"{100 * level:.0f} %" for level in shares])
-    axes.set_xlim(-0.6, len(shares) - 0.2)
+
+    def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
+        shares = coverages(y, found)
+        for at, (level, (share, error)) in enumerate(shares.items()):
+            axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
+            axes.plot(at, 100 * (share - level), "o", color=_BLUE, markersize=6)
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
+            axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
+        axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
+        names = "level of the interval", "coverage minus level (% of the rows)"
+        draw_labels(axes, "Coverage of central intervals", *names)
+        axes.set_xticks(range(len(shares)), [f"{100 * level:.0f} %" for level in shares])
+        axes.set_xlim(-0.6, len(shares) - 0.2)
 
 
-def draw_errors(axes: Axes, y: Any, found: Any, *, unit: str = "") -> None:
+class ErrorDisplay(_Display):
     """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
 
-    Rows of infinite standard deviation are not shown; bars are ± 2 standard errors. On the diagonal the standard deviations equal the errors.
-
-    Parameters
-    ----------
-    axes, y, found : matplotlib Axes, array [N], distribution
-        The axes, held-out targets, and their predictive distribution.
-    unit : str
-        Of the targets, on the axes.
+    Rows of infinite standard deviation are not shown; bars are ± 2 standard errors. On the diagonal the standard deviations equal the errors. The interface is
+    that of scikit-learn's displays.
     """
-    squares, std = (np.asarray(y, np.float64) - found.mean) ** 2, found.std
-    squares, std = squares[np.isfinite(std)], std[np.isfinite(std)]
-    if len(std) == 0:
-        style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": _GREY}
-        axes.text(0.5, 0.5, "all standard deviations are infinite", **style)
-        return
-    n_parts = max(1, min(_PARTS, len(std) // _ROWS_OF_PART))
-    parts = np.array_split(np.argsort(std, kind="stable"), n_parts)
-    stds = np.array([np.sqrt(np.mean(std[rows] ** 2)) for rows in parts])
-    sizes = np.array([np.sqrt(np.mean(squares[rows])) for rows in parts])
-    errors = np.array([np.std(squares[rows]) / len(rows) ** 0.5 for rows in parts]) / sizes
-    axes.errorbar(stds, sizes, yerr=errors, fmt="o", color=_BLUE, markersize=4, linewidth=1)
-    ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
-    axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
-    in_units = f" ({unit})" if unit else ""
-    names = f"predicted standard deviation{in_units}", f"root mean square error{in_units}"
-    draw_labels(axes, "Errors against predicted standard deviations", *names)
+
+    def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
+        squares, std = (np.asarray(y, np.float64) - found.mean) ** 2, found.std
+        squares, std = squares[np.isfinite(std)], std[np.isfinite(std)]
+        if len(std) == 0:
+            style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": _GREY}
+            axes.text(0.5, 0.5, "all standard deviations are infinite", **style)
+            return
+        n_parts = max(1, min(_PARTS, len(std) // _ROWS_OF_PART))
+        parts = np.array_split(np.argsort(std, kind="stable"), n_parts)
+        stds = np.array([np.sqrt(np.mean(std[rows] ** 2)) for rows in parts])
+        sizes = np.array([np.sqrt(np.mean(squares[rows])) for rows in parts])
+        errors = np.array([np.std(squares[rows]) / len(rows) ** 0.5 for rows in parts]) / sizes
+        axes.errorbar(stds, sizes, yerr=errors, fmt="o", color=_BLUE, markersize=4, linewidth=1)
+        ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
+        axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
+        in_units = f" ({unit})" if unit else ""
+        names = f"predicted standard deviation{in_units}", f"root mean square error{in_units}"
+        draw_labels(axes, "Errors against predicted standard deviations", *names)
 
 
 def draw_dependence(
@@ -214,69 +226,6 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     if not shown.all():
         note = f"{np.sum(~shown):,} of {len(y):,} rows lie outside"
         axes.text(0.03, 0.97, note, transform=axes.transAxes, va="top", fontsize=8, color=_GREY)
-
-
-class _Display:
-    """A picture of held-out rows, drawn when it is made; `ax_` and `figure_` are those of matplotlib."""
-
-    _draw: ClassVar[Any]
-
-    def __init__(self, ax: Axes | None, y: Any, found: Any, **options: Any):
-        self.ax_ = Figure(figsize=(4.5, 4.1), dpi=150, layout="constrained").subplots() if ax is None else ax
-        self.figure_ = self.ax_.figure
-        self._draw(self.ax_, y, found, **options)
-
-    @classmethod
-    def from_predictions(cls, y: Any, found: Any, *, ax: Axes | None = None, **options: Any) -> Any:
-        """Draw targets y [N] and their predictive distribution into `ax`; None: into a new figure."""
-        return cls(ax, y, found, **options)
-
-    @classmethod
-    def from_estimator(cls, model: Any, X: Any, y: Any, *, ax: Axes | None = None, **options: Any) -> Any:
-        """Draw the predictions of a fitted regressor for rows X with targets y."""
-        return cls.from_predictions(y, model.predict_distribution(X), ax=ax, **options)
-
-
-class PITDisplay(_Display):
-    """The picture of `draw_pit`, with the interface of scikit-learn's displays.
-
-    Parameters
-    ----------
-    ax, y, found : matplotlib Axes or None, array [N], distribution
-        The axes, None = new ones; targets, and their predictive distribution.
-    **options
-        Of `draw_pit`.
-    """
-
-    _draw = staticmethod(draw_pit)
-
-
-class CoverageDisplay(_Display):
-    """The picture of `draw_coverage`, with the interface of scikit-learn's displays.
-
-    Parameters
-    ----------
-    ax, y, found : matplotlib Axes or None, array [N], distribution
-        The axes, None = new ones; targets, and their predictive distribution.
-    **options
-        Of `draw_coverage`.
-    """
-
-    _draw = staticmethod(draw_coverage)
-
-
-class ErrorDisplay(_Display):
-    """The picture of `draw_errors`, with the interface of scikit-learn's displays.
-
-    Parameters
-    ----------
-    ax, y, found : matplotlib Axes or None, array [N], distribution
-        The axes, None = new ones; targets, and their predictive distribution.
-    **options
-        Of `draw_errors`.
-    """
-
-    _draw = staticmethod(draw_errors)
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
