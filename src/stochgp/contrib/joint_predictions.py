@@ -115,7 +115,7 @@ def _in_units(
     mean, covariance = target_mean + s * mean, s**2 * covariance
     rows = X.reshape(-1, X.shape[-1])
     if scale is not None:
-        c = scale.variance(Z.reshape(rows.shape), jnp.ones(len(rows), dtype)).astype(X.dtype)
+        c = scale(Z.reshape(rows.shape)).astype(X.dtype)
         root = jnp.sqrt(c).reshape(X.shape[:2])
         covariance = root[:, :, None] * covariance * root[:, None]
     if prior is not None:

@@ -12,21 +12,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import unpacked_alike
-from stochgp.numerics.trees import Trees
-from stochgp.parameters import (
-    AbstractParameter,
-    Frozen,
-    cast,
-    frozen,
-    partition,
-    positive,
-    slope_of,
-    value_of,
-)  # fmt: skip
+from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive, slope_of, value_of
 
 NOISE_FLOOR = 1e-6
 SMALLEST_COUNT = 1e-9  # a lower bound of ρ
-LARGEST_OF_TREES = 16.0  # |log s|
 
 
 class AbstractNoise(eqx.Module):
@@ -60,29 +49,6 @@ class ConstantNoise(AbstractNoise):
 
     def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return jnp.ones(X.shape[0], X.dtype)
-
-
-class TreeNoise(AbstractNoise):
-    """The noise model log s(x) = g(x) + log s_b(x), with a sum g of symmetric trees, |g| ≤ 16.
-
-    s_b is the multiplier of another noise model. See docs/methods/row_noise.md.
-
-    Parameters
-    ----------
-    level, trees : parameter, `Frozen`
-        σ², the variance at g = 0 and s_b = 1; a frozen `Trees`, whose value, clipped to [−16, 16], is g.
-    base : noise model or None
-        The noise model of s_b; its own level is not used. None: s_b = 1.
-    """
-
-    level: AbstractParameter
-    trees: Frozen
-    base: AbstractNoise | None = None
-
-    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        trees: Trees = self.trees.content
-        of_trees = jnp.exp(jnp.clip(trees(jnp.asarray(X)), -LARGEST_OF_TREES, LARGEST_OF_TREES))
-        return of_trees if self.base is None else of_trees * self.base.multiplier(X)
 
 
 def constant_noise(

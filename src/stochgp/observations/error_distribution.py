@@ -4,8 +4,10 @@ import dataclasses
 import math
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Array, Float, Float64, Int
 from scipy.optimize import minimize
 
 from stochgp import deadline
@@ -13,12 +15,9 @@ from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Normal, Student
 from stochgp.distributions.normal import LOG_2PI, log_student
-from stochgp.likelihoods import AbstractNoise, TreeNoise
-from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise
 from stochgp.numerics.clustered import clusters, folds, median
 from stochgp.numerics.trees import Trees
 from stochgp.observations.boosting import Boosting
-from stochgp.parameters import frozen
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 SCALED = "gaussian, scale of the input"  # in place of the Student-t, if its mean may not exist
@@ -28,6 +27,7 @@ MANY = 8000  # rows from which one part is enough to score
 TREE_DF = 4.0  # of the distribution that trees are fitted to: robust against outliers
 MIN_DF, MAX_DF = 2.1, 1000.0  # so that there is a standard deviation
 MAX_LOG_SCALE = 60.0  # |log κ|
+MAX_OF_TREES = 16.0  # |log s|
 MIN_SQUARE = 1e-280
 ROUNDED = 1e-4  # median of squared errors, in variances, below which errors may be those of rounding
 TIED = 0.1  # share of errors that are exactly 0
@@ -76,7 +76,7 @@ class Dispersion(eqx.Module):
         """η = log s(x), on the host."""
         if self.trees is None:
             return np.zeros(len(X))
-        return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+        return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -MAX_OF_TREES, MAX_OF_TREES)
 
     def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
         """log p + ½ log V of each row, of z² = `squares`."""
@@ -85,16 +85,21 @@ class Dispersion(eqx.Module):
         return -0.5 * (eta + math.log(self.factor)) + log_f
 
     @property
-    def scale(self) -> AbstractNoise:
-        """c s(x) as the variances of a noise."""
-        scale = known_noise(self.variance)
-        return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
+    def scale(self) -> eqx.Partial:
+        """c s(x), a function of rows of JAX."""
+        with jax.enable_x64(True):
+            return eqx.Partial(_scales, jnp.asarray(self.variance), self.trees)
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         """Return the distribution of observations with these means and standard deviations, noise and c s(x) included."""
         if self.df is None:
             return Normal(mean, std)
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
+
+
+def _scales(variance: Array, trees: Trees | None, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+    eta = jnp.zeros(len(X), X.dtype) if trees is None else trees(X)
+    return variance.astype(X.dtype) * jnp.exp(jnp.clip(eta, -MAX_OF_TREES, MAX_OF_TREES))
 
 
 def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
-from stochgp.likelihoods import AbstractNoise
 
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
@@ -124,14 +123,12 @@ class DrawnFunctions(AbstractFunctions):
         return self.values(X)
 
 
-def dispersed(base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions) -> DrawnFunctions:
-    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` whose mean is m; c s(x) is the variance by `scale` of rows that count once."""
+def dispersed(base: AbstractPosterior, scale: Callable, functions: AbstractFunctions) -> DrawnFunctions:
+    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` whose mean is m; c s(x) is the value of `scale`."""
     return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
 
 
-def _dispersed(
-    base: AbstractPosterior, scale: AbstractNoise, functions: AbstractFunctions, X: Array
-) -> Array:
+def _dispersed(base: AbstractPosterior, scale: Callable, functions: AbstractFunctions, X: Array) -> Array:
     mean = jnp.asarray(base.mean(X), X.dtype)[:, None]
-    root = jnp.sqrt(scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
+    root = jnp.sqrt(scale(X))[:, None]
     return mean + root * (functions(X) - mean)
