@@ -117,7 +117,8 @@ def _told(model: Any, X_test: Any) -> tuple[Any, dict]:
 
 
 def _scores_of_counts(law: Any, y: np.ndarray) -> dict[str, float]:
-    return _summed(law, y, -law.log_mass(y), (law.cdf(y + 0.5) + law.cdf(y - 0.5)) / 2)
+    below, above = law.cdf(y - 0.5), law.cdf(y + 0.5)
+    return _summed(law, y, -np.log(np.maximum(above - below, 1e-300)), (above + below) / 2)
 
 
 def _scores(law: Any, y: np.ndarray) -> dict[str, float]:

@@ -179,16 +179,6 @@ def test_parts_of_rows_change_nothing(named, monkeypatch):
     np.testing.assert_allclose(found.quantile([0.2, 0.7]), whole[1], rtol=1e-12)
 
 
-def test_mass_of_rounded_targets(named):
-    _, found = named
-    y = found.quantile([0.02, 0.5, 0.98])
-    wanted = np.log(found.cdf(y + 0.5) - found.cdf(y - 0.5))
-    np.testing.assert_allclose(found.log_mass(y), wanted, rtol=1e-9)
-    np.testing.assert_allclose(found.log_mass(y, 1e-3), found.logpdf(y) + math.log(1e-3), rtol=1e-4)
-    far = found.log_mass(1e3 * np.ones(N))
-    assert np.all(np.isfinite(far)) and np.all(far < -10)
-
-
 @pytest.mark.parametrize("ratio", [1e-2, 1.0, 1e2, 1e4])
 @pytest.mark.parametrize("df", [2.1, 6.0])
 def test_student_mixture_is_the_convolution(df, ratio):
@@ -433,7 +423,6 @@ def test_a_point_mass_is_a_step_of_the_distribution_function():
     np.testing.assert_allclose(RAIN.mean, 0.3 * W + (1 - W) * MEAN)
     squares = 0.09 * W + (1 - W) * (MEAN**2 + STD**2)
     np.testing.assert_allclose(RAIN.std, np.sqrt(squares - RAIN.mean**2))
-    np.testing.assert_allclose(RAIN.log_mass(0.3, 1e-6), np.log(W), atol=1e-5)
     moved = RAIN.affine(2.0, 1.0)
     np.testing.assert_allclose(moved.cdf(2 * at + 1), RAIN.cdf(at))
     np.testing.assert_allclose(moved.logpdf(1.6), RAIN.logpdf(0.3) - np.log(2.0))
@@ -486,7 +475,6 @@ def test_edges_of_the_line(named):
         "cdf": (0, 1),
         "sf": (1, 0),
         "crps": (np.inf,) * 2,
-        "log_mass": (-np.inf,) * 2,
     }
     for name, ends in limits.items():
         values = getattr(found, name)(at)

@@ -1,12 +1,12 @@
 """The interface of predictive distributions. Everything is on the host, in NumPy and float64."""
 
 import abc
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import narwhals as nw
 import numpy as np
 from jaxtyping import Float64
@@ -19,7 +19,6 @@ ARRAYS = 16  # that a search of quantiles holds at once
 # Probabilities, from either end, of the quantiles between which integrals over y are taken.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # Gauss–Legendre nodes between two of them
-MIN_MASS = 1e-280  # a probability below it is taken from the density
 MAX_STEPS = 200  # of a bisection; Newton needs five to ten
 MAX_SHOWN = 3  # rows in a representation
 CLOSE = 1e-13  # relative, of a probability, and of a bracket
@@ -32,8 +31,7 @@ class AbstractDistribution(eqx.Module):
     """The distribution of one observation at each of N rows.
 
     `y` is a number for all rows, an array [N], or an array [N, Q] of Q points for each row; results have its shape, [N] for a number. Leaves
-    implement the methods with an underscore, for points [N, Q]. Their first field has N rows, and so have all arrays and distributions among
-    their fields.
+    implement the methods with an underscore, for points [N, Q]. All arrays among their fields, and in these, have N rows.
     """
 
     # Methods are plain ones: Equinox would make a pytree of each that is called.
@@ -42,8 +40,7 @@ class AbstractDistribution(eqx.Module):
     @property
     def n_rows(self) -> int:
         """N."""
-        first = next(iter(vars(self).values()))
-        return first.n_rows if isinstance(first, AbstractDistribution) else len(first)
+        return len(jax.tree.leaves(self)[0])
 
     @property
     def mean(self) -> PerRow:
@@ -93,9 +90,7 @@ class AbstractDistribution(eqx.Module):
 
     def __getitem__(self, rows: Any) -> Any:
         """Return the distribution of these rows: a slice, an array of row numbers, or a mask."""
-        of_rows = AbstractDistribution | np.ndarray
-        taken = {name: value[rows] for name, value in vars(self).items() if isinstance(value, of_rows)}
-        return dataclasses.replace(self, **taken)
+        return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) else leaf, self)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
         """Return the distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
@@ -119,9 +114,9 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def _held(self) -> int:
-        """Numbers that an evaluation at one point of one row holds."""
-        base = getattr(self, "base", None)
-        return 1 if base is None else base._held
+        """Numbers that an evaluation at one point of one row holds: as many as describe the row."""
+        sizes = (leaf.size for leaf in jax.tree.leaves(self) if isinstance(leaf, np.ndarray))
+        return sum(sizes) // self.n_rows
 
     @property
     def _nodes(self) -> int:
@@ -191,13 +186,6 @@ class AbstractDistribution(eqx.Module):
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
-
-    def _log_mass(self, y: Points, width: float) -> Points:
-        (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
-        mass = np.where(below < 0.5, lower - below, above - upper)
-        small = ~(mass > MIN_MASS)
-        found = np.log(np.where(small, 1.0, mass))
-        return np.where(small, self._logpdf(y) + np.log(width), found) if small.any() else found
 
     def __len__(self) -> int:
         return self.n_rows
@@ -277,13 +265,6 @@ class AbstractDistribution(eqx.Module):
     def crps(self, y: Any) -> np.ndarray:
         """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
         return self._at(lambda part, y: part._crps(y), y, (np.inf, np.inf), self._nodes)
-
-    def log_mass(self, y: Any, width: float = 1.0) -> np.ndarray:
-        """log(F(y + width/2) − F(y − width/2)): the log probability of a target that was rounded to multiples of `width`.
-
-        Where that is below the numbers of float64, the density times `width` stands for it.
-        """
-        return self._at(lambda part, y: part._log_mass(y, width), y, (-np.inf, -np.inf))
 
     def quantile(self, p: Any) -> np.ndarray:
         """Return the least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.

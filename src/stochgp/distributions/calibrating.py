@@ -15,8 +15,8 @@ import scipy.optimize
 from jaxtyping import Float64
 from scipy.special import betainc, betaincinv, betaln, log_softmax, xlogy
 
-from stochgp.distributions.base import MIN_MASS, AbstractDistribution, once
-from stochgp.distributions.discrete import Categorical
+from stochgp.distributions.base import AbstractDistribution, once
+from stochgp.distributions.discrete import MIN_MASS, Categorical
 from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
 
@@ -93,10 +93,6 @@ class PITRecalibration(eqx.Module):
             return None
         a, b = np.exp(best.x).tolist()
         return cls(a, b, -float(best.fun), n)
-
-    def __getitem__(self, rows: Any) -> "PITRecalibration":
-        """Return the curve, which is that of all rows."""
-        return self
 
     @property
     def tail_power(self) -> float:

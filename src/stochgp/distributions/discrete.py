@@ -11,6 +11,7 @@ from stochgp.distributions.base import AbstractDistribution, PerRow, Points, sol
 REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
 FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
 MIN_TAIL = 1e-13  # outside of the counts of a sum
+MIN_MASS = 1e-280  # a probability below it is taken from the density
 MAX_HALF = (
     256  # counts on either side of the median whose terms are added one by one; integrals replace the others
 )
@@ -52,10 +53,6 @@ class Categorical(AbstractDistribution):
     @property
     def is_discrete(self) -> bool:
         return True
-
-    @property
-    def _held(self) -> int:
-        return self.log_probabilities.shape[1]
 
     @property
     def _classes(self) -> np.ndarray:
@@ -103,9 +100,11 @@ class Rounded(AbstractDistribution):
     def _logpdf(self, y: Points) -> Points:
         known = (y >= 0) & (y == np.floor(y))
         at = np.where(known, y, 0.0)
-        with np.errstate(divide="ignore"):
-            zero = np.log(self.base._tails(np.full_like(y, 0.5))[0])
-        return np.where(known, np.where(at > 0, self.base._log_mass(at, 1.0), zero), -np.inf)
+        (below, above), (lower, upper) = self.base._tails(at - 0.5), self.base._tails(at + 0.5)
+        mass = np.where(at == 0, lower, np.where(below < 0.5, lower - below, above - upper))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.where(mass > MIN_MASS, np.log(mass), self.base._logpdf(at))
+        return np.where(known, found, -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         below, above = self.base._tails(np.floor(y) + 0.5)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +26,7 @@ class Mixture(AbstractDistribution):
 
     Parameters
     ----------
-    parts : tuple of J distributions
+    parts : sequence of J distributions
         p_j, of the same N rows, continuous or a `PointMass`.
     weights : array [J] or [N, J]
         w_j of all rows, or of each: at least 0, with the sum 1 over the parts.
@@ -35,22 +35,16 @@ class Mixture(AbstractDistribution):
     """
 
     parts: tuple[AbstractDistribution, ...]
-    weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]
-    df: float = math.inf
+    weights: Float64[np.ndarray, "N J"]
+    df: float
 
-    def __check_init__(self) -> None:
-        n_parts, total = self.weights.shape[-1], self.weights.sum(axis=-1)
-        if len(self.parts) != n_parts or np.any(abs(total - 1) > 1e-8) or np.any(self.weights < 0):
-            raise ValueError(
-                f"{len(self.parts)} parts need as many weights ≥ 0 that sum to 1, but got {self.weights}"
-            )
-        rows = {part.n_rows for part in self.parts} | set(self.weights.shape[:-1])
-        if len(rows) > 1:
-            raise ValueError("the parts of a mixture and their weights must be of the same rows")
-
-    @property
-    def n_rows(self) -> int:
-        return self.parts[0].n_rows
+    def __init__(self, parts: Sequence[AbstractDistribution], weights: np.ndarray, df: float = math.inf):
+        if np.any(abs(weights.sum(axis=-1) - 1) > 1e-8) or np.any(weights < 0):
+            raise ValueError(f"{len(parts)} parts need as many weights ≥ 0 that sum to 1, but got {weights}")
+        if len({part.n_rows for part in parts}) > 1:
+            raise ValueError("the parts of a mixture must be of the same rows")
+        self.parts, self.df = tuple(parts), df
+        self.weights = np.broadcast_to(weights, (parts[0].n_rows, len(parts)))
 
     @property
     def tail_index(self) -> float:
@@ -78,49 +72,41 @@ class Mixture(AbstractDistribution):
         squares = (w * (part.std**2 + (part.mean - mean) ** 2) for w, part in self._weighted)
         return np.sqrt(sum(squares, np.zeros(self.n_rows)))
 
-    def __getitem__(self, rows: Any) -> "Mixture":
-        weights = self.weights if self.weights.ndim == 1 else self.weights[rows]
-        return Mixture(tuple(part[rows] for part in self.parts), weights, self.df)
-
     def affine(self, scale: float, shift: float | PerRow) -> "Mixture":
-        return Mixture(tuple(part.affine(scale, shift) for part in self.parts), self.weights, self.df)
-
-    @property
-    def _held(self) -> int:
-        return sum(part._held for part in self.parts)
+        return Mixture([part.affine(scale, shift) for part in self.parts], self.weights, self.df)
 
     @property
     def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
-        return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
+        return list(zip(self.weights.T, self.parts, strict=True))
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 
     def _logpdf(self, y: Points) -> Points:
         with np.errstate(divide="ignore"):
-            each = [part._logpdf(y) + np.log(w)[..., None] for w, part in self._weighted]
+            each = [part._logpdf(y) + np.log(w)[:, None] for w, part in self._weighted]
         return np.asarray(logsumexp(np.stack(each), axis=0))
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         below, above = np.zeros_like(y), np.zeros_like(y)
         for w, part in self._weighted:
             lower, upper = part._tails(y)
-            below += w[..., None] * lower
-            above += w[..., None] * upper
+            below += w[:, None] * lower
+            above += w[:, None] * upper
         return below, above
 
     def _before(self, y: Points) -> Points:
-        return sum((w[..., None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
+        return sum((w[:, None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
 
     def _quantile(self, p: Points) -> Points:
         """Solve `_equation` between the quantiles of the parts, and on one side of point masses or at one of them. Of parts of one transform T: T⁻¹ of those of their bases."""
         transforms: list[Any] = [getattr(part, "transform", None) for part in self.parts]
         if transforms[0] is not None and all(eqx.tree_equal(T, transforms[0]) is True for T in transforms):
-            bases: Any = tuple(vars(part)["base"] for part in self.parts)
+            bases: Any = [vars(part)["base"] for part in self.parts]
             return transforms[0].inverse(Mixture(bases, self.weights)._quantile(p))
         each = np.stack([part._quantile(p) for part in self.parts])
         low, high = each.min(axis=0), each.max(axis=0)
-        start = np.einsum("nj,jnq->nq", np.broadcast_to(self.weights, (len(p), len(each))), each)
+        start = np.einsum("nj,jnq->nq", self.weights, each)
         for at in (at for at, part in zip(each, self.parts, strict=True) if part.has_masses):
             high = np.where(p <= self._tails(at)[0], np.minimum(high, at), high)
             low = np.where(p > self._before(at), np.maximum(low, at), low)
@@ -134,9 +120,7 @@ class Mixture(AbstractDistribution):
             below, above = self._tails(y)
             tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
             value = np.log(tail) - np.log(np.minimum(p, 1 - p))
-            density = sum(
-                (w[..., None] * np.exp(part._logpdf(y)) for w, part in continuous), np.zeros_like(y)
-            )
+            density = sum((w[:, None] * np.exp(part._logpdf(y)) for w, part in continuous), np.zeros_like(y))
             return np.where(p < 0.5, value, -value), density / tail
 
         return value_and_slope
@@ -146,7 +130,7 @@ class Mixture(AbstractDistribution):
         if not all(isinstance(part, Normal) for part in self.parts):
             return super()._crps(y)
         means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
-        w = np.broadcast_to(self.weights, means.shape)
+        w = self.weights
         near = np.sum(w[:, None] * _absolute(y[..., None] - means[:, None], stds[:, None]), axis=2)
         each = (
             w[:, k] * np.sum(w * _absolute(means - means[:, [k]], np.hypot(stds, stds[:, [k]])), axis=1)
@@ -155,11 +139,7 @@ class Mixture(AbstractDistribution):
         return near - sum(each, np.zeros(self.n_rows))[:, None] / 2
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
-        if self.weights.ndim == 1:
-            w = self.weights / self.weights.sum()
-            which = generator.choice(len(self.parts), size=(self.n_rows, n), p=w)
-        else:
-            which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
+        which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
         found = np.empty(which.shape)
         for k, part in enumerate(self.parts):
             found = np.where(which == k, part._draw(generator, n), found)
@@ -239,7 +219,7 @@ def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
 def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float) -> Mixture:
     """f + √scale · T, f ~ N(mean, variance), T a Student-t: a mixture of the normal distributions of `student_multipliers`."""
     c, w = student_multipliers(df)
-    return Mixture(tuple(Normal(mean, np.sqrt(variance + scale * c_k)) for c_k in c), w, df)
+    return Mixture([Normal(mean, np.sqrt(variance + scale * c_k)) for c_k in c], w, df)
 
 
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:

@@ -1,14 +1,16 @@
 """Distributions of transformed observations, and of such whose probabilities are corrected by a curve."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
+from scipy.special import logsumexp
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, inside
-from stochgp.distributions.discrete import Rounded
+from stochgp.distributions.discrete import Categorical, Rounded
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
@@ -44,10 +46,6 @@ class Warped(AbstractDistribution):
     def tail_index(self) -> float:
         tails = self.base.tail_index
         return tails if math.isinf(tails) else tails / max(self.transform.growth, 1e-12)
-
-    @property
-    def _held(self) -> int:
-        return 4 * self.base._held
 
     def _logpdf(self, y: Points) -> Points:
         possible, at = self._possible(y)
@@ -85,9 +83,6 @@ class PositiveCurve(eqx.Module):
     lower: ClassVar[float] = 0.0
     tail_power: ClassVar[float] = 1.0
     cut: Float64[np.ndarray, "N 1"]
-
-    def __getitem__(self, rows: Any) -> "PositiveCurve":
-        return PositiveCurve(self.cut[rows])
 
     @property
     def kinks(self) -> Float64[np.ndarray, "N 1"]:
@@ -129,9 +124,6 @@ class Recalibrated(AbstractDistribution):
     def tail_index(self) -> float:
         return self.base.tail_index * self.curve.tail_power
 
-    def __getitem__(self, rows: Any) -> "Recalibrated":
-        return Recalibrated(self.base[rows], self.curve[rows])
-
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
@@ -160,9 +152,13 @@ def truncated(found: AbstractDistribution) -> Recalibrated:
     return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))
 
 
-def mixture(
-    parts: tuple[AbstractDistribution, ...], weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]
-) -> AbstractDistribution:
-    """Σ_j w_j p_j: a `Mixture`, or of `Rounded` parts the rounded mixture of their bases, whose probabilities are those of the parts mixed."""
-    bases = tuple(part.base for part in parts if isinstance(part, Rounded))
-    return Rounded(Mixture(bases, weights)) if len(bases) == len(parts) else Mixture(parts, weights)
+def mixture(parts: Sequence[Any], weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]) -> Any:
+    """Σ_j w_j p_j: classes of `Categorical` parts, of `Rounded` parts the rounded mixture of their bases, whose probabilities are those of the parts mixed, else a `Mixture`."""
+    if all(isinstance(part, Categorical) for part in parts):
+        with np.errstate(divide="ignore"):
+            log_w = np.log(weights).T.reshape(len(parts), -1, 1)
+        logs = [part.log_probabilities for part in parts]
+        return Categorical(np.asarray(logsumexp(np.stack(logs) + log_w, axis=0)))
+    if all(isinstance(part, Rounded) for part in parts):
+        return Rounded(Mixture([part.base for part in parts], weights))
+    return Mixture(parts, weights)

@@ -1,4 +1,4 @@
-"""The observation model as one value: noise or another likelihood, transforms, rounding."""
+"""The observation model as one value: noise or another likelihood, transforms, calibrations, rounding."""
 
 import math
 import typing
@@ -15,19 +15,20 @@ from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.distributions import (
     AbstractDistribution,
+    ConformalScores,
     Normal,
+    PITRecalibration,
     Rounded,
     Warped,
 )
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
-from stochgp.likelihoods.noise import ConstantNoise, noise_variances, with_level
+from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.observations.error_distribution import Dispersion
 from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
-NOISE_ROWS = 1024  # of one evaluation of the noise
 MANY_ROWS = 40  # with fewer the range of their targets is widened
 EVERYWHERE = (-math.inf, math.inf)
 
@@ -58,6 +59,8 @@ class Observation:
         The predictive distribution of z; the noise of the likelihood is then a part of V alone.
     transform : AbstractTransform or None
         T; None = y itself.
+    correction : PITRecalibration, ConformalScores or None
+        The calibration of the distributions of y, or of their intervals.
     rounding : bool
         Whether y is a count, whose predictive distributions are those of the rounded value.
     mean_function : AbstractMeanFunction or None
@@ -70,6 +73,7 @@ class Observation:
     likelihood: AbstractLikelihood
     inflation: Dispersion | None = None
     transform: AbstractTransform | None = None
+    correction: PITRecalibration | ConformalScores | None = None
     rounding: bool = False
     mean_function: AbstractMeanFunction | None = None
     support: tuple[float, float] = EVERYWHERE
@@ -95,10 +99,15 @@ class Observation:
         return c * factor * float(noise.level)
 
     @property
+    def corrects_probabilities(self) -> bool:
+        """True if the correction is one of whole distributions."""
+        return isinstance(self.correction, PITRecalibration)
+
+    @property
     def draws_by_moments(self) -> bool:
         """True if `sample` needs the moments of f: unless y is T⁻¹ of f and Gaussian noise."""
         student = self.inflation is not None and self.inflation.df is not None
-        return not self._is_normal or student
+        return not self._is_normal or self.corrects_probabilities or student
 
     def transformed(self, y: PerRow) -> PerRow:
         """T(y). Raises ValueError for targets that T does not take."""
@@ -112,11 +121,6 @@ class Observation:
     def to_model(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
         """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
         return self.targets.transform(self.centred(X, y))
-
-    @property
-    def takes_width(self) -> bool:
-        """True if `widened` scales the distribution of y, which is f and a noise, not transformed."""
-        return self._is_normal and self.transform is None
 
     def widened(self, c: float) -> "Observation":
         """Scale the variances of f and of the noise by c."""
@@ -162,7 +166,15 @@ class Observation:
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
             found = Warped(found, self.transform, self.support)
+        if isinstance(self.correction, PITRecalibration):
+            found = self.correction(found)
         return Rounded(found) if self.rounding else found
+
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """Return the intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
+        if isinstance(self.correction, ConformalScores):
+            return self.correction.interval(found, level)
+        return found.interval(level)
 
     def of_function(self, mean: PerRow, variance: PerRow, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
@@ -173,7 +185,7 @@ class Observation:
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean, standard deviation) of an observation at each row."""
-        if not self._is_normal or self.transform is not None:
+        if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
         return self._normal(mean, variance, X)
@@ -184,12 +196,8 @@ class Observation:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
         noise, factor = self._noise
-        factor = factor * self.variance_factor(X)
-        if isinstance(noise, ConstantNoise):
-            return np.broadcast_to(factor * float(noise.level), (X.size,))
-        ones = np.ones(NOISE_ROWS)
-        (found,) = X.evaluated(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
-        return factor * found
+        (found,) = X.evaluated(lambda Z: (noise_of_rows(noise, Z),), None)
+        return factor * self.variance_factor(X) * found
 
     def with_inflation(
         self, covariance: Float[np.ndarray, "N N"], X: MemorySource
@@ -218,6 +226,8 @@ class Observation:
         if not self._is_normal:
             assert moments is not None
             drawn = self._drawn(values, *moments, X, key=key)
+            if self.corrects_probabilities:
+                return self.predict(*moments, X)._quantile(self._untransformed(*moments, X)._tails(drawn)[0])
         else:
             noise = self.draw_noise(X, values.shape[1], key=key)
             drawn = (values if self.transform is None else self.transform(values)) + noise
@@ -261,7 +271,7 @@ class Observation:
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
-        return self.likelihood.predictive(mean, variance, X.inputs("float64"))
+        return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
     def _inflated(self, variance: PerRow, X: MemorySource) -> PerRow:
         """c s(x) var f(x) + var m(x), in the units of z."""
@@ -287,7 +297,7 @@ class Observation:
             f = (inward - prior) / self.scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
-            Z, wide = X.inputs("float64"), cast(self.likelihood, np.float64)
+            Z, wide = X.standardised("float64"), cast(self.likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
         return self.to_target(np.asarray(draws).T, X)
