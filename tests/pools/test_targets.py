@@ -27,6 +27,7 @@ SETTINGS = {"random_state": 0}
 def _quick_members():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(regressor, "REGRESSORS", WITHOUT_KERNEL)
+        patched.setattr(regressor, "MEMBERS", ("linear", "trees"))
         yield
 
 

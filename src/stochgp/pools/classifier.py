@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from sklearn.base import ClassifierMixin
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
-from stochgp.data.reading import are_files, read_training_rows
+from stochgp.data.reading import are_files
 from stochgp.data.rows import Data
-from stochgp.distributions import TemperatureScaling
+from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -30,20 +30,20 @@ from stochgp.pools.members import (
     learned_again,
     named_members,
 )
-from stochgp.pools.pool import Pool, PoolEstimator, join_table, mixed_classes
+from stochgp.pools.pool import Pool, PoolEstimator
 from stochgp.pools.weights import (
     LEARNED,
     SECONDS_IN_HASTE,
     SINGLE,
     UNSCORED,
     HeldOutPredictions,
-    PoolWeights,
     Roles,
     alone,
     calibrate_pool,
     held_out,
     held_out_clusters,
     held_out_in_time,
+    record_scores,
     weigh,
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
@@ -95,15 +95,8 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
 
     @property
     def _fitted(self) -> Pool:
-        return self._as_one(self.estimators_, self._pooling, self._correction)
-
-    def _as_one(
-        self, members: Mapping[str, Any], pooling: PoolWeights | None = None, correction: Any = None
-    ) -> Pool:
-        """Return these members. A member knows only the classes of the rows that it learned from."""
-        parts = tuple(member._fitted for member in members.values())
-        known = tuple(np.searchsorted(self.classes_, member.classes_) for member in members.values())
-        return Pool(parts, pooling, correction, known, len(self.classes_))
+        parts = tuple(member._fitted for member in self.estimators_.values())
+        return Pool(parts, self._pooling, self._correction, len(self.classes_))
 
     def fit(
         self,
@@ -126,43 +119,39 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         """
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
-            if are_files(X):
-                others = {"sample_weight": sample_weight, "groups": groups}
-                data, source = self._read_files(SparseGPClassifier(), X, y, others, context, kind="class")
-                rows, encoder, classes = data.rows, data.encoder, typing.cast(np.ndarray, source.labels)
-            else:
-                classes, numbers = read_labels(self, y)
-                rows, encoder = read_training_rows(
-                    self, X, numbers, sample_weight, groups, context, time_order=self.time_order
-                )
+            classes, numbers = (None, y) if are_files(X) else read_labels(self, y)
+            given = X, numbers, sample_weight, groups
+            rows, encoder, labels = self._read_training(
+                SparseGPClassifier(), *given, context, self.time_order, kind="class"
+            )
+            classes = typing.cast(np.ndarray, labels if classes is None else classes)
             refuse_one_class(classes, rows.y)
-            self.classes_ = classes
+            present, number = np.unique(rows.y.astype(np.int64), return_inverse=True)
+            self.classes_, rows = classes[present], replace(rows, y=number.astype(np.float64))
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
             role, fold = divide_classes(rows, in_time, context)
-            is_compared, names = bool(role.any()), list(CLASSIFIERS)
             candidates = named_members(
-                self.members, names, CLASSIFIERS, rows, self.memory_limit, ClassifierMixin
+                self.members, list(CLASSIFIERS), CLASSIFIERS, rows, self.memory_limit, ClassifierMixin
             )
-            if not is_compared:
+            if not role.any():
                 candidates = dict(list(candidates.items())[:1])
-            seen = rows.take(role == LEARNED)
-            members = fit_members(self, candidates, self._labelled(seen), encoder, context)
+            seen = self._labelled(rows.take(role == LEARNED))
+            members = fit_members(self, candidates, seen, encoder, context)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
             temperature = None
-            if is_compared:
+            if role.any():
                 context.bar.part("comparing the members", len(members), len(members) + N_PARTS_AFTER)
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
-                    i, log_p = self._predict_held_out(members, rows, role, fold)
-                held = rows.take(i)
-                weights = self._weigh(members, held, log_p, scores, context)
-                each = log_p[[list(members).index(name) for name in weights.names]]
-                mixed = mixed_classes(each, weights.weights(held.X))
-                temperature = calibrate_pool(TemperatureScaling, mixed, held, context)
+                    predictions = self._predict_held_out(members, rows, role, fold)
+                context.report["held_out_rows"] = len(predictions.y)
+                record_scores(predictions, scores)
+                weights = weigh(predictions, self.ensemble)
+                mixed = predictions.mixed(weights)
+                temperature = calibrate_pool(TemperatureScaling, mixed, predictions.rows, context)
                 context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
-            join_table(self, members, encoder)
-            return self._store(members, weights, temperature, scores, n_rows, y, context)
+            return self._store(members, weights, temperature, scores, n_rows, y, encoder, context)
 
     def _labelled(self, rows: Data) -> Data:
         """Return the rows with labels in place of the numbers of classes."""
@@ -170,52 +159,39 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
 
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
-    ) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
-        """Return numbers of held-out rows and their log probabilities by each member: with few rows those of every fold, while there is time."""
-        predicted = lambda members, i: self._as_one(members).log_probabilities(rows.X[i])
+    ) -> HeldOutPredictions:
+        """Return predictions of held-out rows: with few rows those of every fold, while there is time."""
         where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
-        log_p = [predicted(members, where[0])]
-        if len(rows) < MIN_ROWS_HELD_OUT and fold is not None:
-            seconds = sum(member.fit_seconds_ for member in members.values())
-            for k in range(1, fold.max() + 1):
-                part = _of_known_classes(rows, SINGLE * (fold == k))
-                if 2.5 * seconds > deadline.left():
-                    break
-                if not part.any():
-                    continue
+        predicted = lambda members, i: [
+            member._fitted.distribution(rows.X[i]).log_probabilities for member in members
+        ]
+        log_p = [predicted(members.values(), where[0])]
+        seconds = sum(member.fit_seconds_ for member in members.values())
+        for k in range(1, N_FOLDS if len(rows) < MIN_ROWS_HELD_OUT and fold is not None else 0):
+            part = _of_known_classes(rows, SINGLE * (fold == k))
+            if 2.5 * seconds > deadline.left():
+                break
+            if part.any():
                 seen = self._labelled(rows.take(part == LEARNED))
-                again = {
-                    name: learned_again(member, seen, **self._settings_again(member, SHORTER_FOLDS))
-                    for name, member in members.items()
-                }
+                settings = lambda member: self._settings_again(member, SHORTER_FOLDS)
+                again = [learned_again(member, seen, **settings(member)) for member in members.values()]
                 where.append(np.flatnonzero(part))
                 log_p.append(predicted(again, where[-1]))
-        return np.concatenate(where), np.concatenate(log_p, axis=1)
-
-    def _weigh(
-        self,
-        members: dict[str, Any],
-        held: Data,
-        log_p: Float[np.ndarray, "K R C"],
-        scores: dict[str, dict[str, float]],
-        context: FitContext,
-    ) -> PoolWeights:
-        """Return the pool, if its held-out probabilities are clearly higher than those of its best member; else that member."""
-        at = np.arange(len(held)), held.y.astype(np.int64)
-        log_density, weight, names = log_p[:, *at].T, held.weights.astype(np.float64), list(members)
-        context.report["held_out_rows"] = len(held)
-        for k, name in enumerate(names):
-            right = np.argmax(log_p[k], axis=1) == at[1]
-            scores[name] |= {
-                "log_loss": -float(np.average(log_density[:, k], weights=weight)),
-                "accuracy": float(np.average(right, weights=weight)),
-            }
-        cluster = held_out_clusters(members, held)
+        held = rows.take(np.concatenate(where))
+        distributions = [Categorical(logs) for logs in np.concatenate(log_p, axis=1)]
+        log_density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
+        weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
         nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
-        means = np.zeros_like(log_density)
-        held = replace(held, y=nothing)
-        found = HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing)
-        return weigh(found, self.ensemble)
+        return HeldOutPredictions(
+            list(members),
+            held,
+            distributions,
+            np.zeros_like(log_density),
+            log_density,
+            weight,
+            cluster,
+            nothing,
+        )
 
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False

@@ -1,7 +1,7 @@
 """Members of pools: functions of the rows that return an estimator with its defaults for them; how members are fitted, and refitted."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,6 @@ from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import with_posterior
 from stochgp.families.sparse import SparseGPRegressor
-from stochgp.families.starts import FEATURE, KERNEL, SPARSE
 from stochgp.features import is_network
 from stochgp.kernels import Constant, Linear, Sum
 from stochgp.names import lookup
@@ -83,9 +82,6 @@ REGRESSORS: Mapping[str, Member] = {
     "sparse": lambda rows, memory_limit: SparseGPRegressor(),
     "kernel_and_line": lambda rows, memory_limit: kernel(rows, memory_limit).set_params(mean=LINEAR_MEAN),
 }
-FAMILIES = {  # whose likelihoods a member takes
-    "kernel": KERNEL, "feature": FEATURE, "linear": FEATURE, "trees": FEATURE, "sparse": SPARSE, "kernel_and_line": KERNEL,
-}  # fmt: skip
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),
     "rough": classifier("matern12"),
@@ -96,7 +92,7 @@ CLASSIFIERS: Mapping[str, Member] = {
 
 def named_members(
     members: Any,
-    names: list[str],
+    names: Sequence[str],
     known: Mapping[str, Member],
     rows: Data,
     memory_limit: Any,
@@ -245,7 +241,7 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
     return again
 
 
-def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
+def refitted_on_all(member: Any, rows: Data) -> bool:
     """Refit a member on all rows: a kernel GP at its hyperparameters, a network or trees learned again. Return True if it could be.
 
     Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
@@ -258,8 +254,6 @@ def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
         for attribute in FITTED:
             if hasattr(again, attribute):
                 setattr(member, attribute, getattr(again, attribute))
-        if width > 1:
-            member._fitted = member._fitted.widened(width)
         return True
     return False
 

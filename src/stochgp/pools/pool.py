@@ -9,16 +9,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
-from scipy.special import logsumexp
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import MemoryLimitError, release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.files import FileSource
-from stochgp.data.reading import Encoder, read_files
-from stochgp.data.training import TrainingData
-from stochgp.distributions import Categorical, PITRecalibration, TemperatureScaling
+from stochgp.data.files import read_files
+from stochgp.data.reading import Encoder, are_files, read_training_rows
+from stochgp.data.rows import Data
+from stochgp.distributions import AbstractDistribution, PITRecalibration, TemperatureScaling
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
@@ -39,13 +38,12 @@ class Pool:
     independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
     whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
 
-    Of classifiers it has `distribution`, P(y = c) = Σ_k w_k P_k(y = c): the columns of the k-th member are the classes `known[k]` of `n_classes`.
+    Of classifiers of `n_classes` classes it has `distribution`, P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]
     pooling: Any  # `PoolWeights` or `Hurdle`
     correction: PITRecalibration | TemperatureScaling | None = None  # of the mixture's probabilities
-    known: tuple[Int[np.ndarray, " C_k"], ...] = ()
     n_classes: int = 0
 
     @property
@@ -79,18 +77,13 @@ class Pool:
 
     def distribution(self, X: Inputs) -> Any:
         """Return the distribution of an observation at each row, in target units."""
-        if self.known:
-            found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))
-        else:
-            found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
+        found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
         return found if self.correction is None else self.correction(found)
 
-    def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
-        """Return the logarithms of the probabilities of classes by each member."""
-        found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
-        for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
-            found[k][:, known] = member.distribution(X).log_probabilities
-        return found
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """As `Fitted.interval`, of the result of `distribution`."""
+        alone = len(self.members) == 1 and self.correction is None
+        return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
@@ -134,12 +127,6 @@ class Pool:
         if not self.pooling.is_joint:
             u = np.random.default_rng(seed_of(split(keys[-1], 1)[0])).uniform(size=noisy[0].shape)
         return functions.selected(X, noisy, u)
-
-
-def mixed_classes(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
-    """Return the mixture of members with these weights."""
-    with np.errstate(divide="ignore"):
-        return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
 
 
 class PooledDraws(eqx.Module):
@@ -211,9 +198,11 @@ class PoolEstimator(PosteriorEstimator):
         scores: dict[str, dict[str, float]],
         n_rows: int,
         y: Any,
+        encoder: Any,
         context: FitContext,
     ) -> Any:
         self.estimators_ = {name: members[name] for name in weights.names}
+        join_table(self, self.estimators_, encoder)
         self.weights_ = dict(zip(weights.names, weights.values.tolist(), strict=True))
         self._pooling, self._correction = weights, calibration
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
@@ -224,19 +213,35 @@ class PoolEstimator(PosteriorEstimator):
         release()
         return self
 
-    def _read_files(
-        self, like: Any, files: Any, y: Any, others: dict[str, Any], context: FitContext, **kind: Any
-    ) -> tuple[TrainingData, FileSource]:
-        """Read the rows of files into memory, as `like` reads them. Raises MemoryLimitError if they do not fit."""
+    def _read_training(
+        self,
+        like: Any,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        context: FitContext,
+        time_order: str,
+        **kind: Any,
+    ) -> tuple[Data, Any, Any]:
+        """Return rows in the user's units, the encoder of the table, and the classes of labels in files.
+
+        Files are read into memory, as `like` reads them. Raises MemoryLimitError if they do not fit.
+        """
+        if not are_files(X):
+            return *read_training_rows(
+                self, X, y, sample_weight, groups, context, time_order=time_order
+            ), None
         own, names = self.get_params(deep=False), ("missing", "time_order", "dtype", "target_outliers")
         like.set_params(**{name: own[name] for name in names if name in own})
+        others = {"sample_weight": sample_weight, "groups": groups}
         try:
-            data, source = read_files(like, files, y, others, context, keeps_all=True, **kind)
+            data, source = read_files(like, X, y, others, context, keeps_all=True, **kind)
         except MemoryLimitError as refusal:
             raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files block by block") from None
         for name in ("n_features_in_", "feature_names_in_"):
             setattr(self, name, getattr(like, name))
-        return data, source
+        return data.rows, data.encoder, source.labels
 
 
 def report_members(estimator: Any) -> None:

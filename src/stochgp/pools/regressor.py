@@ -11,19 +11,17 @@ from sklearn.base import RegressorMixin, clone
 
 from stochgp import deadline
 from stochgp.context import FitContext
-from stochgp.data.reading import are_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration
 from stochgp.estimators.base import CHOICES, PosteriorRegressor, check_settings
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.starts import AUTO, resolve_likelihood
+from stochgp.families.starts import AUTO, KERNEL, resolve_likelihood
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
 from stochgp.pools.classifier import GPClassifier
 from stochgp.pools.members import (
     BY_BLOCKS,
-    FAMILIES,
     N_PARTS_AFTER,
     REGRESSORS,
     fit_members,
@@ -32,7 +30,7 @@ from stochgp.pools.members import (
     refitted_on_all,
     takes_groups,
 )
-from stochgp.pools.pool import Pool, PoolEstimator, join_table
+from stochgp.pools.pool import Pool, PoolEstimator
 from stochgp.pools.targets import (
     COUNT,
     REAL,
@@ -59,7 +57,6 @@ from stochgp.pools.weights import (
     record_scores,
     truncate,
     weigh,
-    widen_for_later_times,
     without_worse_kernel,
 )
 
@@ -91,7 +88,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     members
         "auto"; a list of names, "kernel", "kernel_and_line" (a kernel GP with a linear mean), "feature", "linear", "trees", "sparse"; or {name: estimator}.
     likelihood
-        "auto", or a likelihood of one of the families (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
+        "auto", or another one that `KernelGPRegressor` takes.
     target : "auto", "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and predictions are whole numbers from 0 on. "auto": "count" for
         small whole numbers, if trees predict held-out rows clearly better so; else "real". All members of skew targets from 0 on learn log(y + c),
@@ -115,7 +112,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     plan_
         Decisions and reasons; those of a member are in `estimators_[name].plan_`.
     fit_report_
-        Measured numbers: how many rows were held out, and factors of variances for later times.
+        Measured numbers: how many rows were held out.
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         As of every estimator.
 
@@ -177,8 +174,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             A file for each member, its name with the member's at the end. Without `random_state` the file of this name keeps the seed.
         """
         check_settings(self.get_params(deep=False), self._choices)
+        own = self.likelihood
+        resolve_likelihood(own.likelihood if isinstance(own, Warped) else own, KERNEL)
         with FitContext.open(self, checkpoint, callback) as context:
-            rows, encoder, in_time = self._read_training(X, y, sample_weight, groups, context)
+            place = EITHER if self.time_order == AUTO else self.time_order
+            given = X, y, sample_weight, groups
+            rows, encoder, _ = self._read_training(FeatureGPRegressor(), *given, context, place)
+            in_time = rows.group is not None and groups is None
             settings = self._target_settings(rows, in_time, context)
             n_rows, (rows, role, fold) = len(rows), self._divide(rows, in_time, context)
             candidates = self._candidates(rows, role, fold)
@@ -189,21 +191,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             members = {name: members[name] for name in weights.names}
             context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
             self._refit(members, rows, role, scores, context)
-            join_table(self, members, encoder)
-            return self._store(members, weights, calibration, scores, n_rows, y, context)
-
-    def _read_training(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
-    ) -> tuple[Data, Any, bool]:
-        """Return rows in the user's units, the encoder of the table, and True if their groups are blocks of time."""
-        if are_files(X):
-            others = {"sample_weight": sample_weight, "groups": groups}
-            data, _ = self._read_files(FeatureGPRegressor(), X, y, others, context)
-            rows, encoder = data.rows, data.encoder
-        else:
-            place = EITHER if self.time_order == "auto" else self.time_order
-            rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, time_order=place)
-        return rows, encoder, rows.group is not None and groups is None
+            return self._store(members, weights, calibration, scores, n_rows, y, encoder, context)
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
         """Set `target_`; settings of all members for it: the kind of numbers, and one transform."""
@@ -236,24 +224,15 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """Return the members to fit. In tables with a time one is scored on single rows, the others on blocks."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
-        known, in_time = self._known_members(), bool((role >= BLOCK).any())
-        usual = MEMBERS if fold is None else MEMBERS_OF_FEW
-        usual = [name for name in usual if name in known] or list(known)[:1]
-
-        def made(members: Any, names: list[str]) -> dict[str, Any]:
-            return named_members(members, names, known, rows, self.memory_limit, RegressorMixin)
-
-        if not in_time or isinstance(self.members, Mapping):
-            found = made(self.members, usual)
-            if fold is None and not role.any():
-                found = dict(list(found.items())[:1])
-        else:
-            names = [name for name in MEMBERS_IN_TIME if name in known] or usual
-            found = made(self.members, names)
-            if self.time_order == AUTO:
-                first = next(iter(found))
-                single = made([first], [first])
-                found = single | {name + BY_BLOCKS: member for name, member in found.items()}
+        in_time = bool((role >= BLOCK).any())
+        names = MEMBERS_IN_TIME if in_time else MEMBERS if fold is None else MEMBERS_OF_FEW
+        found = named_members(self.members, names, REGRESSORS, rows, self.memory_limit, RegressorMixin)
+        first = next(iter(found))
+        if fold is None and not role.any():
+            found = {first: found[first]}
+        elif in_time and self.time_order == AUTO and not isinstance(self.members, Mapping):
+            single = {first: clone(found[first])}
+            found = single | {name + BY_BLOCKS: member for name, member in found.items()}
         is_tried = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
         is_tried = is_tried and self.target_ != COUNT and role.any()
         if is_tried and (value := frequent(rows)) is not None:
@@ -270,19 +249,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         regressor: Any = clone(self)
         regressor.set_params(point_mass=None, target=target, target_outliers="keep")
         return HurdleRegressor(value, GPClassifier(), regressor)
-
-    def _known_members(self) -> dict[str, Any]:
-        """Members whose families take the likelihood, by name. Raises the kernel family's error for a likelihood that no family takes."""
-        own, refusals = self.likelihood, {}
-        likelihood = own.likelihood if isinstance(own, Warped) else own
-        for member, family in FAMILIES.items():
-            try:
-                resolve_likelihood(likelihood, family)
-            except (TypeError, ValueError) as error:
-                refusals[member] = error
-        if len(refusals) == len(FAMILIES):
-            raise refusals["kernel"]
-        return {name: member for name, member in REGRESSORS.items() if name not in refusals}
 
     def _weigh(
         self,
@@ -308,8 +274,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         others, note = without_worse_kernel(others)
-        if others.far is not None:
-            others = widen_for_later_times(members, others, context)
         weights = weigh(others, self.ensemble, None if others.far is None else rows)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
@@ -329,7 +293,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         context: FitContext,
     ) -> None:
         """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
-        held, widths = rows.take(role != LEARNED), context.report.get("widths", {})
+        held = rows.take(role != LEARNED)
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
             for name, member in members.items() if len(held) else ():
@@ -338,5 +302,5 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                     has_trees(member) and len(held) > MIN_REFIT_SHARE * len(rows)
                 )
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
-                if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
+                if not (is_due and refitted_on_all(member, grouped)):
                     update_member(member, held)

@@ -15,7 +15,7 @@ from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, PITRecalibration, Rounded, mixture
+from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, Rounded, mixture
 from stochgp.distributions.transformed import truncated
 from stochgp.numerics import clustered
 from stochgp.pools.members import BY_BLOCKS
@@ -117,7 +117,7 @@ class HeldOutPredictions:
 
     names: list[str]
     rows: Data
-    distributions: list[AbstractDistribution]
+    distributions: Sequence[AbstractDistribution]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
     weight: PerRow  # for scores: in tables with a time single rows and blocks count alike
@@ -215,13 +215,16 @@ def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " 
 
 
 def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, float]]) -> None:
-    """Add NLPD and RMSE of each member, in target units."""
-    for k, name in enumerate(predictions.names):
-        squares = (predictions.y - predictions.mean[:, k]) ** 2
-        scores[name] |= {
-            "nlpd": -float(np.average(predictions.log_density[:, k], weights=predictions.weight)),
-            "rmse": float(np.average(squares, weights=predictions.weight) ** 0.5),
-        }
+    """Add NLPD and RMSE of each member, in target units; of classes log loss and accuracy."""
+    average = lambda values: float(np.average(values, weights=predictions.weight))
+    for k, (name, found) in enumerate(zip(predictions.names, predictions.distributions, strict=True)):
+        loss = -average(predictions.log_density[:, k])
+        if isinstance(found, Categorical):
+            is_right = np.argmax(found.log_probabilities, axis=1) == predictions.y
+            scores[name] |= {"log_loss": loss, "accuracy": average(is_right)}
+        else:
+            squares = (predictions.y - predictions.mean[:, k]) ** 2
+            scores[name] |= {"nlpd": loss, "rmse": average(squares) ** 0.5}
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
@@ -239,45 +242,11 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
     return kept, f"; without {worse!r}: {found.why}"
 
 
-def widen_for_later_times(
-    members: dict[str, Any], predictions: HeldOutPredictions, context: FitContext
-) -> HeldOutPredictions:
-    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; report the factors.
-
-    Errors of later rows keep one sign for a long time: without it 95 % intervals of CO2 hold .58 of the last fifth instead of .83.
-    """
-    far, factors = predictions.far, dict[str, float]()
-    context.report["widths"] = factors
-    assert far is not None
-    distributions, density = list(predictions.distributions), predictions.log_density.copy()
-    for k, name in enumerate(predictions.names):
-        fitted = members[name]._fitted
-        if not (name.endswith(BY_BLOCKS) and fitted.observation.takes_width):
-            continue
-        factor = best_width(distributions[k], predictions.y, far, predictions.weight)
-        if factor > 1:
-            members[name]._fitted = fitted.widened(factor)
-            distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
-            # Near rows are scored with the wider distributions; at far rows a member that was too narrow is not to gain.
-            density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
-    return replace(predictions, distributions=distributions, log_density=density)
-
-
-def log_density_of_wider(distribution: AbstractDistribution, y: PerRow, c: float) -> PerRow:
-    """Return log p(m + (y − m)/√c) − ½ log c: the log density if all errors are √c times as large."""
-    mean = distribution.mean
-    return distribution.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
-
-
-def best_width(distribution: AbstractDistribution, y: PerRow, i: Mask, weight: PerRow) -> float:
-    """Return the factor c from 1 to 41 of variances with the highest mean log density of the rows `i`."""
-    gain = lambda c: np.average(log_density_of_wider(distribution, y, c)[i], weights=weight[i])
-    return max((1.1**k for k in range(40)), key=gain)
-
-
 def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = None) -> PoolWeights:
     """Return the pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
-    is_mixed = all(not d.is_discrete or isinstance(d, Rounded) for d in predictions.distributions)
+    is_mixed = all(
+        not d.is_discrete or isinstance(d, Categorical | Rounded) for d in predictions.distributions
+    )
     if ensemble and is_mixed:
         return stack(predictions) if rows is None else stack_by_time(predictions, rows)
     useful = predictions.of(predictions.informative())
