@@ -1,6 +1,7 @@
 """`GPClassifier`: which rows its members learn from, and that its probabilities are the mixture of theirs."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,14 @@ from stochgp.data.rows import Data
 from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import classifier
-from stochgp.pools.weights import HeldOutPredictions, PoolWeights, calibrate_pool, record_scores, weigh
+from stochgp.pools.weights import (
+    HeldOutPredictions,
+    PoolWeights,
+    alone,
+    record_scores,
+    weigh,
+    with_temperature,
+)
 
 N = 1_000
 GENERATOR = np.random.default_rng(0)
@@ -22,6 +30,7 @@ LABELS = np.array(["far", "left", "right"])
 Y = LABELS[np.where(np.hypot(*X.T) > 2, 0, np.where(X[:, 0] < 0, 1, 2))]
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
 W = np.array([0.4, 0.6])
+ALONE = alone("a", "given")
 LEARNER = SVGP(steps=20, batch_size=128, evaluator=ByLoss())
 QUICK = {
     "smooth": member(SparseGPClassifier, "rbf", 20, learner=LEARNER),
@@ -42,7 +51,7 @@ def model(_quick_members):
     given = PoolWeights(["smooth", "rough"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(classifier, "weigh", lambda *_: given)
-        patched.setattr(classifier, "calibrate_pool", lambda *_: None)
+        patched.setattr(classifier, "with_temperature", lambda weights, *_: weights)
         return GPClassifier(random_state=0).fit(X, Y)
 
 
@@ -105,7 +114,7 @@ def test_each_of_few_rows_is_held_out_once_and_seen_by_no_member_that_predicts_i
 
 def test_probabilities_of_the_pool_have_its_temperature(model, tmp_path):
     hot = pickle.loads(pickle.dumps(model))
-    hot._correction = TemperatureScaling(2.0, 0.1, 200)
+    hot._pooling = replace(hot._pooling, temperature=TemperatureScaling(2.0, 0.1, 200))
     expected = np.sqrt(model.predict_proba(NEW))
     assert_allclose(hot.predict_proba(NEW), expected / expected.sum(axis=1, keepdims=True), rtol=1e-6)
     assert_array_equal(hot.predict(NEW), model.predict(NEW))
@@ -121,26 +130,30 @@ def of_labels(concentration, n=4_000):
     return log_p, Data(generator.normal(size=(n, 2)), label.astype(float))
 
 
+def predicted(log_p, rows):
+    parts, n = [Categorical(logs) for logs in log_p], len(rows)
+    density, means = np.stack([part.logpdf(rows.y) for part in parts], axis=1), np.zeros((n, len(parts)))
+    more = np.ones(n), np.arange(n) % 64, np.zeros(n)
+    return HeldOutPredictions(list("ab")[: len(parts)], rows, parts, means, density, *more)
+
+
 def test_the_temperature_is_that_of_the_held_out_rows():
-    """Two members predict probabilities that are twice as sure as the labels allow."""
+    """A member predicts probabilities that are twice as sure as the labels allow."""
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context = FitContext(GPClassifier())
-    found = calibrate_pool(TemperatureScaling, Categorical(sure), rows, context)
+    found = with_temperature(ALONE, predicted([sure], rows), context).temperature
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = calibrate_pool(TemperatureScaling, Categorical(log_p), rows, context)
-    assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
+    kept = with_temperature(ALONE, predicted([log_p], rows), context)
+    assert kept.temperature is None and context.plan_["probabilities"]["choice"] == "as they are"
 
 
 def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member():
     log_p, rows = of_labels(1.0)
     noisy = log_p + 0.5 * GENERATOR.normal(size=log_p.shape)
     noisy -= np.logaddexp.reduce(noisy, axis=1)[:, None]
-    parts, n, scores = [Categorical(noisy), Categorical(log_p)], len(rows), {"a": {}, "b": {}}
-    density, nothing = np.stack([part.logpdf(rows.y) for part in parts], axis=1), np.zeros(len(rows))
-    more = np.zeros((n, 2)), density, np.ones(n), np.arange(n) % 64, nothing
-    predictions = HeldOutPredictions(["a", "b"], rows, parts, *more)
+    predictions, scores = predicted([noisy, log_p], rows), {"a": {}, "b": {}}
     found = weigh(predictions, True)
     assert found.names == ["b"] and "against 'b'" in found.why
     record_scores(predictions, scores)

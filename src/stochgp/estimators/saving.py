@@ -77,7 +77,7 @@ def restored(
             name: restored(part, of_members[name], kinds[of_members[name]["estimator"]], kinds)
             for name, part in tree["members"].items()
         }
-        estimator._pooling, estimator._correction = tree["fitted"], tree["correction"]
+        estimator._pooling = tree["fitted"]
         return estimator
     estimator._fitted = tree["fitted"]
     return estimator
@@ -103,7 +103,7 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     if members is not None:
         parts = {name: _parts(member) for name, member in members.items()}
         metadata["members"] = {name: part[1] for name, part in parts.items()}
-        tree = {"fitted": estimator._pooling, "correction": estimator._correction, "settings": settings}
+        tree = {"fitted": estimator._pooling, "settings": settings}
         return tree | {"members": {name: part[0] for name, part in parts.items()}}, metadata, left_out
     return {"fitted": estimator._fitted, "settings": settings}, metadata, left_out
 

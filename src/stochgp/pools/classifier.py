@@ -15,7 +15,7 @@ from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
 from stochgp.data.reading import are_files
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical, TemperatureScaling
+from stochgp.distributions import Categorical
 from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -39,12 +39,12 @@ from stochgp.pools.weights import (
     HeldOutPredictions,
     Roles,
     alone,
-    calibrate_pool,
     held_out,
     held_out_clusters,
     held_out_in_time,
     record_scores,
     weigh,
+    with_temperature,
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
 
@@ -96,7 +96,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     @property
     def _fitted(self) -> Pool:
         parts = tuple(member._fitted for member in self.estimators_.values())
-        return Pool(parts, self._pooling, self._correction, len(self.classes_))
+        return Pool(parts, self._pooling, len(self.classes_))
 
     def fit(
         self,
@@ -139,19 +139,16 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             members = fit_members(self, candidates, seen, encoder, context)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
-            temperature = None
             if role.any():
                 context.bar.part("comparing the members", len(members), len(members) + N_PARTS_AFTER)
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
                     predictions = self._predict_held_out(members, rows, role, fold)
                 context.report["held_out_rows"] = len(predictions.y)
                 record_scores(predictions, scores)
-                weights = weigh(predictions, self.ensemble)
-                mixed = predictions.mixed(weights)
-                temperature = calibrate_pool(TemperatureScaling, mixed, predictions.rows, context)
+                weights = with_temperature(weigh(predictions, self.ensemble), predictions, context)
                 context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
-            return self._store(members, weights, temperature, scores, n_rows, y, encoder, context)
+            return self._store(members, weights, scores, n_rows, y, encoder, context)
 
     def _labelled(self, rows: Data) -> Data:
         """Return the rows with labels in place of the numbers of classes."""

@@ -17,7 +17,7 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.files import read_files
 from stochgp.data.reading import Encoder, are_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution, PITRecalibration, TemperatureScaling
+from stochgp.distributions import AbstractDistribution
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
@@ -43,7 +43,6 @@ class Pool:
 
     members: tuple[Any, ...]
     pooling: Any  # `PoolWeights` or `Hurdle`
-    correction: PITRecalibration | TemperatureScaling | None = None  # of the mixture's probabilities
     n_classes: int = 0
 
     @property
@@ -67,7 +66,7 @@ class Pool:
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """Return E f and the standard deviation of f, or of an observation by `distribution`."""
-        if include_noise and self.correction is not None:
+        if include_noise and self.pooling.positive:
             return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
@@ -77,12 +76,11 @@ class Pool:
 
     def distribution(self, X: Inputs) -> Any:
         """Return the distribution of an observation at each row, in target units."""
-        found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
-        return found if self.correction is None else self.correction(found)
+        return mixed(self.pooling, [member.distribution(X) for member in self.members], X)
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of the result of `distribution`."""
-        alone = len(self.members) == 1 and self.correction is None
+        alone = len(self.members) == 1 and not self.pooling.positive
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
@@ -194,7 +192,6 @@ class PoolEstimator(PosteriorEstimator):
         self,
         members: dict[str, Any],
         weights: PoolWeights,
-        calibration: Any,
         scores: dict[str, dict[str, float]],
         n_rows: int,
         y: Any,
@@ -204,7 +201,7 @@ class PoolEstimator(PosteriorEstimator):
         self.estimators_ = {name: members[name] for name in weights.names}
         join_table(self, self.estimators_, encoder)
         self.weights_ = dict(zip(weights.names, weights.values.tolist(), strict=True))
-        self._pooling, self._correction = weights, calibration
+        self._pooling = weights
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
         context.record("members", list(weights.names), weights.why)
         context.record("weights", self.weights_, "mean over the held-out rows")

@@ -13,7 +13,6 @@ from stochgp import deadline
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
-from stochgp.distributions import PITRecalibration
 from stochgp.estimators.base import CHOICES, PosteriorRegressor, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.starts import AUTO, KERNEL, resolve_likelihood
@@ -50,7 +49,6 @@ from stochgp.pools.weights import (
     PoolWeights,
     Roles,
     alone,
-    calibrate_pool,
     held_out,
     held_out_in_time,
     predict_held_out,
@@ -138,7 +136,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     @property
     def _fitted(self) -> Pool:
         parts = tuple(member._fitted for member in self.estimators_.values())
-        return Pool(parts, self._pooling, self._correction)
+        return Pool(parts, self._pooling)
 
     @property
     def _point_mass(self) -> float | None:
@@ -187,11 +185,11 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             members = fit_members(self, candidates, rows.take(role == LEARNED), encoder, context, settings)
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
             context.bar.part("comparing the members", len(members), len(members) + N_PARTS_AFTER)
-            weights, calibration = self._weigh(members, rows, role, fold, scores, context)
+            weights = self._weigh(members, rows, role, fold, scores, context)
             members = {name: members[name] for name in weights.names}
             context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
             self._refit(members, rows, role, scores, context)
-            return self._store(members, weights, calibration, scores, n_rows, y, encoder, context)
+            return self._store(members, weights, scores, n_rows, y, encoder, context)
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
         """Set `target_`; settings of all members for it: the kind of numbers, and one transform."""
@@ -258,17 +256,17 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         fold: Roles | None,
         scores: dict[str, dict[str, float]],
         context: FitContext,
-    ) -> tuple[PoolWeights, PITRecalibration | None]:
-        """Return the weights of the members, and the calibration of their mixture, from predictions of held-out rows."""
+    ) -> PoolWeights:
+        """Return the weights of the members from predictions of held-out rows."""
         first = next(iter(members))
         if len(members) == 1 and (fold is not None or POINT_MASS in members):
-            return alone(first, "there is no other member"), None
+            return alone(first, "there is no other member")
         if fold is None and not role.any():
-            return alone(first, f"{len(rows):,} rows are too few to compare members"), None
+            return alone(first, f"{len(rows):,} rows are too few to compare members")
         predictions = predict_held_out(members, rows, role, fold, context)
         if predictions is None:
             best = first + BY_BLOCKS if first + BY_BLOCKS in members else first
-            return alone(best, "there was no time to compare members"), None
+            return alone(best, "there was no time to compare members")
         context.report["held_out_rows"] = len(predictions.y)
         record_scores(predictions, scores)
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
@@ -278,11 +276,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
-        if POINT_MASS in weights.names[0]:
-            return weights, None
-        if self.target == AUTO and shift_of(others.rows) is not None:
+        if POINT_MASS not in weights.names[0] and self.target == AUTO and shift_of(others.rows) is not None:
             weights = truncate(weights, others, context)
-        return weights, calibrate_pool(PITRecalibration, others.mixed(weights), others.rows, context)
+        return weights
 
     def _refit(
         self,

@@ -167,6 +167,7 @@ class Hurdle:
     by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
     positive: ClassVar[bool] = False
+    temperature: ClassVar[None] = None
 
     def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
         """Return True for targets that are the value."""
@@ -269,7 +270,7 @@ class HurdleRegressor(PosteriorRegressor):
                 if name == "at_value":  # without the regressor this is no model
                     raise_interrupt_of(members[name])
             share = float(np.average(at, weights=rows.weights))
-            self.estimators_, self._pooling, self._correction = members, hurdle, None
+            self.estimators_, self._pooling = members, hurdle
             self.weights_ = {"at_value": share, "elsewhere": 1 - share}
             self.plan_ = Decisions({"point_mass": choice(self.value, f"{share:.1%} of the targets")})
             self.n_features_in_, self.n_rows_, self.target_name_ = X.shape[1], len(rows), None

@@ -15,7 +15,7 @@ from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, Categorical, PITRecalibration, Rounded, mixture
+from stochgp.distributions import AbstractDistribution, Categorical, Rounded, TemperatureScaling, mixture
 from stochgp.distributions.transformed import truncated
 from stochgp.numerics import clustered
 from stochgp.pools.members import BY_BLOCKS
@@ -79,7 +79,7 @@ def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """The weights [K] of the named members; if `positive`, the mixture is truncated at 0.
+    """The weights [K] of the named members; a mixture is truncated at 0 if `positive`, and that of classifiers has a `temperature`.
 
     In a table with a time, the weights `later` hold for rows whose value in a column exceeds that of all training rows, `after` = (column, value).
     """
@@ -88,6 +88,7 @@ class PoolWeights:
     values: Float[np.ndarray, " K"]
     why: str = ""
     positive: bool = False
+    temperature: TemperatureScaling | None = None
     later: Float[np.ndarray, " K"] | None = None
     after: tuple[int, float] = (0, np.inf)
     is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
@@ -108,7 +109,8 @@ class PoolWeights:
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
     """Return the distribution of an observation at each row, from those of the members."""
     found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
-    return truncated(found) if weights.positive else found
+    found = truncated(found) if weights.positive else found
+    return found if weights.temperature is None else weights.temperature(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,20 +378,18 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     return replace(weights, positive=after <= before)
 
 
-def calibrate_pool(kind: Any, found: Any, rows: Data, context: FitContext) -> Any:
-    """Return the calibration of a pool's distributions by held-out rows; None without a clear gain.
-
-    `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010; not of probabilities with masses) or `TemperatureScaling`.
-    """
-    made, why = None, "held-out rows do not clearly gain by a calibration"
-    if kind is PITRecalibration and found.has_masses:
-        why = "a curve is of continuous distributions"
-    else:
-        try:
-            made = kind.fit(found, rows.y, groups=rows.group, weight=rows.weight)
-        except ValueError as refusal:
-            why = str(refusal)
+def with_temperature(
+    weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext
+) -> PoolWeights:
+    """Scale the probabilities of classes by held-out rows, if these clearly gain."""
+    made, rows = None, predictions.rows
+    try:
+        found = predictions.mixed(weights)
+        made = TemperatureScaling.fit(found, rows.y, groups=rows.group, weight=rows.weight)
+        why = "held-out rows do not clearly gain by a temperature"
+    except ValueError as refusal:
+        why = str(refusal)
     if made is not None:
         why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
     context.record("probabilities", "as they are" if made is None else made.name, why)
-    return made
+    return replace(weights, temperature=made)
