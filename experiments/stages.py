@@ -21,6 +21,7 @@ KERNEL, POOL, FEATURE, SPARSE = "KernelGPRegressor", "GPRegressor", "FeatureGPRe
 ROWS = {KERNEL: 4000, POOL: 1200, FEATURE: 2500, SPARSE: 2500}
 FEW_SETS = ("pol", "kin40k", "protein")  # of feature and sparse GPs
 FEW_ROWS = 150
+IN_TIME = ("metro", "steel", "computers", "seattle")
 REGRESSOR = "stochgp.pools.regressor."
 
 
@@ -50,6 +51,7 @@ STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[s
     "hurdle model": ((POOL,), {"point_mass": None}, {}, ()),
     "held-out rows join": ((POOL,), {}, {REGRESSOR + "GPRegressor._refit": lambda self, members, rows, role, weights, *_: weights}, ()),
     "cut at 0": ((POOL,), {}, {REGRESSOR + "truncate": _first}, ()),
+    "wider variances of later rows": ((POOL,), {}, {REGRESSOR + "widen_for_later_times": lambda members, others, context: others}, IN_TIME),
 }  # fmt: skip
 
 

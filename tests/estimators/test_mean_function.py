@@ -108,17 +108,13 @@ def test_predictions_are_those_of_the_rest_with_the_line(pair):
     np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-6)
 
 
-def widened(fitted, c):
-    return dataclasses.replace(fitted, observation=fitted.observation.widened(c))
-
-
 def test_draws_are_those_of_the_rest_with_the_line(pair):
     one, rest, m = pair
     if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions
         return
     f, g = (model.sample_functions(5, random_state=3) for model in (one, rest))
     if one._fitted.observation.inflation is not None:  # draws of the rest are wider
-        g = widened(rest._fitted, m.noise_factor).sample_functions(5, key=as_key(3))
+        g = rest._fitted.widened(m.noise_factor).sample_functions(5, key=as_key(3))
     of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
     np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
     is_noise_given = getattr(one, "noise_variance", None) is not None
@@ -149,7 +145,7 @@ def test_draws_and_covariances_have_the_variance_of_f(mean):
     apart = ~np.eye(len(NEW), dtype=bool)
     assert np.all(np.abs(found - covariance)[apart] < 4 * 2**0.5 * size[apart])
     np.testing.assert_allclose(JointPredictions(model).value(NEW[None])[1][0], covariance, rtol=1e-5)
-    wide = widened(model._fitted, 4.0).mean_and_std(NEW, include_noise=True)[1]
+    wide = model._fitted.widened(4.0).mean_and_std(NEW, include_noise=True)[1]
     np.testing.assert_allclose(wide, 2 * std, rtol=1e-9)
 
 

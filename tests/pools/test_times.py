@@ -8,7 +8,7 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor
 from stochgp.data.rows import Data
-from stochgp.pools import regressor
+from stochgp.pools import regressor, weights
 from stochgp.pools.weights import BLOCK, LEARNED, alone
 
 GENERATOR = np.random.default_rng(0)
@@ -52,9 +52,10 @@ def test_members_of_tables_with_a_time():
 
 
 def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
-    """Its posterior is that of a fit to all rows at its hyperparameters, in their units."""
+    """Its posterior is that of a fit to all rows at its hyperparameters, in their units, with wider errors."""
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     monkeypatch.setattr(regressor, "weigh", lambda *_: alone("kernel_by_blocks", "given"))
+    monkeypatch.setattr(weights, "best_width", lambda *_: 2.0)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]
@@ -62,5 +63,8 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     expected = KernelGPRegressor(one.kernel_, noise_variance=one.noise_variance_ / y.std() ** 2, **settings)
     expected.fit(TIMED, y)
     new = TIMED[::100] + [N, 0]
-    for ours, other in zip(one.predict(new, True), expected.predict(new, True), strict=True):
-        assert_allclose(ours, other, rtol=1e-4)
+    root = np.sqrt(found.fit_report_["widths"]["kernel_by_blocks"])
+    assert root == np.sqrt(2)
+    pairs = zip(one.predict(new, True), expected.predict(new, True), (1, root), strict=True)
+    for ours, other, factor in pairs:
+        assert_allclose(ours, factor * other, rtol=1e-4)

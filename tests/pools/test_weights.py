@@ -19,6 +19,7 @@ from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
 from stochgp.pools.weights import (
     HeldOutPredictions,
+    best_width,
     pool_scores,
     stack,
     stack_by_time,
@@ -158,6 +159,17 @@ def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_g
         and f"without {(set(names) - set(kept.names)).pop()!r}" in why
     )
     assert without_worse_kernel(kept)[1] == ""
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
+    """Errors have `factor` times the predicted variance in the rows that count; others are far off."""
+    generator = np.random.default_rng(0)
+    n, std = 4_000, 0.5
+    rows, mean = np.arange(n) % 4 > 0, generator.normal(size=n)
+    y = mean + std * np.sqrt(factor) * generator.normal(size=n) + 100 * ~rows
+    narrow = Normal(mean, np.full(n, std))
+    assert abs(best_width(narrow, y, rows, np.ones(n)) / max(factor, 1.0) - 1) < 0.1
 
 
 @pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion()])

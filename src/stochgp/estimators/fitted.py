@@ -72,6 +72,10 @@ class Fitted:
         """As `TrainingData.log_unit`."""
         return math.log(self.target_scale) - self.log_slope
 
+    def widened(self, c: float) -> "Fitted":
+        """With c times the variances of all that is predicted."""
+        return dataclasses.replace(self, observation=self.observation.widened(c))
+
     def with_inputs(self, X: Float[np.ndarray, "n D"]) -> "Fitted":
         """With new rows among those that were seen."""
         return self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(X))

@@ -122,6 +122,11 @@ class Observation:
         """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
         return self.targets.transform(self.centred(X, y))
 
+    @property
+    def takes_width(self) -> bool:
+        """True if `widened` scales the distribution of y, which is f and a noise, neither transformed nor calibrated."""
+        return self._is_normal and self.transform is None and self.correction is None
+
     def widened(self, c: float) -> "Observation":
         """Scale the variances of f and of the noise by c."""
         inflation = Dispersion() if self.inflation is None else self.inflation

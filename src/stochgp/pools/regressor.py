@@ -55,6 +55,7 @@ from stochgp.pools.weights import (
     record_scores,
     truncate,
     weigh,
+    widen_for_later_times,
     without_worse_kernel,
 )
 
@@ -110,7 +111,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     plan_
         Decisions and reasons; those of a member are in `estimators_[name].plan_`.
     fit_report_
-        Measured numbers: how many rows were held out.
+        Measured numbers: how many rows were held out, and factors of variances for later times.
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         As of every estimator.
 
@@ -272,6 +273,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         others, note = without_worse_kernel(others)
+        if others.far is not None:
+            others = widen_for_later_times(members, others, context)
         weights = weigh(others, self.ensemble, None if others.far is None else rows)
         weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
@@ -289,7 +292,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         context: FitContext,
     ) -> None:
         """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
-        held = rows.take(role != LEARNED)
+        held, widths = rows.take(role != LEARNED), context.report.get("widths", {})
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
             for name, member in members.items() if len(held) else ():
@@ -298,5 +301,5 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
                     has_trees(member) and len(held) > MIN_REFIT_SHARE * len(rows)
                 )
                 is_due = is_due and deadline.left() >= scores[name]["seconds"]
-                if not (is_due and refitted_on_all(member, grouped)):
+                if not (is_due and refitted_on_all(member, grouped, widths.get(name, 1.0))):
                     update_member(member, held)

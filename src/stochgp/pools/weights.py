@@ -244,6 +244,35 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
     return kept, f"; without {worse!r}: {found.why}"
 
 
+def widen_for_later_times(
+    members: dict[str, Any], predictions: HeldOutPredictions, context: FitContext
+) -> HeldOutPredictions:
+    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; report the factors.
+
+    Errors of later rows keep one sign for a long time: without it 95 % intervals of CO2 hold .66 of the last fifth instead of .82.
+    """
+    far, factors = predictions.far, dict[str, float]()
+    assert far is not None
+    distributions, density = list(predictions.distributions), predictions.log_density.copy()
+    for k, name in enumerate(predictions.names):
+        takes_width = name.endswith(BY_BLOCKS) and members[name]._fitted.observation.takes_width
+        factor = best_width(distributions[k], predictions.y, far, predictions.weight) if takes_width else 1.0
+        if factor > 1:
+            members[name]._fitted = members[name]._fitted.widened(factor)
+            distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
+            # Near rows are scored with the wider distributions; at far rows a member that was too narrow is not to gain.
+            density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
+    context.report["widths"] = factors
+    return replace(predictions, distributions=distributions, log_density=density)
+
+
+def best_width(found: AbstractDistribution, y: PerRow, i: Mask, weight: PerRow) -> float:
+    """Return the factor c from 1 to 41 with the highest mean of log p(m + (y − m)/√c) − ½ log c over rows `i`: errors are √c times as large."""
+    m = found.mean
+    density = lambda c: found.logpdf(m + (y - m) / np.sqrt(c)) - np.log(c) / 2
+    return max((1.1**k for k in range(40)), key=lambda c: np.average(density(c)[i], weights=weight[i]))
+
+
 def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = None) -> PoolWeights:
     """Return the pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
     is_mixed = all(
