@@ -8,7 +8,7 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.data.rows import MERGED_ROWS, Data, rounded
 from stochgp.numerics.clustered import equal_rows
-from stochgp.pools.weights import LEARNED, held_out
+from stochgp.pools.division import LEARNED, held_out
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(300, 3)), RNG.normal(size=300)

@@ -13,7 +13,7 @@ from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import classifier
+from stochgp.pools import classifier, division
 from stochgp.pools.weights import (
     HeldOutPredictions,
     PoolWeights,
@@ -82,7 +82,8 @@ def test_with_many_rows_members_go_on_from_their_learned_kernels(monkeypatch, fe
             return super().fit(X, y, *given, **others)
 
     watched = {"smooth": member(Watched, "rbf", 20, learner=LEARNER)}
-    monkeypatch.setattr(classifier, "MAX_FEW_ROWS", few_rows)
+    for module in (classifier, division):
+        monkeypatch.setattr(module, "MAX_FEW_ROWS", few_rows)
     monkeypatch.setattr(classifier, "CLASSIFIERS", watched)
     found = GPClassifier(random_state=0).fit(X, Y)
     (n_first, first), (n_last, last) = fits

@@ -6,8 +6,17 @@ from numpy.testing import assert_array_equal
 
 from stochgp.data.rows import Data
 from stochgp.numerics import clustered
-from stochgp.pools.classifier import _of_known_classes, folds
-from stochgp.pools.weights import BLOCK, LEARNED, MOST, SINGLE, UNSCORED, held_out, held_out_in_time
+from stochgp.pools.division import (
+    BLOCK,
+    LEARNED,
+    MOST,
+    SINGLE,
+    UNSCORED,
+    folds,
+    held_out,
+    held_out_in_time,
+    of_known_classes,
+)
 
 N = 1_010
 UNEVEN = {
@@ -116,7 +125,7 @@ def test_a_class_is_not_held_out_as_a_whole():
     rows = Data(np.zeros((N, 1)), y)
     for seed in range(20):
         role = held_out(rows, np.random.default_rng(seed))
-        found = _of_known_classes(rows, role)
+        found = of_known_classes(rows, role)
         assert found[5] == LEARNED and set(y[found == LEARNED]) == {0.0, 1.0, 2.0}
         assert_array_equal(found[6:], role[6:])
         some += found[:5].any()

@@ -18,7 +18,8 @@ from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
 from stochgp.pools import members, regressor, weights
-from stochgp.pools.weights import BLOCK, SINGLE, PoolWeights, alone
+from stochgp.pools.division import BLOCK, SINGLE
+from stochgp.pools.weights import PoolWeights, alone
 from stochgp.transforms import Log
 
 N = 1_000

@@ -24,7 +24,6 @@ from stochgp.pools.weights import (
     stack,
     stack_by_time,
     stacking_weights,
-    without_worse_kernel,
 )
 
 R = 600
@@ -146,19 +145,6 @@ def test_a_member_with_a_density_of_zero_does_not_lose_the_pool():
     found.log_density[:5, 1] = -np.inf
     weights = stack(found)
     assert "a" in weights.names and np.isfinite(weights.values).all()
-
-
-@pytest.mark.parametrize(("gain", "name"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
-def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_gain(gain, name):
-    y, names = GENERATOR.normal(size=R), ["kernel_by_blocks", "kernel_and_line_by_blocks", "other"]
-    found = predicted([y + 1, y + 1, y], [2.0, 2.0, 1.0], y, names=names)
-    found.log_density[:, 1] += gain + 0.1 * GENERATOR.normal(size=R)
-    kept, why = without_worse_kernel(found)
-    assert (
-        kept.names == [f"{name}_by_blocks", "other"]
-        and f"without {(set(names) - set(kept.names)).pop()!r}" in why
-    )
-    assert without_worse_kernel(kept)[1] == ""
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 from sklearn.base import ClassifierMixin
 
 from stochgp import deadline
@@ -20,11 +19,20 @@ from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
 from stochgp.learners import VGP
-from stochgp.numerics import clustered
 from stochgp.parameters import Frozen
+from stochgp.pools.division import (
+    LEARNED,
+    MAX_FEW_ROWS,
+    MIN_ROWS_HELD_OUT,
+    N_FOLDS,
+    SINGLE,
+    UNSCORED,
+    Roles,
+    divide_classes,
+    of_known_classes,
+)
 from stochgp.pools.members import (
     CLASSIFIERS,
-    MAX_FEW_ROWS,
     N_PARTS_AFTER,
     fit_members,
     learned_again,
@@ -32,23 +40,15 @@ from stochgp.pools.members import (
 )
 from stochgp.pools.pool import Pool, PoolEstimator
 from stochgp.pools.weights import (
-    LEARNED,
     SECONDS_IN_HASTE,
-    SINGLE,
-    UNSCORED,
     HeldOutPredictions,
-    Roles,
     alone,
-    held_out,
     held_out_clusters,
-    held_out_in_time,
     record_scores,
     weigh,
     with_temperature,
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
-
-MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
 # Divisor of the steps of a member that learns again from more than MAX_FEW_ROWS rows, from the learned kernel: on diamonds (8,000) in 11 s instead of 44, at a log
 # loss of .7494 instead of .7490; and of one that learns from another fold, from the same start.
@@ -165,7 +165,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         log_p = [predicted(members.values(), where[0])]
         seconds = sum(member.fit_seconds_ for member in members.values())
         for k in range(1, N_FOLDS if len(rows) < MIN_ROWS_HELD_OUT and fold is not None else 0):
-            part = _of_known_classes(rows, SINGLE * (fold == k))
+            part = of_known_classes(rows, SINGLE * (fold == k))
             if 2.5 * seconds > deadline.left():
                 break
             if part.any():
@@ -228,42 +228,3 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
             return members | again
         return members
-
-
-def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
-    """Return folds that are alike in the classes `rows.y`, with whole groups; None if no class or too few groups are in all.
-
-    Classes of fewer rows than folds are divided as if they were of the largest class.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to load
-
-    classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
-    group = None if rows.group is None else clustered.divisible(rows.group)
-    n_folds = n_folds if group is None else min(n_folds, len(np.unique(group)))
-    if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
-        return None
-    kind = StratifiedKFold if group is None else StratifiedGroupKFold
-    parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
-    found = np.zeros(len(rows), np.int64)
-    alike = np.where(sizes[number] < n_folds, classes[sizes.argmax()], rows.y)
-    for k, (_, part) in enumerate(parts.split(rows.X, alike, group)):
-        found[part] = k
-    return found
-
-
-def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:
-    """Return roles and folds: with few rows none is held out, with up to 5,000 the first of five folds is."""
-    generator, fold, role = np.random.default_rng(context.seed("division")), None, np.zeros(len(rows), int)
-    if in_time or len(rows) > MAX_FEW_ROWS:
-        if len(rows) >= MIN_ROWS_HELD_OUT:
-            role = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
-    elif len(rows) >= MIN_ROWS_FOLDS and (fold := folds(rows, N_FOLDS, generator)) is not None:
-        role = SINGLE * (fold == 0)
-    role = _of_known_classes(rows, role)
-    return role if (role < UNSCORED)[role > 0].any() else np.zeros_like(role), fold
-
-
-def _of_known_classes(rows: Data, role: Roles) -> Roles:
-    """Learn from rows of classes that are held out as a whole: a member knows the classes that it has seen."""
-    number = rows.y.astype(np.int64)
-    return np.where(np.bincount(number, role == LEARNED)[number] == 0, LEARNED, role)

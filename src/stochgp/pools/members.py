@@ -25,7 +25,8 @@ from stochgp.families.sparse import SparseGPRegressor
 from stochgp.features import is_network
 from stochgp.kernels import Constant, Linear, Sum
 from stochgp.names import lookup
-from stochgp.observations import LINEAR_MEAN, TREES
+from stochgp.observations import TREES
+from stochgp.pools.division import MAX_FEW_ROWS
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
@@ -40,7 +41,6 @@ N_FACTORS = 2  # of the covariance matrix, before and after the held-out rows ha
 
 N_INDUCING = 256
 # Inducing points and steps of a classifier up to so many rows. With 256 and 2,048, digits (1,438 rows) took 41 s instead of 17, at a log loss of .078 instead of .080.
-MAX_FEW_ROWS = 5_000
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
 SECONDS = 1.0  # for each member; with less no further member is fitted
@@ -80,7 +80,6 @@ REGRESSORS: Mapping[str, Member] = {
     "linear": lambda rows, memory_limit: FeatureGPRegressor("linear"),
     "trees": lambda rows, memory_limit: FeatureGPRegressor("linear", mean=TREES),
     "sparse": lambda rows, memory_limit: SparseGPRegressor(),
-    "kernel_and_line": lambda rows, memory_limit: kernel(rows, memory_limit).set_params(mean=LINEAR_MEAN),
 }
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),

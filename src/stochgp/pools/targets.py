@@ -19,9 +19,10 @@ from stochgp.estimators.base import PosteriorRegressor
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.observations.mean_function import boosted
+from stochgp.pools.division import LEARNED, held_out
 from stochgp.pools.members import raise_interrupt_of, update_posterior
 from stochgp.pools.pool import Draws, Pool, report_members
-from stochgp.pools.weights import LEARNED, HeldOutPredictions, Inputs, PerRow, PoolWeights, alone, held_out
+from stochgp.pools.weights import HeldOutPredictions, Inputs, PerRow, PoolWeights, alone
 from stochgp.transforms import AbstractTransform, Log
 
 REAL, COUNT = "real", "count"

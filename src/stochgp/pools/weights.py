@@ -18,63 +18,18 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution, Categorical, Rounded, TemperatureScaling, mixture
 from stochgp.distributions.transformed import truncated
 from stochgp.numerics import clustered
+from stochgp.pools.division import BLOCK, LEARNED, SINGLE, Roles
 from stochgp.pools.members import BY_BLOCKS
 from stochgp.results import RESULTS
 
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 Mask = Bool[np.ndarray, " N"]
-# A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
-LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
-# The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
-SHARE, MOST, LEAST = 0.1, 2_000, 800
-MAX_SHARE_OF_GROUPS = 0.6  # of the rows, in groups that are held out
-MIN_SINGLES = 400  # beside blocks of time, or a quarter: 100 rows show the coverage of 95 % intervals to 2 %
-# The share of the last rows, and of blocks before them, in tables with a time. With 5 % of each the pool did worse on the last fifth of five sets out of six.
-LAST, BEFORE = 0.15, 0.05
 MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
 MIN_WEIGHT = 0.03  # a member with less is left out
 MIN_END_WEIGHT = 1e-3  # before or after the last time, of a member that has a weight in the other case
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
-
-LEARNED, SINGLE, BLOCK, UNSCORED = range(4)
-Roles = Int[np.ndarray, " N"]
-"""Members learn from a row; or it is held out by itself or with its group; with its block of time; or so without a score."""
-
-
-def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> Roles:
-    """Hold out a tenth of the rows, or another share; of groups whole ones, of at most 60 % of the rows."""
-    N = len(rows)
-    if rows.group is None:
-        n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
-        return SINGLE * np.isin(np.arange(N), generator.permutation(N)[:n])
-    number = clustered.divisible(rows.group)
-    sizes = np.bincount(number)
-    order = generator.permutation(len(sizes))
-    enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
-    some = order[: min(enough, len(sizes) // 2)]
-    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # the last group, or those before it
-        some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
-    return SINGLE * np.isin(number, some)
-
-
-def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> Roles:
-    """Hold out the last blocks of time with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows too.
-
-    Groups are the blocks, in their order. At most 2,000 rows of blocks are scored.
-    """
-    N, group = len(rows), np.asarray(rows.group)
-    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
-    order = generator.permutation(before)
-    order = order[sizes[order] <= 2 * BEFORE * N]  # not what few large blocks are the most of
-    earlier = order[: min(clustered.reaching(sizes[order], BEFORE * N), before // 2)]
-    blocks = np.isin(number, np.concatenate([earlier, np.arange(before, len(labels))]))
-    scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
-    n = int(min(np.clip(SHARE / 2 * N, MIN_SINGLES, MOST), (~blocks).sum() / 4)) if singles else 0
-    single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
-    return np.select([single, scored, blocks], [SINGLE, BLOCK, UNSCORED], LEARNED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,21 +182,6 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
         else:
             squares = (predictions.y - predictions.mean[:, k]) ** 2
             scores[name] |= {"nlpd": loss, "rmse": average(squares) ** 0.5}
-
-
-def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """Leave out one of the kernel GPs with a constant and with a linear mean, the second unless held-out rows prefer it.
-
-    Both are there in tables with a time only. Also return the reason.
-    """
-    plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
-    if not {plain, line} <= set(predictions.names):
-        return predictions, ""
-    scores, rows = predictions.scores, (predictions.cluster, predictions.weight)
-    found = prefer(scores[plain], {line: scores[line]}, *rows, least=MIN_GAIN_OF_LINE)
-    worse = line if found.name is None else plain
-    kept = predictions.of([name for name in predictions.names if name != worse])
-    return kept, f"; without {worse!r}: {found.why}"
 
 
 def widen_for_later_times(
