@@ -44,22 +44,20 @@ def test_of_rows_without_a_mistake_the_prior_bounds_how_sure_probabilities_becom
     assert more.temperature < found.temperature
 
 
-def test_a_row_of_weight_2_counts_twice_and_rows_of_one_group_once():
+def test_a_row_of_weight_2_counts_twice():
     wrong = Categorical(log_softmax(2 * LOGS[:500], axis=1))
     twice = Categorical(np.concatenate([wrong.log_probabilities, wrong.log_probabilities[:200]]))
     weight = np.where(np.arange(500) < 200, 2.0, 1.0)
     a = TemperatureScaling.fit(wrong, Y[:500], weight=weight)
     b = TemperatureScaling.fit(twice, np.concatenate([Y[:500], Y[:200]]))
     assert_allclose(a.temperature, b.temperature, rtol=2e-3)  # but for how many rows the prior weighs as
-    groups = np.repeat(np.arange(250), 2)
-    assert TemperatureScaling.fit(wrong, Y[:500], groups=groups).n_rows == 250
 
 
 def test_classes_that_were_impossible_change_nothing():
     logs = LOGS[:400].copy()
     logs[:, 0] = -np.inf
     assert TemperatureScaling.fit(Categorical(logs), Y[:400]) is None
-    kept = TemperatureScaling(2.0, 0.0, 0)(Categorical(logs)).probabilities
+    kept = TemperatureScaling(2.0)(Categorical(logs)).probabilities
     assert not kept[:, 0].any() and np.isfinite(kept).all()
 
 

@@ -115,7 +115,7 @@ def test_each_of_few_rows_is_held_out_once_and_seen_by_no_member_that_predicts_i
 
 def test_probabilities_of_the_pool_have_its_temperature(model, tmp_path):
     hot = pickle.loads(pickle.dumps(model))
-    hot._pooling = replace(hot._pooling, temperature=TemperatureScaling(2.0, 0.1, 200))
+    hot._pooling = replace(hot._pooling, temperature=TemperatureScaling(2.0))
     expected = np.sqrt(model.predict_proba(NEW))
     assert_allclose(hot.predict_proba(NEW), expected / expected.sum(axis=1, keepdims=True), rtol=1e-6)
     assert_array_equal(hot.predict(NEW), model.predict(NEW))

@@ -1,12 +1,9 @@
 """Calibrations of predictive distributions, fitted to rows that neither the fit nor its choices have seen.
 
-All of them are for exchangeable rows: not for later times, nor for rows of groups that the fit has seen. Each `group` counts as one row, drawn at
-random, ρ times as likely for a row of `weight` ρ. Without groups a row of weight ρ counts as ρ equal ones in means and quantiles. The evidence is
-that of n = (Σρ)²/Σρ² rows (Kish 1965), the number of rows if weights are equal.
+All of them are for exchangeable rows: not for later times, nor for rows of groups that the fit has seen. Of new groups give one row each.
 """
 
 import math
-import typing
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -40,8 +37,6 @@ class PITRecalibration(eqx.Module):
         Positive.
     gain : float
         The gain in log density, in nats per row, on average over the rows of the fit.
-    n_rows : int
-        The number of rows, or groups, of the fit.
     """
 
     lower: ClassVar[float] = -np.inf  # observations are above it
@@ -49,59 +44,43 @@ class PITRecalibration(eqx.Module):
     a: float
     b: float
     gain: float = 0.0
-    n_rows: int = 0
 
     @classmethod
-    def fit(
-        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
-    ) -> "PITRecalibration | None":
+    def fit(cls, found: AbstractDistribution, y: Any, *, seed: int = 0) -> "PITRecalibration | None":
         """Fit the Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows; None unless 2n times that mean exceeds 9.2.
 
-        Raises ValueError for fewer than 100 rows (or groups), and if a tenth of them have repeated targets that stand further apart than half a
-        standard deviation: their PIT values are no continuous numbers.
+        Raises ValueError for fewer than 100 rows, and if a tenth of them have repeated targets that stand further apart than half a standard
+        deviation: their PIT values are no continuous numbers.
 
         Parameters
         ----------
-        found : distribution
-            Predicted for the n held-out rows.
-        y : array [n]
-            Their targets.
-        groups : array [n] or None
-            Groups by numbers or text; one random row of each is used. None: every row is used.
+        found, y : distribution, array [n]
+            Predicted for the held-out rows; their targets.
         seed : int
-            Of the choice of rows from groups, and of the PIT values of counts.
-        weight : array [n] or None
-            ρ of each row, positive; None: 1.
+            Of the PIT values of counts.
         """
-        found, y, weight = one_of_each(found, y, groups, seed, weight, FEWEST)
+        y = _targets(found, y, FEWEST)
         # Repeated targets without another one within half of the width between the quantiles Φ(±½).
         values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
         apart = np.diff(values, prepend=-np.inf, append=np.inf)
-        is_far = (
-            np.minimum(apart[:-1], apart[1:])[number] > np.diff(found.quantile([0.3085, 0.6915]))[:, 0] / 2
-        )
-        n, n_coarse = len(y), int(np.sum((counts[number] > 1) & is_far))
-        if n_coarse > MAX_COARSE * n:
+        width = np.diff(found.quantile([0.3085, 0.6915]))[:, 0]
+        is_far = np.minimum(apart[:-1], apart[1:])[number] > width / 2
+        n_coarse = int(np.sum((counts[number] > 1) & is_far))
+        if n_coarse > MAX_COARSE * len(y):
             raise ValueError(
-                f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(values)} values: a density at repeated targets cannot be recalibrated"
+                f"{n_coarse} of {len(y)} left-out targets are repeated and stand apart, in {len(values)} values: a density at repeated targets cannot be recalibrated"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-        loss = lambda raw: -float(np.average(cls(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
+        loss = lambda raw: -float(np.mean(cls(*np.exp(raw)).log_slope(u, 1 - u)))
         options = {"xatol": 1e-6, "fatol": 1e-10}
         best: Any = scipy.optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
-        if -2 * effective_number(weight) * best.fun <= MIN_RATIO_OF_CURVE:
-            return None
         a, b = np.exp(best.x).tolist()
-        return cls(a, b, -float(best.fun), n)
+        return None if -2 * len(y) * best.fun <= MIN_RATIO_OF_CURVE else cls(a, b, -float(best.fun))
 
     @property
     def tail_power(self) -> float:
         """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
         return min(self.a, self.b)
-
-    @property
-    def name(self) -> str:
-        return f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
     def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
         return Recalibrated(found, self)
@@ -126,45 +105,31 @@ class PITRecalibration(eqx.Module):
 class ConformalScores(eqx.Module):
     """Split conformal intervals (q(½ − r), q(½ + r)) from |u_i − ½| of n held-out rows, u_i their `pit`.
 
-    r is the k-th smallest score, k = ⌈(n + 1) level⌉; with weights the smallest that a share of at least (1 + 1/n) level of the rows does not
-    exceed. For exchangeable rows the intervals hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows.
-    Given the n rows, that probability is distributed as Beta(k, n + 1 − k). At r = ½ they reach as far as the distribution does.
+    r is the k-th smallest score, k = ⌈(n + 1) level⌉. For exchangeable rows the intervals hold a new observation with a probability in
+    [level, level + 1/(n + 1)], on average over rows. Given the n rows, that probability is distributed as Beta(k, n + 1 − k). At r = ½ they reach as
+    far as the distribution does.
 
     Parameters
     ----------
     scores : array [n]
         |u_i − ½|, in increasing order.
-    weight : array [n]
-        ρ of each, positive, in the order of the scores.
     """
 
     scores: Float64[np.ndarray, " n"]
-    weight: Float64[np.ndarray, " n"]
 
     @classmethod
-    def fit(
-        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
-    ) -> "ConformalScores":
-        """Compute the scores of these rows, or of a random one of each group. Parameters are those of `PITRecalibration.fit`."""
-        found, y, weight = one_of_each(found, y, groups, seed, weight)
-        scores = np.abs(found.pit(y, seed) - 0.5)
-        order = np.argsort(scores, kind="stable")
-        return cls(scores[order], weight[order])
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.scores)
+    def fit(cls, found: AbstractDistribution, y: Any, *, seed: int = 0) -> "ConformalScores":
+        """Compute the scores of these rows. Parameters are those of `PITRecalibration.fit`."""
+        return cls(np.sort(np.abs(found.pit(_targets(found, y, 1), seed) - 0.5)))
 
     def reach(self, level: float) -> float:
         """r, a probability from 0 to ½. Raises ValueError if this level needs more rows."""
-        n = effective_number(self.weight)
-        if n < rows_for(level):
+        n, fewest = len(self.scores), math.ceil(level / (1 - level) - 1e-9)  # (n + 1) level ≤ n
+        if n < fewest:
             raise ValueError(
-                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
+                f"{n} left-out rows are too few for intervals of {level:g}; at least {fewest} are needed"
             )
-        below = np.cumsum(self.weight) * (n / self.weight.sum())
-        k = int(np.searchsorted(below, min((n + 1) * level, n) - 1e-9))
-        return float(self.scores[min(k, len(below) - 1)])
+        return float(self.scores[min(math.ceil((n + 1) * level - 1e-9), n) - 1])
 
     def interval(self, found: AbstractDistribution, level: float) -> Float64[np.ndarray, "N 2"]:
         """Return the intervals that hold a new observation with the probability `level`."""
@@ -181,32 +146,34 @@ class TemperatureScaling(eqx.Module):
         T, positive; 1 changes nothing, and probabilities below 1 become surer.
     gain : float
         The gain in log probability, in nats per row, on average over the rows of the fit.
-    n_rows : int
-        The number of rows, or groups, of the fit.
 
     Examples
     --------
     >>> import numpy as np
     >>> from stochgp.distributions import Categorical, TemperatureScaling
     >>> found = Categorical(np.log([[0.8, 0.2]]))
-    >>> TemperatureScaling(0.5, 0.0, 0)(found).probabilities.round(3).tolist()
+    >>> TemperatureScaling(0.5)(found).probabilities.round(3).tolist()
     [[0.941, 0.059]]
     """
 
     temperature: float
-    gain: float
-    n_rows: int
+    gain: float = 0.0
 
     @classmethod
-    def fit(
-        cls, found: Categorical, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
-    ) -> "TemperatureScaling | None":
+    def fit(cls, found: Categorical, y: Any, weight: Any = None) -> "TemperatureScaling | None":
         """Fit the T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows; None unless 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63.
 
-        The second term is a log-normal prior of T. Parameters and errors are those of `PITRecalibration.fit`; y has the numbers of classes.
+        The second term is a log-normal prior of T. Raises ValueError for fewer than 100 rows.
+
+        Parameters
+        ----------
+        found, y : Categorical, array [n]
+            Predicted for the held-out rows; their numbers of classes.
+        weight : array [n] or None
+            ρ of each row, positive: it counts ρ times, and all as (Σρ)²/Σρ² rows (Kish 1965). None: 1.
         """
-        some, y, weight = one_of_each(found, y, groups, seed, weight, FEWEST)
-        logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
+        y, logs = _targets(found, y, FEWEST), found.log_probabilities
+        number = len(y) if weight is None else effective_number(weight)
         at = np.arange(len(y)), y.astype(np.int64)
         of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
         if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
@@ -215,41 +182,23 @@ class TemperatureScaling(eqx.Module):
             best: Any = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
             gain = of_true(best.x) - of_true(0.0)
             if 2 * number * gain > MIN_RATIO_OF_TEMPERATURE:
-                return cls(float(np.exp(best.x)), gain, len(y))
+                return cls(float(np.exp(best.x)), gain)
         return None
-
-    @property
-    def name(self) -> str:
-        return f"temperature {self.temperature:.3g}"
 
     def __call__(self, found: Categorical) -> Categorical:
         return Categorical(_scaled(found.log_probabilities, 1 / self.temperature))
 
 
-def rows_for(level: float) -> int:
-    """Return the least n with (n + 1) level ≤ n."""
-    return math.ceil(level / (1 - level) - 1e-9)
-
-
-def one_of_each(
-    found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any, fewest: int = 1
-) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
-    """Return (Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""
+def _targets(found: AbstractDistribution, y: Any, fewest: int) -> Float64[np.ndarray, " n"]:
+    """Return the targets of these rows, if they are as many as the distributions, and enough."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
         raise ValueError(f"y has shape {y.shape}; {found.n_rows} left-out targets are wanted")
-    rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
-    if rho.shape != y.shape or not (np.isfinite(rho) & (rho > 0)).all():
-        raise ValueError(f"weight must be {len(y)} positive numbers, one for each left-out row")
-    if groups is not None:  # the first of exponential waiting times of rate ρ
-        order = np.argsort(np.random.default_rng(seed).exponential(size=len(y)) / rho)
-        rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
-        found, y, rho = found[rows], y[rows], np.ones(len(rows))
     if len(y) < fewest:
         raise ValueError(
             f"{len(y)} left-out rows are too few for a calibration; at least {fewest} are needed"
         )
-    return found, y, rho
+    return y
 
 
 def _scaled(log_probabilities: np.ndarray, factor: float) -> Float64[np.ndarray, "N C"]:

@@ -351,14 +351,18 @@ def with_temperature(
     weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext
 ) -> PoolWeights:
     """Scale the probabilities of classes by held-out rows, if these clearly gain."""
-    made, rows = None, predictions.rows
+    made, rows, found = None, predictions.rows, predictions.mixed(weights)
+    if rows.group is not None:  # a random row of each group, the first of exponential waiting times of rate ρ
+        order = np.argsort(np.random.default_rng(0).exponential(size=len(rows)) / rows.weights)
+        first = order[np.unique(rows.group[order], return_index=True)[1]]
+        rows, found = Data(rows.X[first], rows.y[first]), found[first]
     try:
-        found = predictions.mixed(weights)
-        made = TemperatureScaling.fit(found, rows.y, groups=rows.group, weight=rows.weight)
+        made = TemperatureScaling.fit(found, rows.y, rows.weight)
         why = "held-out rows do not clearly gain by a temperature"
     except ValueError as refusal:
         why = str(refusal)
     if made is not None:
-        why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
-    context.record("probabilities", "as they are" if made is None else made.name, why)
+        why = f"gains {made.gain:.4f} nats a row on {len(rows):,} held-out rows"
+    what = "as they are" if made is None else f"temperature {made.temperature:.3g}"
+    context.record("probabilities", what, why)
     return replace(weights, temperature=made)
