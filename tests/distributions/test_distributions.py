@@ -24,7 +24,6 @@ from stochgp.distributions import (
     Student,
     Warped,
     discrete,
-    normal,
     normal_plus_student,
 )
 from stochgp.distributions import base as distributions_base
@@ -502,13 +501,6 @@ def test_the_crps_of_a_mixture_of_normal_parts_is_the_integral():
     parts, w = (Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)), np.column_stack([W, 1 - W])
     y, found = MEAN[:, None] + np.array([-30.0, 0.0, 2.0]), Mixture(parts, w)
     np.testing.assert_allclose(found.crps(y), super(Mixture, found)._crps(y), rtol=1e-8)
-
-
-@pytest.mark.parametrize("df", [0.4, 2.5, 7.3, 45.0, 2e4])
-def test_tails_of_student_t_are_incomplete_beta_functions(df):
-    t = np.concatenate([[0.0], np.geomspace(1e-9, 1e9, 500), [np.inf, np.nan]])
-    expected = scipy.special.stdtr(df, -t)
-    np.testing.assert_allclose(normal.student_tail(t, df), expected, rtol=3e-12, atol=1e-290)
 
 
 @pytest.mark.parametrize("named", EDGES.values(), ids=EDGES)

@@ -1,9 +1,7 @@
 """Normal and Student-t distributions."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy.special import betaln, gammaln, ndtr, ndtri, stdtr, stdtrit
@@ -11,7 +9,6 @@ from scipy.special import betaln, gammaln, ndtr, ndtri, stdtr, stdtrit
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, once
 
 LOG_2PI = math.log(2 * math.pi)
-DEGREE, PIECES, LEAST_TAIL = 9, 256, 1e-290  # of the polynomials for tails of Student-t
 
 
 class Normal(AbstractDistribution):
@@ -96,7 +93,7 @@ class Student(AbstractDistribution):
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         z = _z(self, y)
-        small = student_tail(np.abs(z), self.df)
+        small = stdtr(self.df, -np.abs(z))
         large, is_left = 1 - small, z < 0
         return np.where(is_left, small, large), np.where(is_left, large, small)
 
@@ -114,33 +111,11 @@ class Student(AbstractDistribution):
         with np.errstate(over="ignore", invalid="ignore"):
             tail = 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
         tail = np.where(z**2 < np.inf, tail, 0.0)  # it falls as |z|^(1 − ν)
-        near = np.abs(z) * (1 - 2 * student_tail(np.abs(z), nu)) + tail
+        near = np.abs(z) * (1 - 2 * stdtr(nu, -np.abs(z))) + tail
         return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         return self.center[:, None] + self.spread[:, None] * generator.standard_t(self.df, (self.n_rows, n))
-
-
-@functools.lru_cache(64)
-def _log_tail(df: float) -> Callable[[np.ndarray], np.ndarray]:
-    """log P(T > √df sinh u) of a Student-t T, by polynomials between equidistant u, down to LEAST_TAIL. Their relative error is below 1e-15 of the logarithm."""
-    from scipy.interpolate import PPoly  # slow to load
-
-    h = 0.25 / math.sqrt(max(df, 4.0))
-    nodes = (1 - np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))) / 2
-    knots = h * np.arange(PIECES + 1)
-    values = stdtr(df, -math.sqrt(df) * np.sinh(knots[:-1, None] + h * nodes))
-    n = int(np.argmax(np.append(values.min(axis=1), 0.0) < LEAST_TAIL))
-    scaled = np.linalg.solve(np.vander(nodes), np.log(values[:n]).T)
-    return PPoly(scaled / h ** np.arange(DEGREE, -1, -1)[:, None], knots[: n + 1], extrapolate=False)
-
-
-def student_tail(t: np.ndarray, df: float) -> np.ndarray:
-    """P(T > t) of a Student-t T at t ≥ 0: a quarter of the time of SciPy's incomplete beta function, which takes what lies beyond the polynomials."""
-    found = np.exp(_log_tail(df)(np.arcsinh(t / math.sqrt(df))))
-    beyond = np.isnan(found)
-    found[beyond] = stdtr(df, -t[beyond])
-    return found
 
 
 def log_student(squares: np.ndarray, df: float) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -50,7 +50,7 @@ def choose_counts(rows: Data, context: FitContext) -> str:
         context.record("target", REAL, "rows are too few to compare models of counts and of real numbers")
         return REAL
     (real, count), held, cluster = _predicted(Log(0.5), rows, context.seed("counts"))
-    found = prefer_by_crps(real, {COUNT: Rounded(count)}, held, cluster, MIN_GAIN_OF_COUNTS)
+    found = prefer_by_crps(real, COUNT, Rounded(count), held, cluster, MIN_GAIN_OF_COUNTS)
     context.record("target", found.name or REAL, f"trees: {found.why}")
     return found.name or REAL
 
@@ -74,7 +74,8 @@ def choose_transform(rows: Data, context: FitContext) -> Log | None:
 
 def prefer_by_crps(
     base: AbstractDistribution,
-    rivals: dict[str, AbstractDistribution],
+    name: str,
+    rival: AbstractDistribution,
     rows: Data,
     cluster: Int[np.ndarray, " R"],
     least: float,
@@ -82,13 +83,12 @@ def prefer_by_crps(
     """`prefer` by CRPS in units of the base's mean CRPS, for models of which one has probabilities and another a density."""
     of_base = base.crps(rows.y)
     unit = float(np.average(of_base, weights=rows.weights))
-    scored = {name: -rival.crps(rows.y) / unit for name, rival in rivals.items()}
+    scored = {name: -rival.crps(rows.y) / unit}
     found = prefer(-of_base / unit, scored, cluster, rows.weights, least=least)
-    words = [
-        f"{name!r} changes the CRPS by {-gain.mean:+.1%} ± {gain.error:.1%}"
-        for name, gain in found.gains.items()
-    ]
-    return found._replace(why="; ".join(words) or found.why)
+    if not found.gains:
+        return found
+    mean, error, _ = found.gains[name]
+    return found._replace(why=f"{name!r} changes the CRPS by {-mean:+.1%} ± {error:.1%}")
 
 
 def may_be_counts(rows: Data) -> bool:
@@ -170,10 +170,6 @@ class Hurdle:
     positive: ClassVar[bool] = False
     temperature: ClassVar[None] = None
 
-    def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
-        """Return True for targets that are the value."""
-        return y == np.asarray(self.value, y.dtype)
-
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """Return (π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
@@ -253,7 +249,7 @@ class HurdleRegressor(PosteriorRegressor):
         with FitContext.open(self, checkpoint, callback) as context:
             rows = Data(X, y, sample_weight, groups)
             hurdle = Hurdle(float(self.value), recorded_width(y))
-            at = hurdle.has(y)
+            at = y == np.asarray(self.value, y.dtype)
             others = rows.take(~at)
             if min(at.sum(), len(others)) < MIN_ROWS_OF_VALUE:
                 raise ValueError(
@@ -287,10 +283,9 @@ def unless_preferred(
     name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
 ) -> PoolWeights:
     """Return the hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
-    rival = {name: predictions.distributions[predictions.names.index(name)]}
-    found = prefer_by_crps(
-        others.mixed(weights), rival, predictions.rows, predictions.cluster, MIN_GAIN_OF_HURDLE
-    )
+    rival, rows = predictions.distributions[predictions.names.index(name)], predictions.rows
+    pool = others.mixed(weights)
+    found = prefer_by_crps(pool, name, rival, rows, predictions.cluster, MIN_GAIN_OF_HURDLE)
     if not found.gains:  # one of the two has no finite scores
         return weights
     if found.name is None:
