@@ -1,4 +1,4 @@
-"""The observation model as one value: noise or another likelihood, transforms, calibrations, rounding."""
+"""The observation model as one value: noise or another likelihood, transforms, rounding."""
 
 import math
 import typing
@@ -15,9 +15,7 @@ from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.distributions import (
     AbstractDistribution,
-    ConformalScores,
     Normal,
-    PITRecalibration,
     Rounded,
     Warped,
 )
@@ -59,8 +57,6 @@ class Observation:
         The predictive distribution of z; the noise of the likelihood is then a part of V alone.
     transform : AbstractTransform or None
         T; None = y itself.
-    correction : PITRecalibration, ConformalScores or None
-        The calibration of the distributions of y, or of their intervals.
     rounding : bool
         Whether y is a count, whose predictive distributions are those of the rounded value.
     mean_function : AbstractMeanFunction or None
@@ -73,7 +69,6 @@ class Observation:
     likelihood: AbstractLikelihood
     inflation: Dispersion | None = None
     transform: AbstractTransform | None = None
-    correction: PITRecalibration | ConformalScores | None = None
     rounding: bool = False
     mean_function: AbstractMeanFunction | None = None
     support: tuple[float, float] = EVERYWHERE
@@ -99,15 +94,10 @@ class Observation:
         return c * factor * float(noise.level)
 
     @property
-    def corrects_probabilities(self) -> bool:
-        """True if the correction is one of whole distributions."""
-        return isinstance(self.correction, PITRecalibration)
-
-    @property
     def draws_by_moments(self) -> bool:
         """True if `sample` needs the moments of f: unless y is T⁻¹ of f and Gaussian noise."""
         student = self.inflation is not None and self.inflation.df is not None
-        return not self._is_normal or self.corrects_probabilities or student
+        return not self._is_normal or student
 
     def transformed(self, y: PerRow) -> PerRow:
         """T(y). Raises ValueError for targets that T does not take."""
@@ -124,8 +114,8 @@ class Observation:
 
     @property
     def takes_width(self) -> bool:
-        """True if `widened` scales the distribution of y, which is f and a noise, neither transformed nor calibrated."""
-        return self._is_normal and self.transform is None and self.correction is None
+        """True if `widened` scales the distribution of y, which is f and a noise, not transformed."""
+        return self._is_normal and self.transform is None
 
     def widened(self, c: float) -> "Observation":
         """Scale the variances of f and of the noise by c."""
@@ -171,15 +161,7 @@ class Observation:
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
             found = Warped(found, self.transform, self.support)
-        if isinstance(self.correction, PITRecalibration):
-            found = self.correction(found)
         return Rounded(found) if self.rounding else found
-
-    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """Return the intervals that hold an observation with the probability `level`, conformal ones if that is the calibration."""
-        if isinstance(self.correction, ConformalScores):
-            return self.correction.interval(found, level)
-        return found.interval(level)
 
     def of_function(self, mean: PerRow, variance: PerRow, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
@@ -190,7 +172,7 @@ class Observation:
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
         """Return (Mean, standard deviation) of an observation at each row."""
-        if self.corrects_probabilities or not self._is_normal or self.transform is not None:
+        if not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
         return self._normal(mean, variance, X)
@@ -231,8 +213,6 @@ class Observation:
         if not self._is_normal:
             assert moments is not None
             drawn = self._drawn(values, *moments, X, key=key)
-            if self.corrects_probabilities:
-                return self.predict(*moments, X)._quantile(self._untransformed(*moments, X)._tails(drawn)[0])
         else:
             noise = self.draw_noise(X, values.shape[1], key=key)
             drawn = (values if self.transform is None else self.transform(values)) + noise

@@ -17,7 +17,6 @@ from stochgp.context import PLANNED, FitContext
 from stochgp.data.files import read_files
 from stochgp.data.reading import Encoder, are_files, read_training_rows
 from stochgp.data.rows import Data
-from stochgp.distributions import AbstractDistribution
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
 from stochgp.estimators.fitted import draw_keys
@@ -77,11 +76,6 @@ class Pool:
     def distribution(self, X: Inputs) -> Any:
         """Return the distribution of an observation at each row, in target units."""
         return mixed(self.pooling, [member.distribution(X) for member in self.members], X)
-
-    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
-        """As `Fitted.interval`, of the result of `distribution`."""
-        alone = len(self.members) == 1 and not self.pooling.positive
-        return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
