@@ -21,7 +21,6 @@ from stochgp.learners import (
     LeaveOneOut,
     Minimax,
     Uniform,
-    Vecchia,
 )
 from stochgp.names import lookup
 
@@ -53,7 +52,6 @@ KERNEL_LEARNERS: dict[str, AbstractLearner] = {
     "bsgd": BSGD(),
     "full-batch": FullBatch(),
     "loo": LeaveOneOut(),
-    "vecchia": Vecchia(),
 }
 
 SPARSE_LEARNERS: dict[str, AbstractLearner] = {

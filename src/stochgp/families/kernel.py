@@ -44,7 +44,7 @@ from stochgp.families.starts import (
 )
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
-from stochgp.learners.conditionals import AbstractConditionals
+from stochgp.learners.conditionals import LeaveOneOut
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
 from stochgp.models import KernelGP
@@ -80,7 +80,7 @@ class KernelGPRegressor(FamilyRegressor):
     kernel
         "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
     learner
-        "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
+        "auto" (docs/methods/kernel_gp.md), "loo", "bsgd", "full-batch", or a learner of
         `stochgp.learners`; None = keep the given hyperparameters.
     noise_variance
         σ², in the units of the model's targets (standardised if `standardize`): a value is kept, while the kernel is learned; None = learned, starting at
@@ -262,7 +262,7 @@ def learned_kernel_gp(
 ) -> FitResult:
     """Return the learner's run, continued with rotated inputs or with a network's exact refit."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
-    if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
+    if not deep and (is_auto or isinstance(learner, LeaveOneOut)):
         start = optimum_of_few(gp, data.source(False), context)
     learned, source = learn(
         learner, start, data, context, keep_seconds=seconds_for_posterior(data, estimator),

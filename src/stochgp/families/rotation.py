@@ -17,7 +17,7 @@ from stochgp.kernels import dense
 from stochgp.kernels.warped import kernel_and_directions, turned
 from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
-from stochgp.learners.conditionals import AbstractConditionals
+from stochgp.learners.conditionals import LeaveOneOut
 from stochgp.learning.fit import DONE
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
@@ -114,7 +114,7 @@ def _refusal(
         reason = f"{stays}the kernel was given; rotate_inputs=True tries a rotation"
     elif source.size < MIN_ROWS:
         reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
-    elif not isinstance(learner, AbstractConditionals | FullBatch):
+    elif not isinstance(learner, LeaveOneOut | FullBatch):
         reason = f"{stays}{type(learner).__name__} does not learn a rotation"
     elif kernel_and_directions(learned.gp.kernel) is None or dense.terms_of(learned.gp.kernel) is None:
         reason = f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"
