@@ -118,21 +118,15 @@ def test_sums_over_rows_are_those_of_one_device():
     assert max(max(errors.values()) for errors in found) < 1e-14
 
 
-@pytest.mark.parametrize("learner", ["scgd", "tracking", "minimax"])
-def test_the_gradient_of_a_spread_batch_is_that_of_one_device(learner):
-    """In float64: θ and w after two steps of gradient descent, relative to the steps."""
-    assert np.max(alone()["steps"][learner]) < 1e-12
-
-
 @pytest.mark.long
 def test_whole_fits_predict_the_same_on_any_number_of_devices_and_processes():
     """To the rounding of float32 in some hundred steps; processes agree to the last bit."""
     found = [alone("fits")["fits"], *(process["fits"] for process in together_("fits"))]
     means = np.array([mean for process in found for mean in process["means"]])
-    assert len(means) == 8 and np.max(np.abs(means - means[0])) < 1e-3
+    assert len(means) == 5 and np.max(np.abs(means - means[0])) < 1e-3
     assert np.ptp([nlml for process in found for nlml in process["nlml"]]) < 1e-3
     told = found[0]["told"]
-    assert [entry["count"] for entry in told] == [1, 2, 4, 4]
+    assert [entry["count"] for entry in told] == [1, 2, 4]
     assert found[1] == found[2]
 
 

@@ -10,13 +10,11 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from stochgp import (
     FeatureGPRegressor,
@@ -25,11 +23,8 @@ from stochgp import (
     SparseGPRegressor,
     features,
     kernels,
-    learners,
 )
 from stochgp.data.memory import MemorySource
-from stochgp.learners import SCGD, ByEvidence, Minimax, Problem, base
-from stochgp.learners.base import _scan
 from stochgp.likelihoods import constant_noise
 from stochgp.models import FeatureGP, SparseGP
 from stochgp.numerics.arrays import packed
@@ -89,15 +84,9 @@ def placing() -> dict:
 
 
 GENERATOR = np.random.default_rng(0)
-N, D, M, B = 256, 3, 10, 64
+N, D, M = 256, 3, 10
 X, Y = GENERATOR.normal(size=(N, D)), GENERATOR.normal(size=N)
 COUNT = GENERATOR.integers(1, 3, N).astype(float)
-SLOW: dict[str, Any] = {"learning_rate": 1e-5, "optimizer": optax.sgd}
-LEARNERS = {
-    "scgd": SCGD(B, **SLOW),
-    "tracking": SCGD(B, tracking=0.1, **SLOW),
-    "minimax": Minimax(B, **SLOW),
-}
 
 
 def model(dtype: str) -> FeatureGP:
@@ -131,47 +120,12 @@ def chunks_of(source, mesh):
     return source.blocks(20)
 
 
-def stepped(learner: Any, mesh: Any, dtype: str) -> tuple[Any, Any]:
-    """(What two steps of `_scan` take on these devices, the state before)."""
-    gp, source = cast(model(dtype), dtype), MemorySource(X, Y, COUNT, dtype=dtype)
-    plan = learner.plan(N, D, ByEvidence())
-    problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)))
-    state = learner.init(gp, problem, key=jax.random.key(1))
-    rows = (
-        np.arange(4 * B).reshape((2, 2, B))
-        if isinstance(learner, Minimax)
-        else np.arange(2 * B).reshape(2, B)
-    )
-    batch, placed = source.take(rows), state
-    if mesh is not None:
-        batch, placed = spread(batch, mesh, axis=rows.ndim - 1), on_all(state, mesh)
-    return (learner, placed, batch, np.asarray(0), np.zeros(2, np.uint32)), state
-
-
-def steps() -> dict:
-    """How far two steps by gradient descent on all devices are from those of one, in θ and in w, relative to how far they go."""
-    found = {}
-    moved = lambda state: [packed(part) for part in (state.gp, state.weights)]
-    for name, learner in LEARNERS.items():
-        after = []
-        for mesh in (None, mesh_of("all")):
-            arguments, before = stepped(learner, mesh, "float64")
-            after.append(moved(on_one(_scan(*arguments)[0])))
-        found[name] = [
-            float(np.max(np.abs(one - other)) / np.max(np.abs(one - start)))
-            for one, other, start in zip(*after, moved(before), strict=True)
-        ]
-    return found
-
-
 def fits() -> dict:
-    """What whole fits predict with every number of devices, and at the end with mini-batches spread over all of them."""
+    """What whole fits predict with every number of devices."""
     y = np.sin(X[:, 0]) + 0.1 * Y
     found = {"means": [], "nlml": [], "told": []}
-    for G, least in [*((G, 4096) for G in counts()), (jax.device_count(), 32)]:
-        base.MIN_SHARED_BATCH = least
-        learner = learners.SCGD(batch_size=32, epochs=4, learning_rate=0.01)
-        settings = {"learner": learner, "random_state": 0, "devices": G}
+    for G in counts():
+        settings = {"batch_size": 32, "epochs": 4, "learning_rate": 0.01, "random_state": 0, "devices": G}
         fitted = FeatureGPRegressor(n_features=M, **settings).fit(X, y)
         found["means"].append(np.concatenate(fitted.predict(X[:20], return_std=True)).tolist())
         found["nlml"].append(float(fitted.nlml_))
@@ -400,12 +354,12 @@ def bounds() -> list[float]:
 
 
 SPARSE = {
-    "sgpr": lambda **more: SparseGPRegressor(learner=learners.SGPR(epochs=4), n_inducing=8, **more),
+    "sgpr": lambda **more: SparseGPRegressor(learner="sgpr", n_inducing=8, epochs=4, **more),
     "svgp": lambda **more: SparseGPRegressor(
-        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
+        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
     ),
     "classes": lambda **more: SparseGPClassifier(
-        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
+        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
     ),
 }
 
@@ -434,7 +388,7 @@ def classes() -> dict:
     return sparse(("svgp", "classes"))
 
 
-WIDE = (placing, moments, steps, fits, products, sums, parts, solves, solver_steps, refused)  # in float64
+WIDE = (placing, moments, fits, products, sums, parts, solves, solver_steps, refused)  # in float64
 ASKED = {one.__name__: one for one in (*WIDE, kernel, kept, bounds, sparse, classes)}
 
 

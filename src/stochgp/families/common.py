@@ -67,9 +67,7 @@ def open_fit(
     with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
         if mesh is not None:
             entry = {"count": mesh.size, "processes": n_processes(mesh)}
-            context.record(
-                "devices", entry, "they share passes over rows, large batches and iterative solves"
-            )
+            context.record("devices", entry, "they share passes over rows and iterative solves")
         yield context
 
 

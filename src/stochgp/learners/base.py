@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
@@ -32,10 +31,8 @@ from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPl
 from stochgp.learners.evidence import ByEvidence
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
-from stochgp.sharding import on_all, on_one, spread
 
 FEW_ROWS = 2_000  # for fewer rows, steps take less time than compiling them
-MIN_SHARED_BATCH = 4096  # rows; for smaller batches several devices save no time (docs/methods/scale.md)
 SQUARES = "loss_squared"  # mean squared loss of the steps, which gives the standard error of their mean
 
 
@@ -66,7 +63,6 @@ class AbstractLearner(eqx.Module):
     """
 
     gradients = cast(Any, "unknown")  # "exact", "unbiased", "estimated" or "biased"
-    shares_steps: ClassVar[bool] = False  # True if devices can share the rows of a batch
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
     batch_size = cast(Any, None)  # not annotated: a subclass may have such a field, in any place
     learning_rate = cast(Any, None)
@@ -248,7 +244,7 @@ class AbstractBatchLearner(AbstractLearner):
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
         """Take steps in one compiled scan."""
-        sampling, B, mesh = self.sampling_for(state.gp), problem.plan.batch_size, problem.source.mesh
+        sampling, B = self.sampling_for(state.gp), problem.plan.batch_size
         sampled, compiled = problem.prepared
         draw = lambda *own: sampling.batches(sampled, first_step, n_steps, B, (*seed, *own))
         indices = draw() if self.n_streams == 1 else np.stack([*map(draw, range(self.n_streams))], axis=1)
@@ -258,21 +254,11 @@ class AbstractBatchLearner(AbstractLearner):
         if fills:
             weight = np.asarray(batches.weight)
             batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
-        is_spread = spreads_batches(self, B, mesh)
-        if mesh is not None and is_spread:
-            state, batches = on_all(state, mesh), spread(batches, mesh, axis=indices.ndim - 1)
         words = np.asarray(seed, np.uint32)
         scan = _quick_scan if problem.source.size <= FEW_ROWS else _scan
         state, info, squares = scan(compiled, state, batches, np.asarray(first_step), words)
         numbers = {name: float(value) for name, value in info.items()} | {SQUARES: float(squares)}
-        return on_one(state) if is_spread else state, numbers
-
-
-def spreads_batches(learner: Any, batch_size: int, mesh: Mesh | None) -> bool:
-    """Return True if several devices each take a part of every mini-batch."""
-    if mesh is None or mesh.size == 1 or not learner.shares_steps:
-        return False
-    return batch_size >= MIN_SHARED_BATCH and batch_size % mesh.size == 0
+        return state, numbers
 
 
 def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -65,7 +65,6 @@ class Minimax(AbstractBatchLearner):
 
     n_streams: ClassVar[int] = 2  # S and S̄
     fills: ClassVar[bool] = True
-    shares_steps: ClassVar[bool] = True
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
     growth: float = 1.0

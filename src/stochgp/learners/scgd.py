@@ -52,7 +52,6 @@ class SCGD(AbstractBatchLearner):
     """
 
     fills: ClassVar[bool] = True
-    shares_steps: ClassVar[bool] = True
     batch_size: int = 512
     tracking: float | Schedule = 0.0
     optimizer: Optimizer = muon

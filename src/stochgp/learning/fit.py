@@ -55,7 +55,7 @@ def fit(
     learner, gp : AbstractLearner, AbstractGP
         How θ is learned; the model, with the θ at which the run starts.
     source : MemorySource
-        All rows, of which the evaluator may hold some out. Its mesh shares passes and large batches.
+        All rows, of which the evaluator may hold some out. Its mesh shares passes.
     key : JAX key
         Used for held-out rows, preparation, first state and steps.
     progress : function or None
