@@ -70,7 +70,6 @@ def _at(state, point):
 GOLDEN = {
     "papers": {"penalty": 1.0},
     "two rates": {"ascent_rate": 2**-4, "penalty": 10.0},
-    "stages": {"penalty": 5.0, "growth": 2.0, "stage_steps": 3},
     "box": {"penalty": 1.0, "box": 1.01},
     "power laws": {
         "penalty": 1.0,
@@ -93,8 +92,7 @@ def test_ten_steps_are_those_of_the_plain_loop(name, start):
     batches = list(zip(random_batches(12, 4, 10, 0), random_batches(12, 4, 10, 1), strict=True))
     rule = fields.get("ascent_rate", fields["learning_rate"])
     a, b = (_values(rule, 10) for rule in (fields["learning_rate"], rule))
-    options = {"mu": fields["penalty"], "growth": fields.get("growth", 1.0)}
-    options |= {"stage": fields.get("stage_steps"), "box": fields.get("box", 1e4), "ceiling": 30.0}
+    options = {"mu": fields["penalty"], "box": fields.get("box", 1e4), "ceiling": 30.0}
     wanted = minimax(_point(state), toy, batches, a, b, **options)
     step = stepper(learner)
     for (S, S_bar), point in zip(batches, wanted, strict=True):
@@ -257,8 +255,6 @@ def test_projection_of_the_spectrum(eigenvalues, inside):
     ("fields", "named"),
     [
         ({"penalty": -1.0}, "penalty"),
-        ({"growth": 0.5}, "growth"),
-        ({"growth": 2.0}, "give a penalty"),
         ({"box": float("nan")}, "box"),
         ({"box": 0.5}, "box"),
     ],

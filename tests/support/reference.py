@@ -193,7 +193,7 @@ def clip_spectrum(A, floor, ceiling):
     return basis @ np.diag(np.clip(values, floor, ceiling)) @ basis.T
 
 
-def minimax(point, toy, batches, a, b, *, mu=1.0, growth=1.0, stage=None, box=np.inf, ceiling=np.inf):
+def minimax(point, toy, batches, a, b, *, mu=1.0, box=np.inf, ceiling=np.inf):
     """The points after each pair of batches (S, S̄). The box: weights and w within ±box, the raw logarithms within log box of their start."""
     points, start, reach = [], point.theta, np.log(box)
     for t, (S, S_bar) in enumerate(batches):
@@ -206,8 +206,6 @@ def minimax(point, toy, batches, a, b, *, mu=1.0, growth=1.0, stage=None, box=np
         B = point.B + b[t] * mu * (A - batch_moments(theta, toy, S_bar)[0]) / np.linalg.norm(A)
         point = MinimaxPoint(theta, w, A, B / max(1.0, np.linalg.norm(B)))
         points.append(point)
-        if stage is not None and (t + 1) % stage == 0:
-            mu = growth * mu
     return points
 
 

@@ -55,8 +55,6 @@ class Minimax(AbstractBatchLearner):
     ascent_rate, penalty : float, rule of the step, or None; float or None
         b, in this scaling; None = the same as a. μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments at every anchor, or at the start. The penalty is locally exact
         only for μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| counts by at most μ/μ* (`penalty_share` in the history).
-    growth, stage_steps : float; int or None
-        μ ← growth · μ after every stage of this many steps (None = one stage); only for a numeric `penalty`.
     box, ceiling : float
         The bound of weights and of w, and the largest factor between parameters and their start; A_max as a multiple of tr F at the start.
     anchored : bool
@@ -67,8 +65,6 @@ class Minimax(AbstractBatchLearner):
     fills: ClassVar[bool] = True
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
-    growth: float = 1.0
-    stage_steps: int | None = None
     box: float = 1e4
     ceiling: float = 100.0
     optimizer: Optimizer = muon
@@ -76,15 +72,11 @@ class Minimax(AbstractBatchLearner):
     evaluator: ByEvidence = ByEvidence()
 
     def __check_init__(self) -> None:
-        self.check_common("stage_steps")
-        for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
+        self.check_common()
+        for name, least in (("penalty", 0), ("ceiling", 0), ("box", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if self.penalty is None and self.growth != 1:
-            raise ValueError(
-                f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
-            )
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of batches, A and B of the current and the best state, and two orders of the rows."""
@@ -141,12 +133,9 @@ class Minimax(AbstractBatchLearner):
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
         found = {"gp": gp, "weights": w, "A": A, "B": B, "descent": descent, "ascent": ascent}
-        share, penalty = state.penalty / state.threshold, state.penalty
-        if self.stage_steps is not None and self.growth != 1:
-            ends = jnp.mod(state.descent.step + 1, self.stage_steps) == 0
-            penalty = jnp.where(ends, self.growth * penalty, penalty)
+        share = state.penalty / state.threshold
         numbers = {"loss": loss, "penalty_share": share, "decomposed": decomposed}
-        return dataclasses.replace(state, penalty=penalty, **found), numbers
+        return dataclasses.replace(state, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
         """Set μ* and the first ceiling; with `anchored`, exact A, B and w of the refitted model."""
