@@ -24,6 +24,7 @@ from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE, carried, gram, mirror_covariance
 
 RATE = 0.01
+SLOWING = 0.1  # factor of √t, as in the paper
 TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.001, are too few
 
 
@@ -41,8 +42,6 @@ class AbstractGrowing(AbstractBatchLearner):
     evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     growth: int = 128
     mirror_rate: float | Schedule | None = None
-    jitter: float = 1e-6
-    slowing: float = 0.1
 
     @abc.abstractmethod
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
@@ -50,8 +49,6 @@ class AbstractGrowing(AbstractBatchLearner):
 
     def __check_init__(self) -> None:
         self.check_common("growth")
-        if not self.slowing >= 0:
-            raise ValueError(f"slowing is {self.slowing}; it must be at least 0")
         rate = self.mirror_rate
         if rate is not None and not callable(rate) and not 0 < rate <= 1:
             raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")
@@ -100,9 +97,9 @@ class AbstractGrowing(AbstractBatchLearner):
         return dataclasses.replace(state, gp=moved, descent=descent), info
 
     def step_size(self, descent: Descent) -> Float[Array, ""]:
-        """γ_t = γ₀ · decay / (1 + slowing √t), or the value of a rule."""
+        """γ_t = γ₀ · decay / (1 + 0.1 √t), or the value of a rule."""
         size = super().step_size(descent)
-        return size if callable(self.learning_rate) else size / (1 + self.slowing * jnp.sqrt(descent.step))
+        return size if callable(self.learning_rate) else size / (1 + SLOWING * jnp.sqrt(descent.step))
 
 
 def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
@@ -136,7 +133,7 @@ class IVSGPR(AbstractGrowing):
 
     Parameters
     ----------
-    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth, jitter, slowing
+    batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth
         See `SVDGP`.
     mirror_rate : float or rule of the step
         γ.
@@ -158,19 +155,17 @@ class IVSGPR(AbstractGrowing):
         scale = state.n_rows / batch.y.shape[0]
         seen = sites(gp, batch, *gp.process().moments(batch.X))
         gamma = at_step(self.mirror_rate, state.descent.step)
-        q = mirror_step(gp, batch.X, seen, scale, gamma, self.jitter)
+        q = mirror_step(gp, batch.X, seen, scale, gamma)
         gp = eqx.tree_at(lambda g: g.approximation, gp, q)
         b = linear_part(gp)
-        return self.ascend(gp, batch, state, None, lambda moved: with_parts(moved, q, b, self.jitter))
+        return self.ascend(gp, batch, state, None, lambda moved: with_parts(moved, q, b))
 
 
-def mirror_step(
-    gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any, jitter: float
-) -> Decoupled:
+def mirror_step(gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any) -> Decoupled:
     """Return q after the mirror step of weight γ towards the sites of X, in float64 with x64."""
     given: Any = gp.approximation
     weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
-    K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma, jitter)
+    K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma)
     gamma = jnp.asarray(gamma, K.dtype)
     b = (1 - gamma) * linear_part(gp) + gamma * matmul(P, linear.astype(K.dtype))
     return _with_mean(given, K, b, L)
@@ -185,11 +180,11 @@ def linear_part(gp: SparseGP) -> Float[Array, " P"]:
     return a + matmul(L, matmul(L.T, matmul(K, a)))
 
 
-def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"], jitter: float) -> SparseGP:
+def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"]) -> SparseGP:
     """Return the model after functions and kernel moved, with b and the old L carried along."""
     q: Any = gp.approximation
     parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
-    moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts, jitter)
+    moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts)
     K = gram(cast(q.mean_functions, b.dtype), cast(value_of(gp.kernel), b.dtype))
     return eqx.tree_at(lambda g: g.approximation, gp, _with_mean(q, K, moved[:, 0], moved[:, 1:]))
 
@@ -218,14 +213,12 @@ class SVDGP(AbstractGrowing):
     batch_size, epochs, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`; epochs None = enough for 2,048 steps.
     learning_rate : float, rule of the step, or None
-        γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+        γ₀ of the gradient's γ_t = γ₀/(1 + 0.1 √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
     growth, n_columns : int, int or None
         N_Δ, the rows of a batch that become functions, while there is room; columns of K_α from which aᵀK_α a is estimated, None = B.
     mirror_rate : float, rule of the step, or None
         None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR instead (`variational.functions`), which find the
         scale of B in one step; gradient steps on L need many.
-    jitter, slowing : float
-        On the diagonal of K_β in mirror steps, relative to k(x, x); factor of √t in γ_t of a numeric `learning_rate`.
     """
 
     n_columns: int | None = None
@@ -253,11 +246,11 @@ class SVDGP(AbstractGrowing):
             precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
             weight = state.n_rows / batch.y.shape[0] * precision
             gamma = at_step(self.mirror_rate, state.descent.step)
-            root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter)[2]
+            root = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma)[2]
             gp, old = _at_root(gp, root), q.beta
             new: Any = gp.approximation
             moving = lambda moved: _at_root(
-                moved, carried(moved.approximation.beta, moved.kernel, old, new.L, self.jitter)
+                moved, carried(moved.approximation.beta, moved.kernel, old, new.L)
             )
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
         return self.ascend(gp, batch, state, J, moving)

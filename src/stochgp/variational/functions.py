@@ -18,6 +18,7 @@ from stochgp.parameters import cast, value_of
 
 TILE = 1024  # functions per tile of products: of 256 to 4,096 the fastest on two cores
 COLUMNS = 16  # columns per block of pairs of spread functions: each pair has its own width in every input
+JITTER = 1e-6  # on the diagonal of K in mirror steps, relative to k(x, x)
 
 
 class InducingFunctions(eqx.Module):
@@ -162,18 +163,17 @@ def mirror_covariance(
     X: Float[Array, "B D"],
     weight: Float[Array, " B"],
     gamma: Any,
-    jitter: float,
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
     """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i), O(P³ + B P²).
 
-    Returns K, the columns p_i and the new root L, by QR of [√(1−γ) L, √(γ w_i) p_i], so B stays positive semi-definite. `jitter`, relative to k(x, x), is added
+    Returns K, the columns p_i and the new root L, by QR of [√(1−γ) L, √(γ w_i) p_i], so B stays positive semi-definite. JITTER, relative to k(x, x), is added
     to the diagonal of K for its inverse. In float64 if x64 is enabled; rows of missing functions are 0.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
     K = gram(own, kernel)
     across = jnp.where(own.mask[:, None], own.at(kernel, X.astype(wide)).T, 0)
-    projected = cho_solve((_factor(own, K, jitter), True), across)
+    projected = cho_solve((_factor(own, K), True), across)
     gamma, weight = jnp.asarray(gamma, wide), weight.astype(wide)
     columns = [jnp.sqrt(1 - gamma) * L.astype(wide), jnp.sqrt(gamma * weight)[None, :] * projected]
     return K, projected, jnp.linalg.qr(jnp.concatenate(columns, axis=1).T, mode="r").T
@@ -184,13 +184,12 @@ def carried(
     kernel: Any,
     before: InducingFunctions,
     parts: Float[Array, "P C"],
-    jitter: float,
 ) -> Float[Array, "P C"]:
     """Return K⁻¹k(β, β') parts, sums of p_i of functions β' `before` projected on moved β."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
-    return cho_solve((_factor(own, gram(own, kernel), jitter), True), matmul(across, parts.astype(wide)))
+    return cho_solve((_factor(own, gram(own, kernel)), True), matmul(across, parts.astype(wide)))
 
 
 def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
@@ -199,6 +198,6 @@ def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
     return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
 
 
-def _factor(functions: InducingFunctions, K: Float[Array, "P P"], jitter: float) -> Float[Array, "P P"]:
-    """Return the Cholesky factor of K + jitter · diag(K), with 1 for missing functions."""
-    return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, jitter * jnp.diagonal(K), 1)))
+def _factor(functions: InducingFunctions, K: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """Return the Cholesky factor of K + JITTER · diag(K), with 1 for missing functions."""
+    return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, JITTER * jnp.diagonal(K), 1)))
