@@ -84,19 +84,18 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     assert model.plan_["q"]["choice"] == "optimal"
     posterior, process = model._fitted.posterior, model._fitted.posterior.process
     assert isinstance(process, DecoupledMean) == (approximation == "svdgp")
-    base = process.base if isinstance(process, DecoupledMean) else process
     learned = float(model._fitted.stream.gp.noise_variance)  # a stream goes on with it
     rows, z = model._fitted.inputs.transform(X), (y - y.mean()) / y.std()
     with jax.enable_x64(True):
         gram = eqx.filter_jit(lambda a, b: model.kernel_.matrix(a, b))
         k = lambda a, b: np.asarray(gram(jnp.asarray(a), jnp.asarray(b)))
-        K, across = k(base.points, base.points), k(base.points, rows)
+        K, across = k(process.points, process.points), k(process.points, rows)
         A = K + across @ across.T / learned
         unexplained = k(rows, rows) - across.T @ np.linalg.solve(K, across)
         variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
         mean = across.T @ np.linalg.solve(A, across @ z) / learned
         if isinstance(process, DecoupledMean):
-            points = process.points[:30]  # beside those of weight 0
+            points = process.mean_points[:30]  # beside those of weight 0
             own, share = k(points, rows), model.fit_report_["mean_noise"]
             among = k(points, points) + JITTER * float(model.kernel_.variance) * np.eye(30)
             right = own @ own.T + share * learned * among

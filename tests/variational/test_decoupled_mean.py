@@ -48,7 +48,9 @@ def process(points):
 def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
     points = X[:12]
     base, solved = process(points), equations(points).solved(NOISE)
-    made = DecoupledMean(base, jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE))
+    made = DecoupledMean(
+        *vars(base).values(), jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE)
+    )
     assert_allclose(made.mean(jnp.asarray(NEW)), base.mean(jnp.asarray(NEW)), atol=1e-6)
 
 
@@ -81,7 +83,9 @@ def test_errors_without_each_row_are_those_of_fits_without_it(n):
 
 def test_draws_have_the_decoupled_mean_and_the_covariance_of_the_inducing_points():
     base, solved = process(X[:8]), equations(X[:40]).solved(NOISE)
-    made = DecoupledMean(base, jnp.asarray(X[:40]), jnp.asarray(solved.weights), jnp.asarray(NOISE))
+    made = DecoupledMean(
+        *vars(base).values(), jnp.asarray(X[:40]), jnp.asarray(solved.weights), jnp.asarray(NOISE)
+    )
     prior = lambda rows: jnp.zeros((len(rows), 7))
     key, new = jax.random.key(0), jnp.asarray(NEW)
     moved = jax.jit(lambda x: made.correction(prior, 7, key=key)(x) - base.correction(prior, 7, key=key)(x))

@@ -180,7 +180,7 @@ def with_decoupled_mean(
     )  # few sizes, with weights of 0: models of similar sizes share their programs
     with jax.enable_x64(True):
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
-        process = DecoupledMean(base, *map(on_device, parts))
+        process = DecoupledMean(*vars(base).values(), *map(on_device, parts))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; not saved
     context.record(NAME, size, why)

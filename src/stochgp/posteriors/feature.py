@@ -10,11 +10,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Data
-from stochgp.features import AbstractFeatureMap, Linear
-from stochgp.features import on_host as features_on_host
+from stochgp.features import AbstractFeatureMap, on_host
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
-from stochgp.numerics.arrays import filled_up, matmul
+from stochgp.numerics.arrays import matmul
 from stochgp.numerics.clustered import folds
 from stochgp.objectives.feature import Spectrum, belief_of
 from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
@@ -73,15 +72,15 @@ class FeaturePosterior(AbstractPosterior):
     def mean(self, X: Rows) -> PerRow:
         if isinstance(X, Tracer):
             return matmul(self.features(X).astype(self.weights.dtype), self.weights)
-        return self.on_host(X) @ np.asarray(self.weights)
+        return on_host(self.features, np.asarray(X)) @ np.asarray(self.weights)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """Both from one evaluation of the features."""
-        Phi = self.on_host(X)
+        Phi = on_host(self.features, np.asarray(X))
         return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        half = self.on_host(X) @ np.asarray(self.root, np.float64)
+        half = on_host(self.features, np.asarray(X)) @ np.asarray(self.root, np.float64)
         return half @ half.T
 
     def errors_of_left_out(
@@ -104,7 +103,11 @@ class FeaturePosterior(AbstractPosterior):
         P = half.T @ half
         P += ROUNDING * P.diagonal().max() * np.eye(len(P))
         h = P @ np.asarray(self.weights, np.float64)
-        mean, variance, features = np.zeros(len(data)), np.zeros(len(data)), self.on_host(data.X)
+        mean, variance, features = (
+            np.zeros(len(data)),
+            np.zeros(len(data)),
+            on_host(self.features, np.asarray(data.X)),
+        )
         for k in range(int(fold.max()) + 1):
             some = np.flatnonzero(fold == k)
             Phi = features[some]
@@ -114,18 +117,6 @@ class FeaturePosterior(AbstractPosterior):
             mean[some] = Phi @ np.linalg.solve(P_k, h - scaled.T @ data.y[some])
             variance[some] = np.sum(np.linalg.solve(L, Phi.T) ** 2, axis=0)
         return mean, variance
-
-    def on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
-        """φ of any number of rows, in blocks, the last one filled up, so that few shapes are compiled."""
-        X = np.asarray(X)
-        if isinstance(self.features, Linear):
-            return features_on_host(self.features, np.asarray(X))
-        blocks = filled_up(X, -(-len(X) // BLOCK) * BLOCK, 0.0).reshape(-1, BLOCK, X.shape[1])
-        return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
-
-    @eqx.filter_jit
-    def _block(self, X: Rows) -> Array:
-        return self.features(jnp.asarray(X)).astype(self.weights.dtype)
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
         """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws; rows read them in their own dtype."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
 from stochgp.data.rows import Data
+from stochgp.kernels import dense
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import einsum, matmul
 from stochgp.numerics.linalg import rounding_error, safe_covariance
@@ -109,8 +110,9 @@ class VariationalPosterior(AbstractPosterior):
         Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # so that few shapes are compiled
         Z[:N] = X
         unexplained, left = (np.array(part)[:N, :N] for part in self._covariance(Z))
-        prior = np.asarray(_diagonal(self.kernel, Z))[:N]
-        return safe_covariance(left, unexplained, rounding_error(prior, 1.0, np.float64))
+        return safe_covariance(
+            left, unexplained, rounding_error(dense.diagonal(self.kernel, Z[:N]), 1.0, np.float64)
+        )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
         """f₀ₛ(x), drawn from the prior, and the correction that makes it one of q(f)."""
@@ -132,11 +134,6 @@ class VariationalPosterior(AbstractPosterior):
     def _covariance(self, X: Rows) -> tuple[Array, Array]:
         K, W, V = self.process.covariance_parts(_wide(X))
         return K - matmul(W.T, W), einsum("mi,mj->ij", V[0], V[0])
-
-
-@quick_jit
-def _diagonal(kernel: Any, X: Rows) -> Array:
-    return value_of(kernel).diag(jnp.asarray(X))
 
 
 def _wide(X: Rows | PerRow) -> Array:

@@ -209,48 +209,39 @@ def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Floa
         return K @ np.asarray(q.a), K - K @ L @ np.linalg.solve(H, L.T @ K)
 
 
-class DecoupledMean(AbstractProcess):
+class DecoupledMean(InducingProcess):
     """The process q(f) with the covariance of inducing points Z and a mean from points G ⊇ Z.
 
     The mean is k(x, G)a: the mean of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
-    Deisenroth 2018, arXiv 1809.08820). Its divergence from the prior has the term ½aᵀk(G, G)a; `NormalEquations` has the optimal a under Gaussian noise.
+    Deisenroth 2018, arXiv 1809.08820). `NormalEquations` has the optimal a under Gaussian noise, and its leave-one-out residuals. Divergence, and leave-one-out
+    predictions, are those of Z alone.
     """
 
-    base: InducingProcess  # the process of Z, with the covariance
-    points: Float[Array, "P D"]  # G, in the units of the inputs
-    weights: Float[Array, " P"]  # a
+    mean_points: Float[Array, "P D"]  # G, in the units of the inputs
+    mean_weights: Float[Array, " P"]  # a
     noise: Float[Array, ""]  # σ² from leave-one-out errors: the learned σ² includes what Z does not explain
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
-        kernel, centre = self.base.kernel, centre_of(self.points)
-        across = kernel.between(kernel.prepare(X, centre), kernel.prepare(self.points, centre))
-        return matmul(across, self.weights)[:, None]
+        kernel, centre = self.kernel, centre_of(self.mean_points)
+        across = kernel.between(kernel.prepare(X, centre), kernel.prepare(self.mean_points, centre))
+        return matmul(across, self.mean_weights)[:, None]
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        return self.mean(X), self.base.moments(X)[1]
+        return self.mean(X), super().moments(X)[1]
 
-    def covariance_parts(
-        self, X: Float[Array, "N D"]
-    ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
-        return self.base.covariance_parts(X)
-
-    def divergence(self) -> Float[Array, ""]:
-        """Return the divergence of Z alone, as in the bound on the likelihood of all rows."""
-        return self.base.divergence()
+    def moments_on_host(
+        self, X: Float[np.ndarray, "N D"]
+    ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
+        across = dense.block(self.kernel, X, np.asarray(self.mean_points))
+        return (across @ np.asarray(self.mean_weights))[:, None], super().moments_on_host(X)[1]
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k(X, G)a + k(X, Z)(w − L⁻ᵀm): the correction of Z, weights w, for this mean."""
-        kernel, points, weights = self.base.correction(prior, n_samples, key=key).args
-        own = matmul(self.base.inverse.T, self.base.gaussian_mean[0])
-        more = jnp.repeat(self.weights[:, None], n_samples, axis=1)
+        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm): the correction of Z, weights w, for this mean."""
+        kernel, points, weights = super().correction(prior, n_samples, key=key).args
+        own = matmul(self.inverse.T, self.gaussian_mean[0])
+        more = jnp.repeat(self.mean_weights[:, None], n_samples, axis=1)
         weights = jnp.concatenate([weights - own[:, None], more])
-        return Partial(inducing_correction, kernel, jnp.concatenate([points, self.points]), weights)
-
-    def left_out(
-        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return the result of Z; `NormalEquations.without` has the residuals of this mean."""
-        return self.base.left_out(X, y, precision)
+        return Partial(inducing_correction, kernel, jnp.concatenate([points, self.mean_points]), weights)
 
 
 @dataclass(frozen=True, eq=False)
