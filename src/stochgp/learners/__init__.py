@@ -10,8 +10,7 @@ from .evidence import ByEvidence
 from .full_batch import FullBatch
 from .minimax import Minimax
 from .scgd import SCGD
-from .svgp import SGPR, SVGP
-from .vgp import VGP
+from .svgp import SGPR, SVGP, VGP
 
 __all__ = [
     "BSGD", "IVSGPR", "SCGD", "SGPR", "SVDGP", "SVGP", "VGP", "AbstractBatchLearner", "AbstractLearner", "ByEvidence", "ByLoss", "FullBatch", "InverseRoot",

@@ -1,6 +1,6 @@
-"""Learners of inducing points: SVGP on mini-batches, SGPR on all rows."""
+"""Learners of inducing points: SVGP on mini-batches, SGPR and VGP on all rows."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,12 +16,12 @@ from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, Problem
 from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
-from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, QuasiState, whole_steps
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState, whole_steps
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
-from stochgp.objectives.elbo import expected_log_density, sites
-from stochgp.parameters import in_parameters, partition, trainable_mask
+from stochgp.objectives.elbo import Sites, bound_and_gradient, expected_log_density, gaussian_of, sites
+from stochgp.parameters import cast, in_parameters, partition, trainable_mask
 from stochgp.sharding import agreed
 from stochgp.variational import InducingPoints, Naturals, optimum
 
@@ -30,6 +30,9 @@ TRIAL_RATES = (0.01, 0.03, 0.1)
 STEPS, PER_EVALUATION = 200, 5
 ROUNDING = 1e-11  # relative, of the bound
 EVALUATION = 4e-10  # seconds of a first evaluation per row and squared number of inducing points
+SITE_STEPS, SITE_STEPS_PER_EVALUATION = 100, 10
+SITE_ROUNDING = 1e-8  # relative, of a bound whose sites have settled
+SITE_EVALUATION = 4e-10  # seconds of a first evaluation per latent function and cubed number of rows
 
 
 class SGPR(AbstractQuasiNewton):
@@ -65,16 +68,15 @@ class SGPR(AbstractQuasiNewton):
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
-        q = gp.approximation
-        if not isinstance(q, InducingPoints):
-            raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
-        M = q.n_inducing
+        refuse_other_processes(self, gp)
+        M = gp.approximation.n_inducing
         start = lbfgs.begin(packed(self.partition(gp)[0]))
         return QuasiState(gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
         """Return the model with θ and the optimal q(u), in its dtypes."""
-        return with_gaussian(cast(SparseGP, super().model(state)), *state.known)
+        gp: Any = super().model(state)
+        return with_gaussian(gp, *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """Return the trainable part and the rest, which includes q(v)."""
@@ -91,15 +93,23 @@ class SGPR(AbstractQuasiNewton):
         return Loss(evaluate, self.partition(gp), problem.prepared, ROUNDING)
 
 
+def refuse_other_processes(learner: Any, gp: SparseGP) -> None:
+    """Raise TypeError for a model without inducing points."""
+    if not isinstance(gp.approximation, InducingPoints):
+        raise TypeError(
+            f"{type(learner).__name__} learns InducingPoints, not {type(gp.approximation).__name__}"
+        )
+
+
 def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
     """Return the trainable part without q(v), and the rest."""
     gaussian = lambda g: (g.approximation.mean, g.approximation.root)
     return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
 
 
-def with_gaussian(gp: SparseGP, mean: Any, root: Any) -> SparseGP:
+def with_gaussian(gp: Any, mean: Any, root: Any) -> SparseGP:
     """Return the model of inducing points with q(v) = N(m, RRᵀ)."""
-    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(mean, root))
+    return eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(mean, root))
 
 
 class SVGPState(eqx.Module):
@@ -161,9 +171,8 @@ class SVGP(AbstractBatchLearner):
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
         """Return the initial state. Raises TypeError for a model without inducing points."""
-        q = gp.approximation
-        if not isinstance(q, InducingPoints):
-            raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
+        refuse_other_processes(self, gp)
+        q: Any = gp.approximation
         naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
         _, descent, n, count = self.begin(gp, self.partition(gp)[0], problem, RATE)
         start = (
@@ -211,3 +220,81 @@ class SVGP(AbstractBatchLearner):
             naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
             gp = with_gaussian(gp, *naturals.gaussian())
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
+
+
+class VGP(AbstractQuasiNewton):
+    """L-BFGS descent on −ELBO per datum with a site for each row (Opper and Archambeau 2009).
+
+    At every step q(f) is the best Gaussian (`objectives.elbo`); the kernel and the likelihood's parameters follow the exact gradient. An evaluation takes
+    O(L N³) for L latent functions. The learned model has its inducing points where they were, and its q(u) has the sites of the rows: with an
+    inducing point at each row it is the best Gaussian.
+
+    Raises TypeError for a model without inducing points.
+
+    Parameters
+    ----------
+    epochs, tolerance : int or None, float
+        Steps at most, None = 100; the run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+    spread : float or None
+        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start; None = no prior.
+    """
+
+    epochs: int | None = None
+    tolerance: float = 1e-4
+    spread: float | None = None
+
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
+        """Plan one step per epoch."""
+        return whole_steps(
+            n_rows, SITE_STEPS if self.epochs is None else self.epochs, SITE_STEPS_PER_EVALUATION
+        )
+
+    def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """Bytes of K, of B and its inverse for each latent function before and after a step, and of rows."""
+        return 8 * n_rows**2 * (6 + 2 * gp.approximation.n_latent) + 8 * 4 * n_rows * n_inputs
+
+    def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
+        """Return the rows, on the host in float64, and the pace of evaluations."""
+        n = source.size
+        pace = Pace(SITE_EVALUATION * gp.approximation.n_latent * n**3)
+        return Prepared(source.on_host(np.arange(n)), pace, None, None)
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
+        refuse_other_processes(self, gp)
+        rows: Data = problem.prepared.rows
+        nothing = Sites(*np.zeros((2, len(rows), gp.approximation.n_latent)))
+        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        return QuasiState(gp, start, (np.asarray(rows.X), nothing), np.bool_(False))
+
+    def model(self, state: QuasiState) -> SparseGP:
+        """Return the model with θ and q(u) of the sites, in its dtypes."""
+        gp: Any = super().model(state)
+        wide, (X, sites) = cast(gp, np.float64), state.known
+        process = wide.approximation.process_on_host(wide.kernel)
+        return with_gaussian(gp, *gaussian_of(process.whitened_on_host(X)[0], sites))
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """Return kernel and likelihood, which move, and the rest."""
+        mask = eqx.tree_at(lambda g: g.approximation, trainable_mask(gp), False)
+        return eqx.partition(gp, mask)
+
+    def loss(self, gp: SparseGP, problem: Problem) -> Loss:
+        """Return minus the bound per datum and the penalty of the prior, with the sites of each point."""
+        rows, parts, latest = problem.prepared.rows.wide(), self.partition(gp), None
+        prior: Any = problem.prior
+        start = packed(parts[0] if prior is None else self.partition(prior)[0])
+        pull, count = np.zeros(len(start)), float(rows.weights.sum())
+        if self.spread is not None:
+            pull[: len(packed(parts[0].kernel))] = 1 / self.spread**2  # a model's kernel is its first part
+
+        def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
+            nonlocal latest
+            bound, gradient, latest = bound_and_gradient(gp, rows, latest)
+            if not np.isfinite(bound):
+                return np.inf, np.full_like(x, np.nan), (rows.X, latest)
+            away = x - start
+            value = 0.5 * float(away @ (pull * away)) - bound
+            slope = pull * away - packed(self.partition(gradient)[0])
+            return value / count, slope / count, (rows.X, latest)
+
+        return Loss(evaluate, parts, problem.prepared.pace, SITE_ROUNDING)

@@ -243,11 +243,11 @@ class InducingProcess(AbstractProcess):
         self, X: Float[np.ndarray, "N D"]
     ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """Return `moments`, computed in NumPy where the kernel permits."""
-        W, unexplained = self._whitened_on_host(X)
+        W, unexplained = self.whitened_on_host(X)
         spread = [np.sum(np.square(R.T @ W), axis=0) for R in np.asarray(self.gaussian_root)]
         return W.T @ np.asarray(self.gaussian_mean).T, unexplained[:, None] + np.stack(spread, axis=1)
 
-    def _whitened_on_host(
+    def whitened_on_host(
         self, X: Float[np.ndarray, "N D"]
     ) -> tuple[Float[np.ndarray, "M N"], Float[np.ndarray, " N"]]:
         """Return `whitened` and k(x, x) − ‖w‖²."""
@@ -273,7 +273,7 @@ class InducingProcess(AbstractProcess):
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
-        W, unexplained = self._whitened_on_host(X)
+        W, unexplained = self.whitened_on_host(X)
         s = np.sum(np.square(np.asarray(self.gaussian_root)[0].T @ W), axis=0)
         left = np.maximum(1 - precision * s, ROUNDINGS * np.finfo(W.dtype).eps)
         return y - (y - np.asarray(self.gaussian_mean)[0] @ W) / left, unexplained + s / left
