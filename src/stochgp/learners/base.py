@@ -27,7 +27,7 @@ from stochgp.learners.descent import (
     start_rate,
     step_size,
 )
-from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan, size_of_few
+from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan
 from stochgp.learners.evidence import ByEvidence
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
@@ -153,8 +153,7 @@ class BatchState(eqx.Module):
 class AbstractBatchLearner(AbstractLearner):
     """A learner of mini-batches: a subclass defines the step, this class draws the batches.
 
-    A step takes `n_streams` independent batches, as a stack if there are several. `fills` pads batches with rows of weight 0 to one of few sizes, so that
-    runs of similar sizes share the compiled scan.
+    A step takes `n_streams` independent batches, as a stack if there are several.
 
     Parameters
     ----------
@@ -176,7 +175,6 @@ class AbstractBatchLearner(AbstractLearner):
 
     steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
     n_streams: ClassVar[int] = 1
-    fills: ClassVar[bool] = False
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -223,22 +221,17 @@ class AbstractBatchLearner(AbstractLearner):
         """Return the size of the next step."""
         return step_size(descent, self.learning_rate, self.decay)
 
-    def compiled(self) -> Any:
-        """Return the learner as a key of compiled steps, with defaults in fields no step reads."""
+    def prepare(
+        self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
+    ) -> tuple[Any, "AbstractBatchLearner"]:
+        """Return the rows' precomputed order, and the learner with defaults in fields that no compiled step reads."""
+        sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         names = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
         rate, own = self.learning_rate, self.evaluator  # of whose fields only `refit` affects the steps
         evaluator = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
-        return dataclasses.replace(
-            self, learning_rate=rate if callable(rate) else None, evaluator=evaluator, **plain
-        )
-
-    def prepare(
-        self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
-    ) -> tuple[Any, "AbstractBatchLearner"]:
-        """Return the sampling's precomputed values and the learner as a key of compiled steps."""
-        sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
-        return sampled, self.compiled()
+        plain |= {"learning_rate": rate if callable(rate) else None, "evaluator": evaluator}
+        return sampled, dataclasses.replace(self, **plain)
 
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -248,25 +241,12 @@ class AbstractBatchLearner(AbstractLearner):
         sampled, compiled = problem.prepared
         draw = lambda *own: sampling.batches(sampled, first_step, n_steps, B, (*seed, *own))
         indices = draw() if self.n_streams == 1 else np.stack([*map(draw, range(self.n_streams))], axis=1)
-        fills = self.fills and size_of_few(B) > B
-        indices, factors = filled_batches(indices) if fills else (indices, np.ones(1))
         batches = problem.source.take(indices)
-        if fills:
-            weight = np.asarray(batches.weight)
-            batches = dataclasses.replace(batches, weight=on_device(weight * factors.astype(weight.dtype)))
         words = np.asarray(seed, np.uint32)
         scan = _quick_scan if problem.source.size <= FEW_ROWS else _scan
         state, info, squares = scan(compiled, state, batches, np.asarray(first_step), words)
         numbers = {name: float(value) for name, value in info.items()} | {SQUARES: float(squares)}
         return state, numbers
-
-
-def filled_batches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return [..., B] padded with row 0 to P columns, and weight factors: P/B, 0 for padding."""
-    B = indices.shape[-1]
-    P = size_of_few(B)
-    wider = np.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, P - B)])
-    return wider, np.repeat([P / B, 0.0], [B, P - B])
 
 
 def _steps(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:

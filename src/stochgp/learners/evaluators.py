@@ -147,14 +147,6 @@ def power_of_two(n: int) -> int:
     return 1 << (max(n, 1).bit_length() - 1)
 
 
-def size_of_few(n: int) -> int:
-    """Return the smallest size ≥ n: powers of two from 8 to 256, then four sizes per power of two."""
-    if n <= 256:
-        return max(8, 1 << (n - 1).bit_length())
-    step = power_of_two(n - 1) // 4
-    return -(-n // step) * step
-
-
 def default_epochs(steps_per_epoch: int) -> int:
     """Return 40; fewer, but at least 5, if that exceeds 80,000 steps; more for small sets.
 

@@ -62,7 +62,6 @@ class Minimax(AbstractBatchLearner):
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
-    fills: ClassVar[bool] = True
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
     box: float = 1e4

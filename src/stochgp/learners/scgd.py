@@ -1,7 +1,6 @@
 """SCGD: stochastic compositional gradient descent on the marginal likelihood."""
 
 import dataclasses
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -51,7 +50,6 @@ class SCGD(AbstractBatchLearner):
         that touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). It is a sum over rows, so its gradient has no bias at any batch size.
     """
 
-    fills: ClassVar[bool] = True
     batch_size: int = 512
     tracking: float | Schedule = 0.0
     optimizer: Optimizer = muon

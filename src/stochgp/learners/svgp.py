@@ -149,7 +149,6 @@ class SVGP(AbstractBatchLearner):
 
     gradients: ClassVar[Any] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
-    fills: ClassVar[bool] = True
     natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
     evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
