@@ -167,7 +167,8 @@ def test_ten_steps_are_those_of_the_plain_loop(strict_double):
     )
     gp = KernelGP(RBF(frozen(jnp.asarray(0.9)), _raw(2.0)), _raw(0.8))
     source = MemorySource(X, y, dtype=jnp.float64)
-    problem = Problem(source, StepPlan(4, 3, 10, 10, 10), (np.arange(12), learner.compiled()))
+    plan = StepPlan(4, 3, 10, 10, 10)
+    problem = Problem(source, plan, learner.prepare(gp, source, plan, (0, 0)))
     state, _ = learner.advance(learner.init(gp, problem, key=KEY), problem, 0, 10, (5, 6))
     theta = np.array([2.0, 0.8])
     for k, S in enumerate(learner.sampling.batches(np.arange(12), 0, 10, 4, (5, 6)), start=1):

@@ -37,7 +37,6 @@ def fit(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
-    max_steps: int | None = None,
     prior: AbstractGP | None = None,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
@@ -62,14 +61,14 @@ def fit(
         Called with every entry of the history; if it returns True, the run ends as with Ctrl-C.
     checkpoint : path or None
         A file: if it exists, the run resumes from it, with the same result as an unbroken run.
-    time_limit, max_steps : float or None, int or None
-        Seconds, and steps; 0 steps = the model is only evaluated. At these limits, a deadline around this call (`deadline.within`) or Ctrl-C
+    time_limit : float or None
+        Seconds. At this limit, a deadline around this call (`deadline.within`) or Ctrl-C
         the run ends and returns its current result. It begins no step and no evaluation that is expected to end too late.
     prior : AbstractGP or None
         The model whose parameters are the centre of a learner's prior; None = `gp`.
     """
     with jax.enable_x64(True), together(source.mesh), within(time_limit):
-        return Run(learner, gp, source, key, max_steps, progress, prior).result(checkpoint)
+        return Run(learner, gp, source, key, progress, prior).result(checkpoint)
 
 
 def continued(

@@ -63,29 +63,29 @@ class Run:
 
     def __init__(
         self, learner: Any, gp: AbstractGP, source: MemorySource, key: PRNGKeyArray,
-        max_steps: int | None, report: Report | None, prior: AbstractGP | None = None,
+        report: Report | None, prior: AbstractGP | None = None,
     ):  # fmt: skip
         prepare, init, step, divide = split(key, 4)
         self.learner, self.gp, self.evaluator = learner, gp, learner.evaluator_for(gp)
-        self.init_key, self.seed, self.max_steps, self.report = key_of(init), seed_of(step), max_steps, report
+        self.init_key, self.seed, self.report = key_of(init), seed_of(step), report
         self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
         self.evaluations, self.pieces, self.stopped = Pace(), Pace(), False
+        self.takes_steps = True
         self.history: list[dict[str, float]] = []
         self.division = self.evaluator.divide(source, seed_of(divide))
         rows, self.held_out = self.division
         plan, prepared = learner.plan(rows.size, source.n_inputs, self.evaluator), None
         try:
-            if max_steps != 0:
-                prepared = learner.prepare(gp, rows, plan, seed_of(prepare))
+            prepared = learner.prepare(gp, rows, plan, seed_of(prepare))
         except TimeIsUpError:
-            self.max_steps = 0
+            self.takes_steps = False
         self.problem = Problem(rows, plan, prepared, prior=prior)
 
     def result(self, checkpoint: str | os.PathLike | None) -> FitResult:
         """Run from the evaluation of θ₀, or from the checkpoint, to the end."""
         first = self.evaluated(self.gp, {})
         self.at, ended = Progress(None, None, first, first.criterion, 0, 0), RESULTS.interrupted
-        if self.max_steps == 0:
+        if not self.takes_steps:
             self.add(self.entry(first, 0))
             return self._finish(RESULTS.time_limit)
         # All of these compile.
@@ -187,14 +187,12 @@ class Run:
         parts = (self.learner, self.evaluator, self.gp, self.problem.plan, self.seed, source.size)
         return checkpoints.fingerprint(*parts, source.take(some), *group)
 
-    def _stretch(
-        self, at: Progress, problem: Problem, most: int, share: float = 1.0
-    ) -> tuple[Progress, Any, Numbers]:
-        """Return the progress after at most `most` steps, its evaluation, and mean step numbers."""
+    def _stretch(self, at: Progress, problem: Problem, share: float = 1.0) -> tuple[Progress, Any, Numbers]:
+        """Return the progress at the next evaluation, the evaluation, and mean step numbers."""
         wanted = min(problem.plan.steps_per_evaluation, at.until - at.step)
         state, taken, numbers = take_stretch(
             self.learner, at.state, problem, at.step, self.seed,
-            pieces=self.pieces, most=min(wanted, most), is_over=lambda: self.is_over(share),
+            pieces=self.pieces, most=wanted, is_over=lambda: self.is_over(share),
         )  # fmt: skip
         evaluation = self.evaluated(self.learner.model(state), numbers)
         return at._replace(state=state, step=at.step + taken, cut=taken < wanted), evaluation, numbers
@@ -209,8 +207,7 @@ class Run:
 
     def _advance(self) -> None:
         """Take one stretch and one evaluation; after divergence return to the best state, slower."""
-        most = self.problem.plan.total_steps if self.max_steps is None else self.max_steps - self.at.step
-        at, evaluation, numbers = self._stretch(self.at, self.problem, most)
+        at, evaluation, numbers = self._stretch(self.at, self.problem)
         lost = not np.isfinite(evaluation.criterion)
         lost = lost or evaluation.criterion - SURE * evaluation.error > at.lowest + DIVERGED_BY
         self.add(self.entry(evaluation, at.step), recovered=float(lost), **numbers)
@@ -249,8 +246,6 @@ class Run:
         if done:
             settled = self.at.stalled if self.in_cycles else self.evaluator.settled(self.history)
             return RESULTS.successful if settled else RESULTS.not_settled
-        if self.max_steps is not None and step >= self.max_steps:
-            return RESULTS.time_limit
         return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
@@ -284,7 +279,7 @@ class Run:
         problem = self.problem._replace(rate=rate, plan=plan)
         at, criterion = self.begin(first, problem), np.nan
         while at.step < n_steps:
-            at, evaluation, _ = self._stretch(at, problem, n_steps, SHARE_FOR_TRIALS)
+            at, evaluation, _ = self._stretch(at, problem, SHARE_FOR_TRIALS)
             criterion = evaluation.criterion
             if not np.isfinite(criterion):
                 break
