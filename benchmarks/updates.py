@@ -23,7 +23,6 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
         "lengthscale": 4.0,
         "variance": 1.0,
         "noise_variance": 0.01,
-        "n_samples": 15,
     }  # of standardised rows
     sizes = {"n_rows": 4_000, "n_new": 100} if quick else {"n_rows": 50_000, "n_new": 1_000}
     return [{"function": "borehole", **given, "solver": solver, **sizes} for solver in ("cg", "sdd")]
@@ -71,6 +70,6 @@ def _model(cell: store.Cell) -> Any:
 
     kernel = kernels.Matern32(np.full(8, cell["lengthscale"]), cell["variance"])
     return KernelGPRegressor(
-        kernel, learner=None, solver=cell["solver"], noise_variance=cell["noise_variance"], n_samples=cell["n_samples"], standardize=False, mean=0.0,
+        kernel, learner=None, solver=cell["solver"], noise_variance=cell["noise_variance"], standardize=False, mean=0.0,
         prediction="global", likelihood="gaussian", random_state=0,
     )  # fmt: skip

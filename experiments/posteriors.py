@@ -82,7 +82,6 @@ def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
         learner=None,
         noise_variance=theta["noise_variance"],
         solver=given.get(cell["solver"], cell["solver"]),
-        n_samples=0 if by_step_size else 64,
         time_limit=600.0 if by_step_size else None,
         random_state=cell["seed"],
     )

@@ -96,7 +96,7 @@ def stochastic(solver: str, **settings: Any) -> Any:
     from stochgp import kernels
 
     known = {"kernel": kernels.Matern32([0.7, 1.5, 1.0], 1.3), "noise_variance": 0.1, "learner": None}
-    return fitted(kernel(solver=solver, n_samples=8, prediction="global", **known, **settings))
+    return fitted(kernel(solver=solver, prediction="global", **known, **settings))
 
 
 def from_file(model: Any) -> Any:

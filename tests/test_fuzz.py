@@ -116,7 +116,6 @@ def kernel_models(draw):
         noise_variance=draw(st.sampled_from([None, 1e-12, 1e-6, 1.0])),
         standardize=draw(st.sampled_from([True, True, True, True, False])),
         dtype=draw(st.sampled_from(["float32", "float32", "float64"])),
-        n_samples=4,
         random_state=0,
     )
     return model, draw(st.sampled_from([{"dtype": "float16"}, {"noise_variance": 0.0}]))

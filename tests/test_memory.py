@@ -16,7 +16,7 @@ ROOM = 120_000_000  # bytes by which a need may be above three peaks: what compi
 @functools.cache
 def peaks(n_rows):
     requests = [["predict", 20_000], ["functions", 64], ["covariance", 512]]
-    given = {"n_rows": n_rows, "n_inputs": 4, "n_samples": 16, "solver": "SDD", "requests": requests}
+    given = {"n_rows": n_rows, "n_inputs": 4, "solver": "SDD", "requests": requests}
     found = subprocess.run(
         [sys.executable, WORKER, json.dumps(given)], capture_output=True, text=True, check=False
     )

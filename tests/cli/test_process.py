@@ -12,7 +12,7 @@ import pytest
 import stochgp
 from stochgp.cli import main, rows
 
-QUICK = ["--model", "kernel", "--set", "learner=none", "--set", "n_samples=0", "--quiet"]
+QUICK = ["--model", "kernel", "--set", "learner=none", "--quiet"]
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ def _kernel_gp(solver):
         "learner": None,
         "noise_variance": 0.01,
         "dtype": "float64",
-        "n_samples": 64,
         "random_state": 0,
     }
     return KernelGPRegressor(KERNEL, solver=solver, **settings).fit(X, y)

@@ -27,7 +27,7 @@ def read(X, y, groups, weight=None):
 
 def kernel_gp():
     learner = LeaveOneOut(epochs=4, n_neighbours=5)
-    return KernelGPRegressor(learner=learner, n_samples=0, random_state=0)
+    return KernelGPRegressor(learner=learner, random_state=0)
 
 
 def partition_of(labels):
@@ -126,9 +126,7 @@ def test_leave_one_out_learns_with_them_whatever_their_names_and_the_order_of_ro
     assert bits(alone) == bits(plain)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"solver": "cg", "n_samples": 32}, {"prediction": "local"}], ids=str
-)
+@pytest.mark.parametrize("settings", [{}, {"solver": "cg"}, {"prediction": "local"}], ids=str)
 def test_intervals_of_new_groups_hold_their_rows(settings):
     """Rows of a group are near each other and share an offset, three quarters of the variance around f, which the kernel given takes for noise.
 

@@ -36,7 +36,7 @@ KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.
 FITS = {
     "exact": lambda **more: KernelGPRegressor(**KERNEL | more),
     "local": lambda **more: KernelGPRegressor(**KERNEL | {"prediction": "local"} | more),
-    "sampled": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "cg", "n_samples": 8} | more),
+    "sampled": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "cg"} | more),
     "sparse": lambda **more: SparseGPRegressor(
         "matern32",
         n_inducing=20,

@@ -38,7 +38,7 @@ def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypa
     monkeypatch.setattr(left_out, "SMALL", 20)  # as if these were many rows
     monkeypatch.setattr(kernel_posterior, "NOISE_SHARE", 50.0)
     monkeypatch.setattr(kernel_posterior, "MAX_GROWTH", 100.0)
-    raised = KernelGPRegressor(learner=SUBSET, solver="cg", n_samples=2, random_state=0).fit(X, y)
+    raised = KernelGPRegressor(learner=SUBSET, solver="cg", random_state=0).fit(X, y)
     floor = raised.plan_["noise_floor"]["choice"]
     assert floor == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
     assert "Note: the noise variance is not the learned one" in words(raised.summary())

@@ -132,7 +132,7 @@ def test_single_precision_is_close_where_it_is_chosen(monkeypatch):
 
 @pytest.fixture(scope="module")
 def descended():
-    return given(solver=solvers.SDD(batch_size=16), n_samples=256).fit(X, y)
+    return given(solver=solvers.SDD(batch_size=16)).fit(X, y)
 
 
 def test_dual_descent_is_as_close_as_its_residual_says(descended):
@@ -146,7 +146,7 @@ def test_dual_descent_is_as_close_as_its_residual_says(descended):
 
 
 def test_conjugate_gradients_are_as_close_as_their_residual_says():
-    exact, model = dense(X, y), given(solver="cg", n_samples=0).fit(X, y)
+    exact, model = dense(X, y), given(solver="cg").fit(X, y)
     residual = model.fit_report_["residual"]
     bound = exact.std_of_mean * residual * np.sqrt(len(y)) + 1e-4 * y.std()
     assert model.converged_ and model.plan_["solver"]["choice"] == "CG"
@@ -242,7 +242,7 @@ def test_what_exceeds_the_memory_limit_is_refused_with_both_numbers(fitted):
 
 def test_a_time_limit_ends_a_solve_with_the_best_point_and_says_so():
     with pytest.warns(ConvergenceWarning, match="time limit"):
-        model = given(solver=solvers.SDD(batch_size=8), n_samples=0, time_limit=1e-6).fit(X, y)
+        model = given(solver=solvers.SDD(batch_size=8), time_limit=1e-6).fit(X, y)
     assert not model.converged_ and np.isfinite(model.predict(X_NEW)).all()
     assert model.fit_report_["residual"] > 0.01
 
@@ -317,7 +317,6 @@ def test_frames_are_matched_by_name():
         ({"solver": "cholesk"}, "did you mean 'cholesky'"),
         ({"prediction": "globl"}, "did you mean 'global'"),
         ({"dtype": "float16"}, "dtype"),
-        ({"n_samples": -1}, "n_samples is -1"),
         ({"noise_variance": 0.0}, "noise_variance is 0.0"),
         ({"time_limit": -1}, "time_limit is -1"),
         ({"memory_limit": "1 apple"}, "not a size"),

@@ -40,7 +40,7 @@ def test_the_random_state_decides_the_functions(fitted):
 
 def test_parts_of_functions_and_noise_are_drawn_from_keys_of_their_own(monkeypatch):
     """No key is another's, nor one that a split or `fold_in` of another gives: else parts and noise share normal numbers."""
-    model, drawn = given(n_samples=0).fit(X, y), []
+    model, drawn = given().fit(X, y), []
     normal, kind = Observation.draw_noise, type(model._fitted.posterior)
     functions = kind.functions
 

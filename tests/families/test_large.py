@@ -47,7 +47,7 @@ def exact():
 @pytest.fixture(scope="module", params=("cholesky", "cg", "sdd"))
 def fitted(request, exact):
     kernel = kernels.Matern32(LENGTHSCALE.tolist(), VARIANCE)
-    settings = {"noise_variance": NOISE, "learner": None, "standardize": False, "n_samples": S}
+    settings = {"noise_variance": NOISE, "learner": None, "standardize": False}
     return KernelGPRegressor(kernel, solver=request.param, random_state=0, **settings).fit(exact.X, exact.y)
 
 

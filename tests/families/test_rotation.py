@@ -16,7 +16,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(N + 400, D))
 F = np.sin(2.0 * (X[:, 0] + X[:, 1] - X[:, 2]))
 Y = F + 0.2 * GENERATOR.normal(size=len(F))
-SETTINGS = {"random_state": 0, "time_order": "interpolate", "likelihood": "gaussian", "n_samples": 0}
+SETTINGS = {"random_state": 0, "time_order": "interpolate", "likelihood": "gaussian"}
 FEW = LeaveOneOut(n_centres=256)
 
 

@@ -270,7 +270,7 @@ def make_fitted(slope, law):
         system = KernelSystem(RBF(np.ones(3), np.float64(1.1)), X, np.ones(30), noise, 64)
         A = np.asarray(system.operator.dense())
         weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
-        base = ExactKernelPosterior(system=system, weights=weights, explained=1.0)
+        base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, y=np.zeros(len(weights)))
     observation = Observation(Standardiser.identity(()), Gaussian(noise), law)
     return Fitted(None, Standardiser.identity((3,)), base, "float64", observation)
 

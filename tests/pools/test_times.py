@@ -60,7 +60,7 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]
-    settings = {"likelihood": "gaussian", "n_samples": 8, "random_state": 1, "learner": None}
+    settings = {"likelihood": "gaussian", "random_state": 1, "learner": None}
     expected = KernelGPRegressor(one.kernel_, noise_variance=one.noise_variance_ / y.std() ** 2, **settings)
     expected.fit(TIMED, y)
     new = TIMED[::100] + [N, 0]

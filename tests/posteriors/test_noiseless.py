@@ -40,7 +40,7 @@ def posterior(name, family):
         return LocalPosterior(gp, X, X[:, 0], np.ones(N), N)
     system = KernelSystem(kernel(name), jnp.asarray(X), np.ones(N), gp.noise, 16)
     weights = Cholesky().solve(system.operator, X[:, :1], 1e-6).value
-    return ExactKernelPosterior(system, weights, 1.0)
+    return ExactKernelPosterior(system, weights, 1.0, np.zeros(len(weights)))
 
 
 def long_kernel(name, A, B):

@@ -1,6 +1,6 @@
 """Requests to a fitted kernel GP, each with the memory that it is counted to need and the peak that it had, as JSON.
 
-The argument is JSON: n_rows, n_inputs, n_samples, solver, and requests [[name, size], …]. The fit solves for two epochs: what it comes to does not
+The argument is JSON: n_rows, n_inputs, solver, and requests [[name, size], …]. The fit solves for two epochs: what it comes to does not
 matter here.
 """
 
@@ -20,9 +20,9 @@ def main(given: dict) -> list[dict]:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(given["n_rows"], given["n_inputs"]))
     solver = dataclasses.replace(getattr(solvers, given["solver"])(), epochs=2)
-    model = KernelGPRegressor(
-        learner=None, noise_variance=0.1, solver=solver, n_samples=given["n_samples"], random_state=0
-    ).fit(X, np.sin(X[:, 0]))
+    model = KernelGPRegressor(learner=None, noise_variance=0.1, solver=solver, random_state=0).fit(
+        X, np.sin(X[:, 0])
+    )
     return [measured(model, X, *request) for request in given["requests"]]
 
 

@@ -73,7 +73,7 @@ def carry_out(solver, dtype, keep, kernel, X, y, n_samples, n_features) -> None:
     prior, b = None, y
     if n_samples:
         prior = prior_functions(kernel, X.shape[1], n_samples, n_features=n_features, key=keys[0])
-        b = jnp.concatenate([y, sample_targets(operator, prior, X, ((len(X), keys[1]),))], axis=1)
+        b = jnp.concatenate([y, sample_targets(operator, prior, X, key=keys[1])], axis=1)
         budget.release()
     if not isinstance(solver, Cholesky):
         solver = dataclasses.replace(solver, epochs=2, check_every=1)

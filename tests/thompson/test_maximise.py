@@ -30,7 +30,7 @@ def functions(name, n_samples=6):
     return made(name).functions(n_samples, key=jax.random.key(3))
 
 
-@pytest.mark.parametrize("name", ["feature", "kernel exact", "kernel by solving with samples"])
+@pytest.mark.parametrize("name", ["feature", "kernel exact", "kernel by solving"])
 @pytest.mark.parametrize("n_samples", some_of([1, 6], [6]))
 def test_values_at_own_rows_are_those_of_all_functions(name, n_samples):
     f = functions(name, n_samples)

@@ -52,7 +52,6 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
     "n_features": (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1"),
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
-    "n_samples": (_whole(0), "a whole number of at least 0"),
     "time_limit": (lambda v: v is None or (_is_number(v) and v > 0), "None or a positive number of seconds"),
     "mean": (
         lambda v: v is None or v in tuple(MEANS) or (_is_number(v) and math.isfinite(v)),

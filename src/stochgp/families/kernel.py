@@ -89,8 +89,6 @@ class KernelGPRegressor(FamilyRegressor):
         "auto", "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`.
     prediction : "auto", "global" or "local"
         From all rows, or from the rows nearest to each new row.
-    n_samples : int
-        Function samples that iterative solvers solve for with the mean, and that `update` updates; 0 = samples are solved for when drawn.
     rotate_inputs : "auto" or bool
         If True, the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
         density (docs/methods/rotation.md). It needs a stationary kernel with one lengthscale for each input; `kernel_` then has a linear map.
@@ -132,7 +130,6 @@ class KernelGPRegressor(FamilyRegressor):
     noise_variance: float | None = None
     solver: Any = "auto"
     prediction: str = "auto"
-    n_samples: int = 0
     rotate_inputs: bool | str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
 
@@ -207,7 +204,7 @@ class KernelGPRegressor(FamilyRegressor):
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Add more rows to the posterior, by a solve that starts at the last solution.
 
-        Hyperparameters, solver, tiles, function samples and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit
+        Hyperparameters, solver, tiles and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit
         of all rows at these hyperparameters, to the tolerance of its solve. New columns are read as by `predict`. `n_rows_`, `converged_`, `nlml_` and
         `fit_report_["residual"]` cover all rows, and `history_` gains the entries of the solve. `time_limit` bounds the time.
 

@@ -53,7 +53,7 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
     """Raise MemoryLimitError if the solve of all rows would not fit after learning."""
     if _prediction(data, estimator)[0] == "global":
         left = 0 if estimator.learner is None else COMPILER_BYTES
-        budget, sizes = context.budget.keeping(left), (data.n_rows, int(estimator.n_samples), data.n_inputs)
+        budget, sizes = context.budget.keeping(left), (data.n_rows, 0, data.n_inputs)
         choose_solver(*sizes, budget, solver=estimator.solver, dtype=data.dtype)
 
 
@@ -95,8 +95,8 @@ def _global_posterior(
     """Return posterior and solution. Raises TimeIsUpError or KeyboardInterrupt if cut early."""
     if data.n_rows > SMALL:
         deadline.require()
-    n_samples, typical = int(estimator.n_samples), None
-    choice = choose(gp, data, estimator.solver, n_samples, context)
+    typical = None
+    choice = choose(gp, data, estimator.solver, context)
     near = some_left_out(gp, data, context.budget)
     if near is not None:
         typical = None if isinstance(choice[0], Cholesky) else typical_error(near)
@@ -108,9 +108,7 @@ def _global_posterior(
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
             gp = raised
-    posterior, solution = solved(
-        gp, data, choice, context, n_samples=n_samples, typical_error=typical, is_learned=is_learned
-    )
+    posterior, solution = solved(gp, data, choice, context, typical_error=typical, is_learned=is_learned)
     residual = float(solution.residual_norms[0])
     if residual > MAX_RESIDUAL and data.n_rows > SMALL:
         if solution.result is RESULTS.interrupted:

@@ -35,10 +35,9 @@ from stochgp.posteriors import (
     MixturePosterior,
     SampledKernelPosterior,
 )
-from stochgp.posteriors.kernel import CALIBRATION_SECONDS, EXACT_ROWS, NEAR, ROWS, NoiseDraws
+from stochgp.posteriors.kernel import CALIBRATION_SECONDS, EXACT_ROWS, NEAR, ROWS
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
-from stochgp.posteriors.sampled import extended, joined, sides, warm_start
-from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.posteriors.sampled import extended, joined
 from stochgp.results import RESULTS, Solution
 from stochgp.sharding import default_tile, on_one
 from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
@@ -53,15 +52,11 @@ logger = logging.getLogger("stochgp.estimators")
 TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `tolerances`
 SOME_ROWS = 100  # rows for the variance of the kernel
 ENOUGH_ROWS = 10_000
-LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
-SAMPLES_TOLERANCE = 3.5  # factor for samples, of which 64 estimate a variance only to 18 %
+LEAST_TOLERANCE, MOST_TOLERANCE = 1e-5, 0.1
 SMALLEST = float(np.finfo(np.float64).tiny)
-MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
 
-def choose(
-    gp: KernelGP, data: TrainingData, solver: str | AbstractSolver, n_samples: int, context: FitContext
-) -> Choice:
+def choose(gp: KernelGP, data: TrainingData, solver: str | AbstractSolver, context: FitContext) -> Choice:
     """Choose the solver of the system. Raises MemoryLimitError, with both numbers, if none."""
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
     if len(X) > SMALL:  # fewer rows are solved in float64 for any noise
@@ -70,7 +65,7 @@ def choose(
     release()
     budget = context.budget.keeping(TERM_BYTES * (n_terms(kernel) - 1))
     return choose_solver(
-        *(len(X), n_samples, X.shape[1], budget), solver=solver, dtype=data.dtype, noise_ratio=noise_ratio
+        *(len(X), 0, X.shape[1], budget), solver=solver, dtype=data.dtype, noise_ratio=noise_ratio
     )
 
 
@@ -80,14 +75,13 @@ def solved(
     choice: Choice,
     context: FitContext,
     *,
-    n_samples: int = 0,
     typical_error: float | None = None,
     is_learned: bool = False,
 ) -> tuple[AbstractKernelPosterior, Solution]:
     """Return the posterior at the hyperparameters of `gp`, and the solution of its system.
 
     If these were learned, but not by the likelihood of all rows, variances are scaled with leave-one-out errors (by group), if time and memory allow.
-    `typical_error` is the error of left-out rows (`tolerances`); an iterative solver solves for `n_samples` functions too.
+    `typical_error` is the error of left-out rows (`tolerances`).
 
     Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
@@ -101,7 +95,7 @@ def solved(
     if isinstance(solver, Cholesky):
         posterior, found = solved_directly(system, data.y)
     else:
-        posterior, found = _solved(system, solver, data.y, n_samples, need, typical_error, context)
+        posterior, found = _solved(system, solver, data.y, need, typical_error, context)
     context.record("solver", name_of(solver), why)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
         context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")
@@ -122,32 +116,26 @@ def _solved(
     system: KernelSystem,
     solver: AbstractSolver,
     y: Float[np.ndarray, " N"],
-    n_samples: int,
     need: int,
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[SampledKernelPosterior, Solution]:
     """Solve with an iterative solver that needs `need` bytes; the rest may hold rows of K."""
-    X = system.X
-    prior_key, sample_key, run_key = jax.random.split(context.solve_key, 3)
-    prior, draws = None, ((len(y), sample_key),)
-    if n_samples:
-        prior = prior_functions(system.kernel, X.shape[1], n_samples, key=prior_key, dtype=X.dtype)
-    b = sides(system.operator, X, y, prior, draws)
-    mesh = context.mesh
+    run_key = jax.random.split(context.solve_key, 3)[2]
+    b, mesh = on_device(y[:, None], system.X.dtype), context.mesh
     if mesh is not None and mesh.size > 1:
         operator = system.operator_on(mesh)
     else:
         keep = keeps_matrix(system.operator, plannable(context.budget) - need)
         operator = dataclasses.replace(system.operator, keep=keep)
-    known = float(system.noise.level), y, b.shape[1]
+    known = float(system.noise.level), y
     tolerance = tolerances(*known, typical_error, solver.tolerance_share)
     enough = tolerances(*known, share=solver.tolerance_share)
     found = run_solver(solver, operator, b, tolerance, context.bar.show, run_key, enough=enough)
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
         found = found._replace(value=value, residual=left)
-    posterior = sampled_posterior(system, solver, y, found, tolerance, prior, draws)
+    posterior = sampled_posterior(system, solver, y, found, tolerance)
     return posterior.with_information(), found
 
 
@@ -156,17 +144,15 @@ def sampled_posterior(
     solver: AbstractSolver,
     y: Float[np.ndarray, " N"],
     found: Solution,
-    tolerance: Float[np.ndarray, " S"],
-    prior: PriorFunctions | None,
-    draws: NoiseDraws,
+    tolerance: float,
     information: float = 1.0,
 ) -> SampledKernelPosterior:
-    """Return the posterior from the solutions for the mean and for the functions of `prior`."""
-    weights = found.value[:, :1]
+    """Return the posterior from the solution for the mean."""
+    explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
+    residual = np.asarray(found.residual, np.float64)[:, 0]
     return SampledKernelPosterior(
-        system=system, weights=weights, explained=float(y @ np.asarray(weights, np.float64)[:, 0]), prior=prior,
-        sample_weights=None if prior is None else found.value[:, 1:], solver=solver, tolerance=float(tolerance[0]),
-        y=y, draws=None if prior is None else draws, left=found.residual, information=information,
+        system=system, weights=found.value, explained=explained, solver=solver, tolerance=tolerance,
+        y=y, left=residual, information=information,
     )  # fmt: skip
 
 
@@ -177,7 +163,7 @@ def solved_directly(
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Return the posterior by a factor; `factor` and `information` (τ) save computing them."""
-    b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
+    b, tolerance = y[:, None], tolerances(float(system.noise.level), y)
     factor = factorised(system.upper) if factor is None else factor
     found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
@@ -191,39 +177,33 @@ def solved_directly(
 def tolerances(
     noise_variance: float,
     y: Float[np.ndarray, " N"],
-    n_columns: int,
     typical_error: float | None = None,
     share: float = 1.0,
-) -> Float[np.ndarray, " S"]:
-    """Relative residuals ‖b − Aα‖/‖b‖ to reach, for the mean first and then for each sample.
-
-        mean:     c t,  t = min(0.2 (σ / rms y)^¾, 0.1),  c = share · min(1, √(N/10,000))
-        samples:  c · min(max(3.5 t, 0.03), 0.08)
+) -> float:
+    """Return the relative residual ‖y − Aα‖/‖y‖ to reach, share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1).
 
     The rule is empirical. Smaller sets are solved more exactly, because that costs little.
 
-    The tolerance of the mean is also at most 0.4 `typical_error` / rms y, with the typical error of left-out rows: a residual without a
+    It is also at most 0.4 `typical_error` / rms y, with the typical error of left-out rows: a residual without a
     particular direction adds about its own size to the errors of predictions. With heavy tails most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
-    mean = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
-    samples = min(max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE), MOST_SAMPLES_TOLERANCE)
-    exactly = share * min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
-    found = exactly * np.array([mean] + [samples] * (n_columns - 1))
+    found = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
+    found *= share * min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
     if typical_error is not None:
-        found[0] = min(found[0], TYPICAL_SHARE * typical_error / size)
-    return np.maximum(found, LEAST_TOLERANCE)
+        found = min(found, TYPICAL_SHARE * typical_error / size)
+    return max(found, LEAST_TOLERANCE)
 
 
 def run_solver(
     solver: AbstractSolver,
     operator: KernelOperator,
     b: Array,
-    tolerance: Float[np.ndarray, " S"],
+    tolerance: float,
     show: Callable[[str], None],
     key: PRNGKeyArray,
     start: Array | None = None,
-    enough: Float[np.ndarray, " S"] | None = None,
+    enough: float | None = None,
 ) -> Solution:
     """Run `solve` with progress; warn if it reaches neither the tolerance nor `enough`."""
 
@@ -256,7 +236,7 @@ def updated(
 ) -> tuple[Fitted, Solution | None]:
     """Return the fitted model with the rows added, and the solution; None if it is local.
 
-    Raises ValueError if it would exceed the budget, and for a posterior without its targets.
+    Raises ValueError if it would exceed the budget.
     """
     dtype, old = np.dtype(fitted.dtype), fitted.posterior
     new = Data(
@@ -298,7 +278,7 @@ def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Extend the previous factor by new rows if there is one and room for two; else factorise."""
-    y, system = _targets(posterior, new), joined(posterior.system, new)
+    y, system = np.concatenate([posterior.y, new.y]), joined(posterior.system, new)
     factor: Factor | None = vars(posterior).get("factor")
     budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
     grown = None if factor is None else extended(factor, system, len(posterior.system.X))
@@ -313,28 +293,13 @@ def _grown_by_solving(
     budget: Budget,
     key: PRNGKeyArray,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
-    n_columns = 1 + posterior.n_samples
-    need = system.peak_bytes(solver, n_columns)
-    budget.require(need, f"solving for {len(y)} rows and {n_columns} right-hand sides by {solver.name}")
-    noise_key, _, run_key = jax.random.split(key, 3)
-    draws = (*(posterior.draws or ()), (len(new), noise_key))
+    y, system, solver = np.concatenate([posterior.y, new.y]), joined(posterior.system, new), posterior.solver
+    budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
     operator = system.operator
-    b = sides(operator, system.X, y, posterior.prior, draws)
-    tolerance = tolerances(float(system.noise.level), y, b.shape[1], share=solver.tolerance_share)
-    tolerance[0] = min(tolerance[0], posterior.tolerance)
-    held = np.asarray(posterior.weights)
-    if posterior.sample_weights is not None:
-        held = np.concatenate([held, np.asarray(posterior.sample_weights)], axis=1)
-    start = warm_start(operator, b, held, most_bytes=need)
+    tolerance = tolerances(float(system.noise.level), y, share=solver.tolerance_share)
+    tolerance = min(tolerance, posterior.tolerance)
+    b = on_device(y[:, None], operator.dtype)
+    start = on_device(np.pad(np.asarray(posterior.weights), ((0, len(new)), (0, 0))), operator.dtype)
+    run_key = jax.random.split(key, 3)[2]
     found = run_solver(solver, operator, b, tolerance, show, run_key, start)
-    parts = system, solver, y, found, tolerance, posterior.prior, draws, posterior.information
-    return sampled_posterior(*parts), found
-
-
-def _targets(posterior: AbstractKernelPosterior, new: Data) -> Float[np.ndarray, " N"]:
-    if posterior.y is None:
-        raise ValueError(
-            "the model was saved without its targets, by an older version: fit it again for update"
-        )
-    return np.concatenate([posterior.y, new.y])
+    return sampled_posterior(system, solver, y, found, tolerance, posterior.information), found

@@ -51,8 +51,8 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         A⁻¹y, in float64 on the host.
     explained : float
         yᵀA⁻¹y.
-    y : array [N], optional
-        The targets, for new rows; None = it takes none in.
+    y : array [N]
+        The targets.
     information : float
         τ of variances beyond 2,000 rows.
     """
@@ -61,7 +61,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     system: KernelSystem
     weights: Float[np.ndarray, "N 1"]
     explained: float
-    y: Float[np.ndarray, " N"] | None = None
+    y: Float[np.ndarray, " N"]
     information: float = 1.0
 
     @functools.cached_property
@@ -306,7 +306,6 @@ class FunctionsOfParts(AbstractFunctions):
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
     """Return the posterior of the same rows and targets for this kernel and this level of the noise. ValueError where A has no factor."""
-    assert base.y is not None
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

@@ -42,9 +42,6 @@ BY_NEAR, MANY = 64, 512  # rows of τ without a factor, and the near rows of eac
 LEAST, MOST = -1.0, 20.0  # log τ
 CALIBRATION_SECONDS = 2.5  # that left-out rows take, compilation included
 
-NoiseDraws = tuple[tuple[int, PRNGKeyArray], ...]
-"""Where ε of the samples comes from: standard normal draws [n, S] of a key, one part (n, key) of the rows after the other."""
-
 
 class KernelSystem(eqx.Module):
     """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows.
@@ -112,7 +109,7 @@ class KernelSystem(eqx.Module):
         """Return new prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
-        b = sample_targets(self.operator, prior, self.X, ((len(self.X), noise_key),))
+        b = sample_targets(self.operator, prior, self.X, key=noise_key)
         value = _less(self.operator, jnp.asarray(weights), jnp.asarray(solve(b).value))
         return KernelFunctions(self.operator, prior, value)
 
@@ -140,7 +137,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     weights: eqx.AbstractVar[Float[Array | np.ndarray, "N 1"]]
     explained: eqx.AbstractVar[float]
     solver: eqx.AbstractVar[Any]
-    y: eqx.AbstractVar[Float[np.ndarray, " N"] | None]
+    y: eqx.AbstractVar[Float[np.ndarray, " N"]]
     information: eqx.AbstractVar[float]
     block_rows: ClassVar[int | None] = None
 
@@ -158,8 +155,8 @@ class AbstractKernelPosterior(AbstractPosterior):
         return str(self.system.X.dtype)
 
     def changed(self, **fields: Any) -> Any:
-        """Return the same but for these fields; factor, search and residual are kept."""
-        made, kept = dataclasses.replace(self, **fields), ("factor", "near", "residual")
+        """Return the same but for these fields; factor and search are kept."""
+        made, kept = dataclasses.replace(self, **fields), ("factor", "near")
         vars(made).update({name: vars(self)[name] for name in kept if name in vars(self)})
         return made
 
@@ -167,8 +164,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     def near(self) -> LocalPosterior:
         """The moments from near rows."""
         gp, X = KernelGP(self.system.kernel, self.system.noise), np.asarray(self.system.X)
-        y = np.zeros(len(X)) if self.y is None else self.y
-        return LocalPosterior(gp, X, y, self.system.weight, NEAR, quick=True)
+        return LocalPosterior(gp, X, self.y, self.system.weight, NEAR, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
         """In float64 on the host, unless there is an accelerator or X is being traced."""
@@ -192,15 +188,15 @@ class AbstractKernelPosterior(AbstractPosterior):
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
 
+    @property
+    def residual(self) -> Float[np.ndarray, " N"]:
+        """y − Aα, 0 for solutions by a factor."""
+        return np.zeros(len(self.weights))
+
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, found as those of new rows are."""
         variance = with_information(self.near.left_out(rows, NEAR), self.information)
         return variance + self.system.row_noise[rows]
-
-    @property
-    def residual(self) -> Float[np.ndarray, " N"]:
-        """y − A α."""
-        return np.zeros(len(self.weights))
 
     def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
         """Return some rows, and the variances of f there given their 512 nearest other rows."""
@@ -226,13 +222,13 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.changed(information=math.exp(found))
 
     def calibrated(self, group: Any = None) -> tuple[Any, float]:
-        """Return the posterior with all variances c times as large, and c; c = 1 without targets or with one row.
+        """Return the posterior with all variances c times as large, and c; c = 1 with one row.
 
         c makes the standardised errors of left-out rows 1 in the mean. A new row is one observation, V_i = 1/Q_ii − σ_i² + σ²s_i, so
         c = Σ ρ_i e_i²/V_i / Σ ρ_i. Rows of one `group` are left out together, predicted from their nearest rows of other groups.
         """
         N, y = len(self.weights), self.y
-        if y is None or N == 1:
+        if N == 1:
             return self, 1.0
         rows = random_rows(N, ROWS, 0)
         if group is None:
@@ -329,16 +325,16 @@ class KernelFunctions(AbstractFunctions):
 
 
 def sample_targets(
-    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
     """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
 
     Parameters
     ----------
-    operator, prior, X, draws : KernelOperator, PriorFunctions, array [N, D], NoiseDraws
-        A = K + Σ; f₀; the rows of A in its order; where ε comes from.
+    operator, prior, X, key : KernelOperator, PriorFunctions, array [N, D], JAX key
+        A = K + Σ; f₀; the rows of A in its order; the key of ε.
     """
-    normals = np.concatenate([np.asarray(normal(key, (n, prior.n_samples), np.float32)) for n, key in draws])
+    normals = np.asarray(normal(key, (len(X), prior.n_samples), np.float32))
     root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
     on_host = jax.default_backend() == "cpu" and operator.mesh is None
     values = prior.on_host(np.asarray(X)) if on_host else np.asarray(prior(X))

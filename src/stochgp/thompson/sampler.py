@@ -17,7 +17,7 @@ from stochgp.families import KernelGPRegressor
 from stochgp.families.starts import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
-from stochgp.posteriors import AbstractFunctions, SampledKernelPosterior
+from stochgp.posteriors import AbstractFunctions
 from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
@@ -41,9 +41,9 @@ class ThompsonSampler:
 
     Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
     chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
-    (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch. `best_x_` and `best_y_` are the best point (with
+    (`KernelGPRegressor.update`); every batch draws new functions. `best_x_` and `best_y_` are the best point (with
     `candidates` its number) and its observation, `history_` has an entry for each `tell`, `model_` is the estimator of the posterior, None before the
-    first `tell`. Prior functions that stay the same depend on earlier points: from the second batch on only `fresh_functions` give exact posterior draws.
+    first `tell`.
 
     Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
     hyperparameters and for no noise variance.
@@ -68,8 +68,6 @@ class ThompsonSampler:
         False: minimise.
     maximiser : Maximiser, optional
         Of functions on the box; None = `Maximiser()`.
-    fresh_functions : bool
-        True draws new prior functions for every batch, whose solves begin anew.
     memory_limit : str or int, optional
         "1GB", or bytes; None = the memory in use and half of the available memory.
     dtype : "float32" or "float64"
@@ -90,7 +88,6 @@ class ThompsonSampler:
     learner: Any = None
     maximize: bool = True
     maximiser: Maximiser | None = None
-    fresh_functions: bool = False
     memory_limit: Any = None
     dtype: str = "float32"
     random_state: int = 0
@@ -222,7 +219,7 @@ class ThompsonSampler:
             return
         model: Any = KernelGPRegressor(
             self.kernel, learner=self.learner, noise_variance=self.noise_variance, solver=self.solver,
-            prediction="global", n_samples=self.batch_size, standardize=self.learner is not None, memory_limit=self.memory_limit,
+            prediction="global", standardize=self.learner is not None, memory_limit=self.memory_limit,
             dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
         self.model_ = model.fit(
@@ -273,20 +270,16 @@ class ThompsonSampler:
         return np.array(chosen)
 
     def _functions(self) -> AbstractFunctions:
-        """One for each point of a batch. Functions held by the posterior need no further solve."""
+        """One for each point of a batch."""
         fitted, S, N = self.model_._fitted, self.batch_size, len(self._y)
         posterior: Any = fitted.posterior
-        held = isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions
         # Blocks of K with slopes, a padded copy of the functions, and values of candidates.
         how: Any = self.maximiser
         points = how.candidates if self.candidates is None else len(self.candidates)
         numbers = ARRAYS * BLOCK * min(posterior.system.tile, N) + 3 * N * (S + self._X.shape[1]) + points * S
-        need = np.dtype(fitted.dtype).itemsize * numbers + (0 if held else posterior.need_bytes(n_samples=S))
+        need = np.dtype(fitted.dtype).itemsize * numbers + posterior.need_bytes(n_samples=S)
         Budget.of(self.memory_limit).require(need, f"maximising {S} functions")
-        if held:
-            return posterior.samples
-        seed = self.random_state + (N if self.fresh_functions else 0)
-        return posterior.functions(S, key=jax.random.key(seed % 2**32))
+        return posterior.functions(S, key=jax.random.key((self.random_state + N) % 2**32))
 
 
 _values = jax.jit(values_at)
