@@ -23,7 +23,7 @@ from stochgp.parameters import (
     trainable_mask,
     value_of,
 )
-from stochgp.variational import AbstractApproximation, AbstractProcess, InducingPoints
+from stochgp.variational import AbstractProcess, Decoupled, InducingPoints
 
 __all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
 
@@ -119,14 +119,14 @@ class SparseGP(AbstractGP):
     ----------
     kernel : AbstractKernel, possibly frozen
         k, the covariance of the prior.
-    approximation : AbstractApproximation
-        The parameters of q, such as `variational.InducingPoints`; they are part of θ.
+    approximation : InducingPoints or Decoupled
+        The parameters of q; they are part of θ.
     likelihood : number, parameter, AbstractNoise or AbstractLikelihood
         p(y | f). A number, a parameter (variances) or a noise model is Gaussian noise.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
-    approximation: AbstractApproximation
+    approximation: InducingPoints | Decoupled
     likelihood: AbstractLikelihood = eqx.field(converter=as_likelihood, default=0.1)
 
     def __check_init__(self) -> None:

@@ -55,7 +55,7 @@ def test_a_fit_without_surprises_has_no_notes():
     [
         (FullBatch(epochs=2), "exact"),
         (SUBSET, "exact"),
-        (BSGD(epochs=2, batch_size=20), "biased"),
+        (BSGD(epochs=2, batch_size=20), "stochastic"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
 )

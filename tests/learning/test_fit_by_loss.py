@@ -51,7 +51,6 @@ LEARNERS = {
     "svdgp": SVDGP(**COMMON, learning_rate=0.01, growth=3),
     "svdgp with trials": SVDGP(**COMMON, n_columns=4),
     "ivsgpr": IVSGPR(**COMMON, learning_rate=0.01, growth=3),
-    "svgp by its optimiser": SVGP(**COMMON, learning_rate=0.01, natural_rate=None),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 

@@ -44,7 +44,7 @@ def record_learning(
         rate = entry.get("rate", rate)
     context.report |= {
         "learner": settings,
-        "gradients": learner.gradients,
+        "gradients": "exact" if learner.exact else "stochastic",
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
         "learning_rate": rate,

@@ -62,7 +62,7 @@ class AbstractLearner(eqx.Module):
     evaluates the states of a run; None = `ByEvidence()` for feature GPs and `ByLoss()` for other models.
     """
 
-    gradients = cast(Any, "unknown")  # "exact", "unbiased", "estimated" or "biased"
+    exact: ClassVar[bool] = False  # True if gradients are those of an objective of all rows
     first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
     batch_size = cast(Any, None)  # not annotated: a subclass may have such a field, in any place
     learning_rate = cast(Any, None)

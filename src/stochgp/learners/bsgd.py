@@ -44,7 +44,6 @@ class BSGD(AbstractBatchLearner):
     """
 
     steps: ClassVar[int] = 4096
-    gradients: ClassVar[Any] = "biased"  # ignores the correlation between rows of different batches
     batch_size: int = 128
     sampling: Uniform | NearestNeighbours | None = None
     signal_scale: float | None = None

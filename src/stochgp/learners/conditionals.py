@@ -91,7 +91,7 @@ class LeaveOneOut(AbstractLearner):
         Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
     """
 
-    gradients: ClassVar[Any] = "exact"
+    exact: ClassVar[bool] = True
     epochs: int | None = None
     n_neighbours: int = BESIDE_SCORED
     n_centres: int = N_CENTRES

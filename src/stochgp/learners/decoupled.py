@@ -35,7 +35,6 @@ class AbstractGrowing(AbstractBatchLearner):
     """
 
     steps: ClassVar[int] = 2048
-    gradients: ClassVar[Any] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
     batch_size: int = 1024
     decay: Schedule = constant

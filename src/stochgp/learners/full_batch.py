@@ -53,7 +53,7 @@ class QuasiState(eqx.Module):
 class AbstractQuasiNewton(AbstractLearner):
     """Descent by L-BFGS until a step promises less than `tolerance`, or rounding stops it."""
 
-    gradients: ClassVar[Any] = "exact"
+    exact: ClassVar[bool] = True
     epochs: eqx.AbstractVar[int | None]
     tolerance: eqx.AbstractVar[float]
 

@@ -155,11 +155,6 @@ class Minimax(AbstractBatchLearner):
         weights, A, B = (jnp.asarray(part, dtype) for part in exact)
         return dataclasses.replace(state, gp=refitted(evaluation), weights=weights, A=A, B=B)
 
-    @property
-    def gradients(self) -> str:
-        """Unbiased if μ follows μ* = ‖F‖‖F⁻¹‖; for smaller μ, log|F| counts by at most μ/μ*."""
-        return "unbiased" if self.penalty is None else "biased"
-
     def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
         slow = (slowed(state.descent, factor), slowed(state.ascent, factor))
         return eqx.tree_at(lambda s: (s.descent, s.ascent), state, slow)

@@ -127,11 +127,6 @@ class SCGD(AbstractBatchLearner):
         weights, F, factor = (on_device(part, dtype) for part in exact)
         return dataclasses.replace(state, gp=refitted(evaluation), weights=weights, F=F, factor=factor)
 
-    @property
-    def gradients(self) -> str:
-        """The kind of gradients; without tracking, unbiased for an upper bound of ℓ."""
-        return "unbiased" if not self.tracks else "estimated" if callable(self.tracking) else "biased"
-
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 

@@ -21,7 +21,7 @@ from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
 from stochgp.objectives.elbo import Sites, bound_and_gradient, expected_log_density, gaussian_of, sites
-from stochgp.parameters import cast, in_parameters, partition, trainable_mask
+from stochgp.parameters import cast, in_parameters, trainable_mask
 from stochgp.sharding import agreed
 from stochgp.variational import InducingPoints, Naturals, optimum
 
@@ -117,7 +117,7 @@ class SVGPState(eqx.Module):
 
     gp: SparseGP
     descent: Descent
-    naturals: Naturals | None  # of q(u); None if the optimiser moves it
+    naturals: Naturals  # of q(u)
     n_rows: Float[Array, ""]
     count: Float[Array, ""]  # Σρ of all rows
     start: Any = None  # unconstrained kernel parameters at the start, if these have a prior
@@ -140,16 +140,15 @@ class SVGP(AbstractBatchLearner):
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`; epochs None = enough for `steps`, the rate None = by trials, or 0.03.
-    natural_rate, steps : float, rule of the step, or None; int
-        γ, above 0 and at most 1, None = the optimiser moves m and R; steps of a run whose `epochs` are None.
+    natural_rate, steps : float or rule of the step, int
+        γ, above 0 and at most 1; steps of a run whose `epochs` are None.
     spread : float or None
         s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start. It covers logarithms of
         variances and lengthscales, and no weights of networks; None = no prior.
     """
 
-    gradients: ClassVar[Any] = "unbiased"  # of the lower bound
     first_seconds: ClassVar[float] = COMPILING
-    natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
+    natural_rate: float | Schedule = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
     evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
@@ -157,8 +156,8 @@ class SVGP(AbstractBatchLearner):
     def __check_init__(self) -> None:
         self.check_common()
         gamma = self.natural_rate
-        if gamma is not None and not callable(gamma) and not 0 < gamma <= 1:
-            raise ValueError(f"natural_rate is {gamma}; it must be above 0 and at most 1, or None")
+        if not callable(gamma) and not 0 < gamma <= 1:
+            raise ValueError(f"natural_rate is {gamma}; it must be above 0 and at most 1")
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
@@ -172,14 +171,13 @@ class SVGP(AbstractBatchLearner):
         """Return the initial state. Raises TypeError for a model without inducing points."""
         refuse_other_processes(self, gp)
         q: Any = gp.approximation
-        naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
         _, descent, n, count = self.begin(gp, self.partition(gp)[0], problem, RATE)
         start = (
             None
             if self.spread is None
             else jax.tree.map(lambda leaf: on_device(np.array(leaf)), self._with_prior(gp))
         )
-        return SVGPState(gp, descent, naturals, n, count, start)
+        return SVGPState(gp, descent, Naturals.of_gaussian(q.mean, q.root), n, count, start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
         kernel = self.partition(gp)[0].kernel
@@ -187,7 +185,7 @@ class SVGP(AbstractBatchLearner):
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """Return the part that the optimiser moves and the rest."""
-        return partition(gp) if self.natural_rate is None else without_gaussian(gp)
+        return without_gaussian(gp)
 
     def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
         """Take one step and return the state with its numbers.
@@ -213,11 +211,9 @@ class SVGP(AbstractBatchLearner):
         W, mean, variance, divergence, jitter = seen
         info = {"loss": value, "divergence": divergence / state.count, "jitter": jitter}
         theta, descent = self.descend(trainable, gradient, state.descent)
-        gp, naturals = eqx.combine(theta, rest), None
-        if state.naturals is not None and self.natural_rate is not None:
-            best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
-            naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
-            gp = with_gaussian(gp, *naturals.gaussian())
+        best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
+        naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
+        gp = with_gaussian(eqx.combine(theta, rest), *naturals.gaussian())
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
 
 

@@ -8,9 +8,9 @@ from .decoupled import to_coupled as to_coupled
 from .functions import InducingFunctions as InducingFunctions
 from .functions import functions_at as functions_at
 from .functions import no_functions as no_functions
-from .inducing import AbstractApproximation, AbstractProcess, InducingPoints, choose_points
+from .inducing import AbstractProcess, InducingPoints, choose_points
 from .inducing import InducingProcess as InducingProcess
 from .inducing import Naturals as Naturals
 from .inducing import optimum as optimum
 
-__all__ = ["AbstractApproximation", "AbstractProcess", "Decoupled", "InducingPoints", "choose_points"]
+__all__ = ["AbstractProcess", "Decoupled", "InducingPoints", "choose_points"]

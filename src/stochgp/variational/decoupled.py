@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,6 @@ from stochgp.priors import spread_values
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
 from stochgp.variational.inducing import (
     ROUNDINGS,
-    AbstractApproximation,
     AbstractProcess,
     InducingProcess,
     inducing_correction,
@@ -35,7 +35,7 @@ BLOCK = 2048  # rows of k(x, G) in memory at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
 
 
-class Decoupled(AbstractApproximation):
+class Decoupled(eqx.Module):
     """The process q(f) with functions α for its mean and β for its covariance.
 
     Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:

@@ -55,24 +55,6 @@ class AbstractProcess(eqx.Module):
         """Return the function that turns S draws `prior` from GP(0, k) into draws of the first f."""
 
 
-class AbstractApproximation(eqx.Module):
-    """The parameters of q(f). Floating arrays train unless frozen or moved by a learner."""
-
-    @property
-    @abc.abstractmethod
-    def n_inducing(self) -> int:
-        """The number M of inducing variables of the covariance."""
-
-    @property
-    @abc.abstractmethod
-    def n_latent(self) -> int:
-        """The number L of latent functions."""
-
-    @abc.abstractmethod
-    def process(self, kernel: Any) -> AbstractProcess:
-        """Return q(f) with this kernel. Pure: losses differentiate through it."""
-
-
 class Naturals(eqx.Module):
     """Natural parameters Λ = S⁻¹, h = S⁻¹m of q(v) = N(m, S), per latent function.
 
@@ -124,7 +106,7 @@ def optimum(
     return Naturals(eye + jax.vmap(lambda b: matmul(W * b, W.T), in_axes=1)(beta), matmul(r.T, W.T))
 
 
-class InducingPoints(AbstractApproximation):
+class InducingPoints(eqx.Module):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
     u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel. ε is
