@@ -19,8 +19,7 @@ from stochgp.numerics.arrays import matmul, on_device, when_ready
 from stochgp.numerics.linalg import inverse_root
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows
-from stochgp.parameters import cast, partition
-from stochgp.variational.inducing import unfactored
+from stochgp.parameters import cast, partition, value_of
 
 CHUNK_BYTES = 8_000_000  # of k(Z, X) for one chunk; twice this size is slower
 WIDE = np.float64
@@ -116,8 +115,8 @@ def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, ...]) -> An
 
     def values(theta: Any) -> tuple[Array, Array, Array]:
         gp: Any = eqx.combine(theta, rest)
-        prior = gp.approximation.process(gp.kernel, unfactored)
-        return prior.across(rows.X), prior.kernel.diag(rows.X), prior.among
+        kernel, points = value_of(gp.kernel), value_of(gp.approximation.points)
+        return kernel.matrix(rows.X, points).T, kernel.diag(rows.X), gp.approximation.among(kernel)[0]
 
     (K, prior, _), pull = jax.vjp(values, theta)
     omega = rows.weight / row_variances(gp.noise, rows.X, rows.y.dtype)

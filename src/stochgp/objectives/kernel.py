@@ -54,12 +54,6 @@ def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: n
     return eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
 
 
-def _solved(gp: KernelGP, at: Data, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
-    """Return the factor of A and α, in float64."""
-    factor = factorised(gp.kernel, at.X, noise)
-    return factor, factor.solve(at.y[:, None])[:, 0]
-
-
 def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]) -> Factor:
     """Return the factor of k(X, X) + diag(noise), with the first sufficient jitter."""
 
@@ -133,7 +127,8 @@ def outer_products_of_few(
     X, weight = rows.X, rows.weight
     term = _term_of(gp)
     with jax.enable_x64(True):
-        alpha = _solved(gp, *_on_host(gp, rows))[1]
+        at, noise = _on_host(gp, rows)
+        alpha = factorised(gp.kernel, at.X, noise).solve(at.y[:, None])[:, 0]
     g = dense.slopes_of_term(term, X[sloping], X, alpha)
     return (weight[sloping, None] * g).T @ g / weight[sloping].sum()
 

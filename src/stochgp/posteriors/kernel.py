@@ -227,17 +227,15 @@ class AbstractKernelPosterior(AbstractPosterior):
         c makes the standardised errors of left-out rows 1 in the mean. A new row is one observation, V_i = 1/Q_ii − σ_i² + σ²s_i, so
         c = Σ ρ_i e_i²/V_i / Σ ρ_i. Rows of one `group` are left out together, predicted from their nearest rows of other groups.
         """
-        N, y = len(self.weights), self.y
+        N = len(self.weights)
         if N == 1:
             return self, 1.0
         rows = random_rows(N, ROWS, 0)
         if group is None:
             e, V = self.left_out(rows)
+            c = scale_of(np.square(e) / V, self.system.weight[rows])
         else:
-            mean, variance, _ = self.near.left_out(rows, NEIGHBOURS, group)
-            e, V = y[rows] - mean, variance + self.near.noise_of_one(rows)
-            group = group[rows]
-        c = scale_of(np.square(e) / V, self.system.weight[rows], group)
+            c, _ = self.near.scale_of(rows, self.near.others(rows, NEIGHBOURS, group), group)
         return self.scaled(c), c
 
     def scaled(self, c: float) -> Any:

@@ -190,10 +190,10 @@ class LocalPosterior(AbstractPosterior):
             return self, lost
         rows = random_rows(len(self.X), n_rows, seed)
         near = self.others(rows, self.n_neighbours, group)
-        c, least = self._scale(rows, near, group)
+        c, least = self.scale_of(rows, near, group)
         n = self.n_neighbours
         for fewer in (count for count in counts if count < near.shape[1]):
-            other, loss = self._scale(rows, near[:, :fewer], group)
+            other, loss = self.scale_of(rows, near[:, :fewer], group)
             lost[fewer] = loss - least
             if lost[fewer] <= LOST:
                 c, n = other, fewer
@@ -202,7 +202,7 @@ class LocalPosterior(AbstractPosterior):
         vars(made)["tree"] = self.tree
         return made, lost
 
-    def _scale(
+    def scale_of(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> tuple[float, float]:
         """Return c for these rows given their near ones, and their mean −log p less ½ log 2π."""

@@ -3,8 +3,6 @@
 from .decoupled import Decoupled
 from .decoupled import DecoupledMean as DecoupledMean
 from .decoupled import NormalEquations as NormalEquations
-from .decoupled import from_coupled as from_coupled
-from .decoupled import to_coupled as to_coupled
 from .functions import InducingFunctions as InducingFunctions
 from .functions import functions_at as functions_at
 from .functions import no_functions as no_functions

@@ -22,7 +22,7 @@ from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import factorised, invert_lower
 from stochgp.parameters import cast, value_of
 from stochgp.priors import spread_values
-from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
+from stochgp.variational.functions import InducingFunctions, no_functions
 from stochgp.variational.inducing import (
     ROUNDINGS,
     AbstractProcess,
@@ -30,7 +30,6 @@ from stochgp.variational.inducing import (
     inducing_correction,
 )
 
-ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: the rounding of an eigenvalue 0
 BLOCK = 2048  # rows of k(x, G) in memory at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
 
@@ -177,36 +176,6 @@ def _correction(
     """Return k_{X,α} a − k_{X,β} weights."""
     kernel, alpha, a, beta, weights = cast((kernel, alpha, a, beta, weights), X.dtype)
     return alpha.combined(kernel, X, a)[:, None] - matmul(beta.at(kernel, X), weights)
-
-
-def from_coupled(
-    kernel: Any, points: Float[np.ndarray, "M D"], mean: Float[np.ndarray, " M"], covariance: Any
-) -> Decoupled:
-    """Return the coupled q(f(z)) = N(m̃, S̃) as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹.
-
-    K = k(z, z) at the `points` z. Raises ValueError unless S̃ ⪯ K: B would not be positive semi-definite.
-    """
-    with jax.enable_x64(True):
-        functions = functions_at(points, dtype=jnp.float64)
-        K = np.asarray(functions.among(kernel, functions))
-        B = np.linalg.inv(covariance) - np.linalg.inv(K)
-        values, vectors = np.linalg.eigh((B + B.T) / 2)
-        if values[0] < -ABOVE_PRIOR * abs(values[-1]):
-            raise ValueError(
-                f"the covariance of the inducing values exceeds the prior's: the least eigenvalue of B is {values[0]:.3g}, it must be at least 0"
-            )
-        root = jnp.asarray(vectors * np.sqrt(np.maximum(values, 0)))
-        return Decoupled(functions, jnp.asarray(np.linalg.solve(K, mean)), None, root)
-
-
-def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """Return m̃ = K a and S̃ = K − K(B⁻¹ + K)⁻¹K. ValueError if the mean has functions of its own."""
-    if q.covariance_functions is not None:
-        raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")
-    with jax.enable_x64(True):
-        K, L = np.asarray(q.beta.among(kernel, q.beta)), np.asarray(q.L)
-        H = np.eye(len(K)) + L.T @ K @ L
-        return K @ np.asarray(q.a), K - K @ L @ np.linalg.solve(H, L.T @ K)
 
 
 class DecoupledMean(InducingProcess):

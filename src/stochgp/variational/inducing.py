@@ -1,7 +1,6 @@
 """Variational approximations q(f), natural parameters, and whitened inducing points."""
 
 import abc
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -153,17 +152,19 @@ class InducingPoints(eqx.Module):
         mean, root = (part.astype(self.mean.dtype) for part in (mean, root))
         return InducingPoints(self.points, mean, root, self.jitter)
 
-    def process(
-        self, kernel: Any, factor: Callable[[Array], tuple[Any, Any]] = safe_inverse_factor
-    ) -> "InducingProcess":
-        """Return q(f); `factor` gives L⁻¹ and the added jitter for k(Z, Z) + εI."""
-        kernel, Z = value_of(kernel), value_of(self.points)
-        Kzz = kernel.matrix(Z, Z)
+    def among(self, kernel: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+        """Return k(Z, Z) + εI and ε."""
+        Z = value_of(self.points)
+        Kzz = value_of(kernel).matrix(Z, Z)
         epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
-        Kzz = Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype)
-        inverse, more = factor(Kzz)
+        return Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype), epsilon
+
+    def process(self, kernel: Any) -> "InducingProcess":
+        """Return q(f)."""
+        Kzz, epsilon = self.among(kernel)
+        inverse, more = safe_inverse_factor(Kzz)
         q = self.mean, jnp.tril(self.root)
-        return InducingProcess(kernel, Z, Kzz, inverse, epsilon + more, *q)
+        return InducingProcess(value_of(kernel), value_of(self.points), Kzz, inverse, epsilon + more, *q)
 
     def process_on_host(self, kernel: Any) -> "InducingProcess":
         """Return q(f) at float64 parameters, computed in NumPy where the kernel permits; NaN if k(Z, Z) has no factor."""
@@ -179,11 +180,6 @@ class InducingPoints(eqx.Module):
         mean, root = np.asarray(self.mean), np.tril(np.asarray(self.root))
         parts = Z, K, inverse, np.asarray(epsilon + more), mean, root
         return InducingProcess(kernel, *(on_device(part, Z.dtype) for part in parts))
-
-
-def unfactored(K: Array) -> tuple[Array, float]:
-    """Return K and 0.0: a replacement of L⁻¹ if `InducingPoints.process` needs no factor."""
-    return K, 0.0
 
 
 class InducingProcess(AbstractProcess):
