@@ -2,21 +2,20 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from stochgp import kernels, networks
+from stochgp import kernels
 from stochgp.data.memory import MemorySource
 from stochgp.learners import ByLoss, full_batch, lbfgs
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
 from stochgp.models import KernelGP
 from stochgp.objectives import nlml_and_gradient
-from stochgp.parameters import cast, frozen, partition, positive
+from stochgp.parameters import positive
 from stochgp.results import RESULTS
 
 N = 24
@@ -161,21 +160,6 @@ def test_a_subset_is_random_and_enough_rows_are_all_rows():
     assert len(rows.y) == N and set(rows.X[:, 0]) < set(make_data(3 * N)[0][:, 0])
     assert len(learner.prepare(make_gp(), make_source(), plan, (3,)).rows.y) == N
     assert learner.seen_rows(N - 1) == N - 1
-
-
-@pytest.mark.parametrize("hold", [kernels.RBF, lambda s: kernels.Warped(kernels.RBF(s), lambda z: 0.5 * z)])
-def test_networks_can_be_held(hold):
-    """The same as with a frozen network, and the network trains again afterwards."""
-    network = networks.mlp(1, (4, 2), key=KEY)
-    make = lambda g: cast(KernelGP(kernels.Warped(hold(0.7), g) + kernels.Linear(0.3), 0.1), jnp.float64)
-    settings = {"epochs": 5, "tolerance": 0.0}
-    held = learn(FullBatch(hold_networks=True, **settings), make(network))
-    expected = learn(FullBatch(**settings), make(frozen(network)))
-    assert held.loss == expected.loss
-    arrays = lambda gp: jax.tree.leaves(eqx.filter(gp, eqx.is_array))
-    for got, want in zip(arrays(held.gp), arrays(expected.gp), strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert len(jax.tree.leaves(partition(held.gp)[0])) == len(jax.tree.leaves(partition(make(network))[0]))
 
 
 # Cutting a run

@@ -42,7 +42,7 @@ from stochgp.families.starts import (
     start_noise,
     with_packing,
 )
-from stochgp.kernels.warped import is_deep
+from stochgp.kernels.warped import is_deep, networks_held
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.conditionals import LeaveOneOut
 from stochgp.learning.fit import DONE, continued
@@ -267,7 +267,8 @@ def learned_kernel_gp(
     )  # fmt: skip
     if deep:
         is_default = is_auto or estimator.learner == "bsgd"
-        again, refit = learned.gp if is_default and learned.result in DONE else None, REFIT_OF_DEEP
+        again = networks_held(learned.gp) if is_default and learned.result in DONE else None
+        refit = REFIT_OF_DEEP
     else:
         is_named, refit = isinstance(estimator.kernel, str), learner.refitting()
         again = rotate_inputs(estimator.rotate_inputs, is_named, learned, learner, source, context)

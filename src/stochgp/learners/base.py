@@ -196,11 +196,15 @@ class AbstractBatchLearner(AbstractLearner):
         return self.sampling
 
     def slower(self, state: Any, factor: float) -> Any:
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+        return self._each_descent(state, lambda descent: slowed(descent, factor))
 
     def decaying(self, state: Any, n_steps: int | None) -> Any:
         """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
-        return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
+        return self._each_descent(state, lambda descent: decaying(descent, n_steps))
+
+    def _each_descent(self, state: Any, change: Any) -> Any:
+        is_descent = lambda part: isinstance(part, Descent)
+        return jax.tree.map(lambda x: change(x) if is_descent(x) else x, state, is_leaf=is_descent)
 
     def begin(
         self, gp: Any, theta: Any, problem: Problem, default: float | None = None, dtype: Any = jnp.float32

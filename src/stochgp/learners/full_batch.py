@@ -17,7 +17,6 @@ from stochgp.data.rows import Data
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels import dense
 from stochgp.kernels.dense import TILE
-from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
@@ -27,7 +26,7 @@ from stochgp.learners.lbfgs import Quasi
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
 from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.objectives import nlml_and_gradient
-from stochgp.parameters import in_parameters, partition
+from stochgp.parameters import partition
 
 STEPS, REFIT_STEPS = 100, 5
 MIN_PAIRS = 3  # pairs in the memory from which its quadratic is trusted
@@ -151,8 +150,6 @@ class FullBatch(AbstractQuasiNewton):
         Steps at most, None = 100; rows of a random subset, None = all rows.
     spread : float or None
         s, for the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
-    hold_networks : bool
-        True: weights of networks stay fixed and only parameters train, for example in the exact final refit of a deep kernel.
     tolerance : float
         The run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
     evaluator : ByEvidence, ByLoss or None
@@ -162,7 +159,6 @@ class FullBatch(AbstractQuasiNewton):
     epochs: int | None = None
     subset_rows: int | None = None
     spread: float | None = None
-    hold_networks: bool = False
     tolerance: float = 1e-4
     evaluator: Evaluator | None = None
 
@@ -211,7 +207,7 @@ class FullBatch(AbstractQuasiNewton):
 
     def _is_informed(self, gp: AbstractGP, n_rows: int) -> bool:
         """Return True if the run starts near the leave-one-out optimum, with its Hessian."""
-        if gp.has_moments or self.hold_networks or n_rows < HESSIAN_ROWS:
+        if gp.has_moments or n_rows < HESSIAN_ROWS:
             return False
         terms = dense.terms_of(cast(KernelGP, gp).kernel)
         return terms is not None and len(packed(partition(gp)[0])) <= MAX_PARAMETERS
@@ -222,7 +218,7 @@ class FullBatch(AbstractQuasiNewton):
         return QuasiState(gp, at, None, np.bool_(False))
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
-        return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
+        return partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
         """Return the NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""
@@ -231,10 +227,9 @@ class FullBatch(AbstractQuasiNewton):
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
 
         def evaluate(gp: AbstractGP, x: np.ndarray) -> tuple[float, np.ndarray, None]:
-            gp, away = networks_held(gp) if self.hold_networks else gp, x - start
-            found = nlml_and_gradient(gp, rows)
-            gradient = packed(self.partition(found.gradient)[0] if self.hold_networks else found.gradient)
-            return found.nlml + 0.5 * pull * float(away @ away), gradient + pull * away, None
+            found, away = nlml_and_gradient(gp, rows), x - start
+            gradient = packed(found.gradient) + pull * away
+            return found.nlml + 0.5 * pull * float(away @ away), gradient, None
 
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.data.rows import Data
 from stochgp.learners import descent as optim
 from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
-from stochgp.learners.descent import Descent, Optimizer, Schedule, decaying, muon, slowed
+from stochgp.learners.descent import Descent, Optimizer, Schedule, muon
 from stochgp.learners.evaluators import CHUNK_BYTES
 from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.scgd import scaled_count
@@ -154,14 +154,6 @@ class Minimax(AbstractBatchLearner):
         exact = Q @ (variance**0.5 * s.cross / d), (Q * d) @ Q.T, (Q * dual) @ Q.T
         weights, A, B = (jnp.asarray(part, dtype) for part in exact)
         return dataclasses.replace(state, gp=refitted(evaluation), weights=weights, A=A, B=B)
-
-    def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
-        slow = (slowed(state.descent, factor), slowed(state.ascent, factor))
-        return eqx.tree_at(lambda s: (s.descent, s.ascent), state, slow)
-
-    def decaying(self, state: MinimaxState, n_steps: int | None) -> MinimaxState:
-        both = (decaying(state.descent, n_steps), decaying(state.ascent, n_steps))
-        return eqx.tree_at(lambda s: (s.descent, s.ascent), state, both)
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)

@@ -1,5 +1,6 @@
 """Learners of inducing points: SVGP on mini-batches, SGPR and VGP on all rows."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
 from stochgp.learners import lbfgs
-from stochgp.learners.base import AbstractBatchLearner, Problem
-from stochgp.learners.descent import Descent, PowerLaw, Schedule, at_step
+from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
+from stochgp.learners.descent import PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
 from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState, whole_steps
 from stochgp.models import SparseGP
@@ -112,15 +113,11 @@ def with_gaussian(gp: Any, mean: Any, root: Any) -> SparseGP:
     return eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(mean, root))
 
 
-class SVGPState(eqx.Module):
+class SVGPState(BatchState):
     """The model, its descent, and q(u)."""
 
-    gp: SparseGP
-    descent: Descent
-    naturals: Naturals  # of q(u)
-    n_rows: Float[Array, ""]
-    count: Float[Array, ""]  # Σρ of all rows
-    start: Any = None  # unconstrained kernel parameters at the start, if these have a prior
+    naturals: Naturals
+    start: Any  # None, or unconstrained kernel parameters at the start, if these have a prior
 
 
 class SVGP(AbstractBatchLearner):
@@ -171,13 +168,9 @@ class SVGP(AbstractBatchLearner):
         """Return the initial state. Raises TypeError for a model without inducing points."""
         refuse_other_processes(self, gp)
         q: Any = gp.approximation
-        _, descent, n, count = self.begin(gp, self.partition(gp)[0], problem, RATE)
-        start = (
-            None
-            if self.spread is None
-            else jax.tree.map(lambda leaf: on_device(np.array(leaf)), self._with_prior(gp))
-        )
-        return SVGPState(gp, descent, Naturals.of_gaussian(q.mean, q.root), n, count, start)
+        begun = self.begin(gp, self.partition(gp)[0], problem, RATE)
+        start = jax.tree.map(lambda leaf: on_device(np.array(leaf)), self._with_prior(gp))
+        return SVGPState(*begun, Naturals.of_gaussian(q.mean, q.root), None if self.spread is None else start)
 
     def _with_prior(self, gp: SparseGP) -> Any:
         kernel = self.partition(gp)[0].kernel
@@ -214,7 +207,7 @@ class SVGP(AbstractBatchLearner):
         best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
         gp = with_gaussian(eqx.combine(theta, rest), *naturals.gaussian())
-        return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
+        return dataclasses.replace(state, gp=gp, descent=descent, naturals=naturals), info
 
 
 class VGP(AbstractQuasiNewton):

@@ -63,14 +63,11 @@ class KernelSystem(eqx.Module):
         with jax.enable_x64(True):
             return upper(self.kernel, np.asarray(self.X), self.row_noise)
 
-    def times(self, x: Float[np.ndarray, "N 1"]) -> Float[np.ndarray, "N 1"]:
-        """Aα on the host, with the entries of A in the dtype of X."""
+    def times(self, x: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
+        """Return Ax, computed on the host with the entries of A and x in the dtype of X."""
         X = np.asarray(self.X)
-        noise, v = (
-            self.row_noise.astype(X.dtype).astype(np.float64),
-            x[:, 0].astype(X.dtype).astype(np.float64),
-        )
-        return (dense.times(self.kernel, X, X, v, X.dtype) + noise * v)[:, None]
+        v, noise = (part.astype(X.dtype).astype(np.float64) for part in (x, self.row_noise[:, None]))
+        return dense.times(self.kernel, X, X, v, X.dtype) + noise * v
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:
