@@ -149,10 +149,10 @@ def sampled_posterior(
 ) -> SampledKernelPosterior:
     """Return the posterior from the solution for the mean."""
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
-    residual = np.asarray(found.residual, np.float64)[:, 0]
+    left = y[:, None] - system.times(np.asarray(found.value)) if found.residual is None else found.residual
     return SampledKernelPosterior(
         system=system, weights=found.value, explained=explained, solver=solver, tolerance=tolerance,
-        y=y, left=residual, information=information,
+        y=y, left=np.asarray(left, np.float64)[:, 0], information=information,
     )  # fmt: skip
 
 

@@ -14,12 +14,12 @@ from .feature import Spectrum as Spectrum
 from .feature import nlml as nlml
 from .feature import nlml_of_rows as nlml_of_rows
 from .feature import nlml_of_spectrum as nlml_of_spectrum
-from .feature import refit
+from .feature import refit as refit
 from .feature import spectrum as spectrum
 from .moments import Moments as Moments
 from .moments import moments_of_rows as moments_of_rows
 
-__all__ = ["elbo", "lower_bound", "nlml_and_gradient", "refit"]
+__all__ = ["elbo", "lower_bound", "nlml_and_gradient"]
 
 
 def nlml_and_gradient(gp: Any, rows: Data) -> ExactNLML:

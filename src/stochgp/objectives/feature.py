@@ -133,14 +133,7 @@ def refit(
 ) -> tuple[float, float]:
     """Return the variance and noise variance that minimise the exact NLML for fixed features.
 
-    L-BFGS-B minimises over their logarithms. The NLML is never higher than at the start moved into the ranges.
-
-    Parameters
-    ----------
-    s, variance, noise_variance : Spectrum, float, float
-        The spectrum of all rows; v and σ² at the start.
-    variance_range, noise_range : (float, float)
-        The smallest and the largest variance of each; a range of one point fixes it.
+    The NLML is never higher than at the start moved into the ranges; a range of one point fixes a variance.
     """
     loss: Loss = lambda v, s2: nlml_of_spectrum(s, v, s2)
     return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))

@@ -3,12 +3,15 @@
 from .base import AbstractFunctions, AbstractPosterior, DrawnFunctions
 from .exact import ExactKernelPosterior, MixturePosterior
 from .feature import FeaturePosterior
-from .kernel import AbstractKernelPosterior, KernelFunctions, KernelSystem, sample_targets
+from .kernel import AbstractKernelPosterior
+from .kernel import KernelFunctions as KernelFunctions
+from .kernel import KernelSystem as KernelSystem
+from .kernel import sample_targets as sample_targets
 from .local import LocalPosterior
 from .sampled import SampledKernelPosterior
 from .variational import VariationalPosterior
 
 __all__ = [
-    "AbstractFunctions", "AbstractKernelPosterior", "AbstractPosterior", "DrawnFunctions", "ExactKernelPosterior", "FeaturePosterior", "KernelFunctions",
-    "KernelSystem", "LocalPosterior", "MixturePosterior", "SampledKernelPosterior", "VariationalPosterior", "sample_targets",
+    "AbstractFunctions", "AbstractKernelPosterior", "AbstractPosterior", "DrawnFunctions", "ExactKernelPosterior", "FeaturePosterior",
+    "LocalPosterior", "MixturePosterior", "SampledKernelPosterior", "VariationalPosterior",
 ]  # fmt: skip

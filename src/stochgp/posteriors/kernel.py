@@ -44,19 +44,13 @@ CALIBRATION_SECONDS = 2.5  # that left-out rows take, compilation included
 
 
 class KernelSystem(eqx.Module):
-    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows.
-
-    Parameters
-    ----------
-    kernel, X, weight, noise, tile : AbstractKernel, array [N, D], array [N], AbstractNoise, int
-        k, the rows, ρ, the noise variances σ² s(x), and the columns of a tile in which products take K.
-    """
+    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows."""
 
     kernel: Any
     X: Float[Array, "N D"]
-    weight: Float[np.ndarray, " N"]
-    noise: AbstractNoise
-    tile: int
+    weight: Float[np.ndarray, " N"]  # ρ
+    noise: AbstractNoise  # σ² s(x)
+    tile: int  # columns of K that products take at a time
 
     def upper(self) -> Float[np.ndarray, "N N"]:
         """Return a on and right of its diagonal, in the dtype of X."""
@@ -274,17 +268,11 @@ def with_information(near: Moments, information: float) -> Float[np.ndarray, " P
 
 
 class KernelFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + k(x, X) w_s: pathwise conditioning (Wilson et al. 2020).
-
-    Parameters
-    ----------
-    operator, prior, weights : KernelOperator, PriorFunctions, array [P, S]
-        A, the prior draws f₀ₛ, and w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N.
-    """
+    """f_s(x) = f₀ₛ(x) + k(x, X) w_s: pathwise conditioning (Wilson et al. 2020)."""
 
     operator: KernelOperator
     prior: PriorFunctions
-    weights: Float[Array, "P S"]
+    weights: Float[Array, "P S"]  # w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N
 
     @property
     def n_samples(self) -> int:
@@ -322,13 +310,7 @@ class KernelFunctions(AbstractFunctions):
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
-
-    Parameters
-    ----------
-    operator, prior, X, key : KernelOperator, PriorFunctions, array [N, D], JAX key
-        A = K + Σ; f₀; the rows of A in its order; the key of ε.
-    """
+    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples."""
     normals = np.asarray(normal(key, (len(X), prior.n_samples), np.float32))
     root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
     on_host = jax.default_backend() == "cpu" and operator.mesh is None

@@ -301,13 +301,7 @@ def inducing_correction(
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return `n_points` inducing points, centres of clusters of X, or all rows, repeated.
-
-    Parameters
-    ----------
-    X, n_points, key : array [N, D], int, PRNG key
-        The rows, of which up to 5,000 random ones (or M if larger) are clustered; M; the key.
-    """
+    """Return `n_points` centres of clusters of up to 5,000 random rows of X, or all rows, repeated."""
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
