@@ -23,7 +23,7 @@ from stochgp.parameters import (
     trainable_mask,
     value_of,
 )
-from stochgp.variational import AbstractProcess, Decoupled, InducingPoints
+from stochgp.variational import Decoupled, DecoupledProcess, InducingPoints, InducingProcess
 
 __all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
 
@@ -141,7 +141,7 @@ class SparseGP(AbstractGP):
         """The noise of a likelihood that has one; AttributeError otherwise."""
         return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
-    def process(self) -> AbstractProcess:
+    def process(self) -> InducingProcess | DecoupledProcess:
         """Return q(f) at the kernel's parameters."""
         return self.approximation.process(self.kernel)
 
@@ -182,7 +182,7 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
     return Bounded(on_device(math.log(fraction / (1 - fraction)), parameter.dtype), lower, upper)
 
 
-def process_of(gp: SparseGP) -> AbstractProcess:
+def process_of(gp: SparseGP) -> InducingProcess | DecoupledProcess:
     """Return `gp.process()`, with the factor of inducing points from the host; NaN if none."""
     if not isinstance(gp.approximation, InducingPoints):
         return _process(gp)
@@ -190,5 +190,5 @@ def process_of(gp: SparseGP) -> AbstractProcess:
 
 
 @quick_jit
-def _process(gp: SparseGP) -> AbstractProcess:
+def _process(gp: SparseGP) -> InducingProcess | DecoupledProcess:
     return gp.process()

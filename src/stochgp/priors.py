@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.compiled import quick_jit
 from stochgp.features.base import check_rows
-from stochgp.features.fourier import cos_sin, orthogonal_directions, stratified_frequencies
+from stochgp.features.fourier import orthogonal_directions, stratified_frequencies
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels import dense
 from stochgp.kernels.base import Product, Sum, as_kernel, select
@@ -251,7 +251,8 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
     if draw.frequencies is None:
         return jnp.sqrt(variance / form.shape[1]) * form
     turns = matmul(jnp.concatenate(waves, axis=1), draw.frequencies.astype(form.dtype))  # [N, F]
-    Phi = jnp.concatenate([form * wave for wave in cos_sin(turns)], axis=1)
+    angles = 2 * math.pi * (turns - jnp.round(turns))
+    Phi = jnp.concatenate([form * jnp.cos(angles), form * jnp.sin(angles)], axis=1)
     return jnp.sqrt(variance / turns.shape[1]) * Phi
 
 

@@ -13,14 +13,14 @@ from stochgp.names import lookup
 from stochgp.numerics.seeds import split_key
 from stochgp.parameters import value_of
 
-from .base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, Sum, kmeans_landmarks
+from .base import AbstractFeatureMap, Composed, Linear, Network, Nystrom, Scaled, Sum
+from .base import kmeans_landmarks as kmeans_landmarks
 from .base import on_host as on_host
 from .fourier import Extrapolation, RandomFourier
 from .hashing import TanimotoHashes
 
 __all__ = [
-    "AbstractFeatureMap", "Composed", "Extrapolation", "Linear", "Network", "Nystrom", "RandomFourier", "Scaled", "Sum", "TanimotoHashes", "kmeans_landmarks",
-    "resolve",
+    "AbstractFeatureMap", "Composed", "Extrapolation", "Linear", "Network", "Nystrom", "RandomFourier", "Scaled", "Sum", "TanimotoHashes", "resolve",
 ]  # fmt: skip
 
 NETWORKS = ("mlp", "attention")

@@ -249,13 +249,7 @@ class Nystrom(AbstractFeatureMap):
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return the centres of k-means clusters of X: slower and better than a draw for small M.
-
-    Parameters
-    ----------
-    X, n_landmarks, key : array [N, D], int, PRNG key
-        The rows; M, from 1 to N; the key of the starting centres.
-    """
+    """Return the M centres of k-means clusters of X: slower and better than a draw for small M."""
     from sklearn.cluster import KMeans  # takes half a second to load, and is used only here
 
     _check_enough(X, n_landmarks)

@@ -1,6 +1,5 @@
 """Random Fourier features of stationary kernels, with independent or orthogonal draws."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
-from numpy.polynomial import Polynomial
-from numpy.polynomial.chebyshev import Chebyshev
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import RBF, AbstractStationary
@@ -21,7 +18,6 @@ from stochgp.parameters import Frozen, frozen, value_of
 
 CANDIDATES = 8  # lengths drawn for each kept one
 N_EXTRAPOLATION = 128
-DEGREES = {"float32": 3, "float64": 7}  # in a²
 
 
 class RandomFourier(AbstractFeatureMap):
@@ -185,45 +181,3 @@ def stratified_frequencies(
 def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
     """Return ‖ω_j‖."""
     return (rows * rows).sum(axis=1) ** 0.5
-
-
-def _in_squares(f: Callable[[np.ndarray], np.ndarray]) -> dict[str, list[float]]:
-    """Return coefficients of f(a) in a², |a| ≤ π/4, highest first, for each dtype."""
-    found = {}
-    for dtype, degree in DEGREES.items():
-        fit = Chebyshev.interpolate(lambda squares: f(np.sqrt(squares)), degree, [0, (np.pi / 4) ** 2])
-        found[dtype] = [float(c) for c in fit.convert(kind=Polynomial, domain=[-1, 1]).coef[::-1]]
-    return found
-
-
-_SINE = _in_squares(lambda a: np.sin(a) / a)  # sin a = a · Σ_i c_i a²ⁱ
-_COSINE = _in_squares(lambda a: -2 * (np.sin(a / 2) / a) ** 2)  # cos a = 1 + a² · Σ_i c_i a²ⁱ
-
-
-@jax.custom_jvp
-def cos_sin(turns: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """Return cos 2πt and sin 2πt for t turns, within 2 eps of float32 or float64.
-
-    XLA's versions are not vectorised on CPUs. The reduction t − round(t) to an eighth of a turn has no rounding error. Polynomials of degree 9 (float32)
-    or 17 follow. Other dtypes use JAX's functions.
-    """
-    dtype = turns.dtype.name
-    if dtype not in DEGREES:
-        return jnp.cos(2 * jnp.pi * turns), jnp.sin(2 * jnp.pi * turns)
-    turns = turns - jnp.round(turns)  # in [−1/2, 1/2]
-    quarter = jnp.round(4 * turns)  # −2, −1, 0, 1 or 2
-    a = 2 * jnp.pi * (turns - quarter / 4)
-    squares = jnp.square(a)
-    sine = a * functools.reduce(lambda value, c: value * squares + c, _SINE[dtype])
-    cosine = 1 + squares * functools.reduce(lambda value, c: value * squares + c, _COSINE[dtype])
-    odd, opposite = jnp.abs(quarter) == 1, jnp.abs(quarter) == 2
-    cos, sin = jnp.where(odd, sine, cosine), jnp.where(odd, cosine, sine)
-    cos = jnp.where((quarter == 1) | opposite, -cos, cos)
-    return cos, jnp.where((quarter == -1) | opposite, -sin, sin)
-
-
-@cos_sin.defjvp
-def _cos_sin_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, tuple]:
-    cos, sin = cos_sin(primals[0])
-    angle = 2 * jnp.pi * tangents[0]
-    return (cos, sin), (-sin * angle, cos * angle)

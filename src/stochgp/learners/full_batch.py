@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from stochgp import deadline
-from stochgp.data.memory import MemorySource
+from stochgp.data.memory import MemorySource, shuffled_batches
 from stochgp.data.rows import Data
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels import dense
@@ -20,7 +20,6 @@ from stochgp.kernels.dense import TILE
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.conditionals import MAX_PARAMETERS, LeaveOneOut
-from stochgp.learners.descent import Uniform
 from stochgp.learners.evaluators import ByLoss, Evaluator, Numbers, Seed, StepPlan
 from stochgp.learners.lbfgs import Quasi
 from stochgp.models import AbstractGP, FeatureGP, KernelGP
@@ -61,9 +60,9 @@ class AbstractQuasiNewton(AbstractLearner):
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
 
-    @abc.abstractmethod
     def partition(self, gp: Any) -> tuple[Any, Any]:
         """Return the part that L-BFGS moves and the rest."""
+        return partition(gp)
 
     @abc.abstractmethod
     def loss(self, gp: Any, problem: Problem) -> "Loss":
@@ -197,8 +196,8 @@ class FullBatch(AbstractQuasiNewton):
         """Prepare the rows, on the host in float64."""
         size = self.seen_rows(source.size)
         if size < source.size:
-            uniform = Uniform()
-            source = source.some(uniform.batches(uniform.prepare(source, size, 1, seed), 0, 1, size, seed)[0])
+            rows = np.arange(source.size, dtype=np.int32)
+            source = source.some(shuffled_batches(rows, size, 0, 1, seed)[0])
         start = hessian = None
         if self._is_informed(gp, size):
             near, hessian = LeaveOneOut(spread=self.spread, searches=1).scored_briefly(gp, source, seed)
@@ -216,9 +215,6 @@ class FullBatch(AbstractQuasiNewton):
         start = problem.prepared.start
         at = lbfgs.begin(packed(self.partition(gp)[0]) if start is None else start, problem.prepared.hessian)
         return QuasiState(gp, at, None, np.bool_(False))
-
-    def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
-        return partition(gp)
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
         """Return the NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""

@@ -17,7 +17,7 @@ from stochgp.numerics.arrays import einsum, matmul, on_device
 from stochgp.numerics.seeds import normal, split_key, uniform
 from stochgp.parameters import Frozen, frozen, value_of
 
-__all__ = ["attention", "mlp", "relu", "within"]
+__all__ = ["attention", "mlp", "relu"]
 
 REACH = 0.1  # standard deviations beyond the range of the rows
 
@@ -209,13 +209,7 @@ class Within(eqx.Module):
 def within(
     network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
 ) -> Within:
-    """Return the network bounded to `limits`, with a margin of REACH standard deviations of X.
-
-    Parameters
-    ----------
-    network, X, limits, dtype : callable, array [N, D], array [2, D], dtype
-        A network of one row; some rows of the data, for standard deviations with divisor N; the range of each input; the dtype of the arrays.
-    """
+    """Return the network of one row bounded to `limits`, with a margin of REACH standard deviations of the rows X."""
     parts = *np.asarray(limits, np.float64), REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 

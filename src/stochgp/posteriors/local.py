@@ -45,7 +45,7 @@ class LocalPosterior(AbstractPosterior):
     gp : KernelGP
         k, σ² and s.
     X, y, weight : array [N, D], [N] and [N]
-        The training rows and their ρ. Raises ValueError for no rows and for other shapes.
+        The training rows, at least one, and their ρ.
     n_neighbours : int
         n, at least 1; more than N counts as N.
     scale : float
@@ -62,14 +62,6 @@ class LocalPosterior(AbstractPosterior):
     scale: float = 1.0
     quick: bool = False
     block_rows: ClassVar[int | None] = None
-
-    def __check_init__(self) -> None:
-        if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
-            raise ValueError(
-                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {self.X.shape}, {self.y.shape}, {self.weight.shape}"
-            )
-        if self.n_neighbours < 1:
-            raise ValueError(f"n_neighbours is {self.n_neighbours}; it must be at least 1")
 
     @functools.cached_property
     def _model(self) -> KernelGP:

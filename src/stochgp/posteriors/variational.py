@@ -20,7 +20,7 @@ from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, R
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.base import COMPILER_BYTES, FEATURES
-from stochgp.variational import AbstractProcess, DecoupledMean, InducingProcess, NormalEquations
+from stochgp.variational import DecoupledMean, DecoupledProcess, InducingProcess, NormalEquations
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -34,7 +34,7 @@ class VariationalPosterior(AbstractPosterior):
     ----------
     kernel : AbstractKernel
         k, of the prior.
-    process : AbstractProcess
+    process : InducingProcess or DecoupledProcess
         q(f) at the kernel's parameters.
     n_inputs : int
         D.
@@ -43,7 +43,7 @@ class VariationalPosterior(AbstractPosterior):
     """
 
     kernel: Any
-    process: AbstractProcess
+    process: InducingProcess | DecoupledProcess
     n_inputs: int = eqx.field(static=True)
     draws_dtype: str = eqx.field(static=True)
     block_rows: ClassVar[int | None] = BLOCK

@@ -25,7 +25,6 @@ from stochgp.priors import spread_values
 from stochgp.variational.functions import InducingFunctions, no_functions
 from stochgp.variational.inducing import (
     ROUNDINGS,
-    AbstractProcess,
     InducingProcess,
     inducing_correction,
 )
@@ -105,7 +104,7 @@ class Decoupled(eqx.Module):
         return DecoupledProcess(kernel, self.mean_functions, self.a, self.beta, L, jnp.linalg.cholesky(H))
 
 
-class DecoupledProcess(AbstractProcess):
+class DecoupledProcess(eqx.Module):
     """The process q(f) at fixed kernel parameters, with E_x = C⁻¹Lᵀk_{β,x} and H = CCᵀ."""
 
     kernel: Any  # k, not frozen

@@ -1,6 +1,5 @@
 """Variational approximations q(f), natural parameters, and whitened inducing points."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -26,32 +25,6 @@ from stochgp.parameters import value_of
 
 ROUNDINGS = 4.0  # in eps k(x, x): the least unexplained part of a variance
 KMEANS_ROWS = 5_000  # rows used for clusters
-
-
-class AbstractProcess(eqx.Module):
-    """The process q(f) at fixed kernel parameters: L independent f with the same GP prior."""
-
-    @abc.abstractmethod
-    def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """Return mean and variance of each latent function at each row; variances above 0."""
-
-    @abc.abstractmethod
-    def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
-        """Return the means alone."""
-
-    @abc.abstractmethod
-    def covariance_parts(
-        self, X: Float[Array, "N D"]
-    ) -> tuple[Float[Array, "N N"], Float[Array, "R N"], Float[Array, "L Q N"]]:
-        """Return K, W and V (prior, explained part, rest) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l."""
-
-    @abc.abstractmethod
-    def divergence(self) -> Float[Array, ""]:
-        """Return KL(q ‖ p), the sum over the latent functions; at least 0."""
-
-    @abc.abstractmethod
-    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Any:
-        """Return the function that turns S draws `prior` from GP(0, k) into draws of the first f."""
 
 
 class Naturals(eqx.Module):
@@ -182,7 +155,7 @@ class InducingPoints(eqx.Module):
         return InducingProcess(kernel, *(on_device(part, Z.dtype) for part in parts))
 
 
-class InducingProcess(AbstractProcess):
+class InducingProcess(eqx.Module):
     """mean(x) = w·m, cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)), w(x) = L⁻¹k(Z, x).
 
     k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
@@ -206,6 +179,7 @@ class InducingProcess(AbstractProcess):
         return whiten(self.inverse, self.among, self.across(X))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+        """Return mean and variance of each latent function at each row; variances above 0."""
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
 
     def moments_of(
@@ -259,6 +233,7 @@ class InducingProcess(AbstractProcess):
     def covariance_parts(
         self, X: Float[Array, "N D"]
     ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
+        """Return K, W and V (prior, explained part, rest) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l."""
         rows, W = self._prepared(X), self.whitened(X)
         return self.kernel.between(rows, rows), W, self._open(W)
 
