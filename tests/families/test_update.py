@@ -11,10 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.linalg import Factor, factorised
 from stochgp.observations import Dispersion
 from stochgp.posteriors import KernelSystem
-from stochgp.posteriors.sampled import extended
 
 KERNEL = kernels.Matern32([0.4, 0.7], 1.3)
 N, NEW = 150, 20
@@ -84,14 +82,6 @@ def test_variances_after_an_update_are_those_of_all_rows(solver, all_rows, tmp_p
         assert one._fitted.posterior.information == before
         deviations = one.predict(Z, return_std=True)[1]
         assert_allclose(deviations, all_rows.predict(Z, return_std=True)[1], rtol=0.01)
-
-
-def test_an_extended_factor_is_the_factor(double):
-    held = system()
-    A = np.asarray(held.operator.dense())
-    first = factorised(lambda: A[:N, :N].copy())
-    found = extended(Factor(np.tril(first.L), first.jitter), held, N)
-    assert_allclose(np.tril(found.L), np.linalg.cholesky(A), rtol=1e-9, atol=1e-12)
 
 
 def test_local_prediction_takes_rows_in(all_rows):

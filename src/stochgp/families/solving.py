@@ -37,10 +37,10 @@ from stochgp.posteriors import (
 )
 from stochgp.posteriors.kernel import CALIBRATION_SECONDS, EXACT_ROWS, NEAR, ROWS
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
-from stochgp.posteriors.sampled import extended, joined
+from stochgp.posteriors.sampled import joined
 from stochgp.results import RESULTS, Solution
 from stochgp.sharding import default_tile, on_one
-from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import AbstractSolver, Cholesky, solve
 from stochgp.solvers.base import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.solvers.choice import Choice, choose_solver, keeps_matrix, name_of
 from stochgp.solvers.cholesky import refined
@@ -159,12 +159,11 @@ def sampled_posterior(
 def solved_directly(
     system: KernelSystem,
     y: Float[np.ndarray, " N"],
-    factor: Factor | None = None,
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """Return the posterior by a factor; `factor` and `information` (τ) save computing them."""
+    """Return the posterior by a factor; `information` (τ) saves computing it."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y)
-    factor = factorised(system.upper) if factor is None else factor
+    factor = factorised(system.upper)
     found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     posterior = ExactKernelPosterior(system, found.value, explained, y)
@@ -277,13 +276,11 @@ def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> Loca
 def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """Extend the previous factor by new rows if there is one and room for two; else factorise."""
+    """Factorise the system of all rows."""
     y, system = np.concatenate([posterior.y, new.y]), joined(posterior.system, new)
-    factor: Factor | None = vars(posterior).get("factor")
     budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
-    grown = None if factor is None else extended(factor, system, len(posterior.system.X))
     information = None if posterior.is_exact else posterior.information
-    return solved_directly(system, y, grown, information)
+    return solved_directly(system, y, information)
 
 
 def _grown_by_solving(

@@ -54,6 +54,7 @@ class AbstractQuasiNewton(AbstractLearner):
     exact: ClassVar[bool] = True
     epochs: eqx.AbstractVar[int | None]
     tolerance: eqx.AbstractVar[float]
+    steps: ClassVar[tuple[int, int]] = (STEPS, 1)  # of a run whose `epochs` are None, and between evaluations
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -63,6 +64,11 @@ class AbstractQuasiNewton(AbstractLearner):
     def partition(self, gp: Any) -> tuple[Any, Any]:
         """Return the part that L-BFGS moves and the rest."""
         return partition(gp)
+
+    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
+        """Plan one step per epoch."""
+        steps, between = self.steps
+        return whole_steps(n_rows, steps if self.epochs is None else self.epochs, between)
 
     @abc.abstractmethod
     def loss(self, gp: Any, problem: Problem) -> "Loss":

@@ -17,7 +17,7 @@ from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.descent import PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
-from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState, whole_steps
+from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
@@ -28,10 +28,8 @@ from stochgp.variational import InducingPoints, Naturals, optimum
 
 RATE = 0.03
 TRIAL_RATES = (0.01, 0.03, 0.1)
-STEPS, PER_EVALUATION = 200, 5
 ROUNDING = 1e-11  # relative, of the bound
 EVALUATION = 4e-10  # seconds of a first evaluation per row and squared number of inducing points
-SITE_STEPS, SITE_STEPS_PER_EVALUATION = 100, 10
 SITE_ROUNDING = 1e-8  # relative, of a bound whose sites have settled
 SITE_EVALUATION = 4e-10  # seconds of a first evaluation per latent function and cubed number of rows
 
@@ -53,10 +51,7 @@ class SGPR(AbstractQuasiNewton):
     first_seconds: ClassVar[float] = COMPILING
     epochs: int | None = None
     tolerance: float = 1e-4
-
-    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan one step per epoch."""
-        return whole_steps(n_rows, STEPS if self.epochs is None else self.epochs, PER_EVALUATION)
+    steps: ClassVar[tuple[int, int]] = (200, 5)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of a chunk and its derivatives, inducing-point matrices, and L-BFGS pairs."""
@@ -230,12 +225,7 @@ class VGP(AbstractQuasiNewton):
     epochs: int | None = None
     tolerance: float = 1e-4
     spread: float | None = None
-
-    def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan one step per epoch."""
-        return whole_steps(
-            n_rows, SITE_STEPS if self.epochs is None else self.epochs, SITE_STEPS_PER_EVALUATION
-        )
+    steps: ClassVar[tuple[int, int]] = (100, 10)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Bytes of K, of B and its inverse for each latent function before and after a step, and of rows."""

@@ -1,6 +1,7 @@
 """Posteriors: what is known of the function after the data."""
 
-from .base import AbstractFunctions, AbstractPosterior, DrawnFunctions
+from .base import AbstractFunctions, AbstractPosterior
+from .base import DrawnFunctions as DrawnFunctions
 from .exact import ExactKernelPosterior, MixturePosterior
 from .feature import FeaturePosterior
 from .kernel import AbstractKernelPosterior
@@ -12,6 +13,6 @@ from .sampled import SampledKernelPosterior
 from .variational import VariationalPosterior
 
 __all__ = [
-    "AbstractFunctions", "AbstractKernelPosterior", "AbstractPosterior", "DrawnFunctions", "ExactKernelPosterior", "FeaturePosterior",
+    "AbstractFunctions", "AbstractKernelPosterior", "AbstractPosterior", "ExactKernelPosterior", "FeaturePosterior",
     "LocalPosterior", "MixturePosterior", "SampledKernelPosterior", "VariationalPosterior",
 ]  # fmt: skip

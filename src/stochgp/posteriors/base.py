@@ -102,15 +102,7 @@ def _values(functions: AbstractFunctions, X: Any) -> Array:
 
 
 class DrawnFunctions(AbstractFunctions):
-    """S functions with the values of a callable.
-
-    Parameters
-    ----------
-    values : callable
-        X [N, D] ↦ [N, S]: a function of JAX, or an `eqx.Partial` of arrays.
-    count : int
-        S.
-    """
+    """S = `count` functions with the values [N, S] of a callable of X [N, D]: a function of JAX, or an `eqx.Partial` of arrays."""
 
     values: Callable
     count: int = eqx.field(static=True)

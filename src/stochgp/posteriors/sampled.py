@@ -1,6 +1,5 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came; and how it takes in new rows."""
 
-import functools
 from typing import Any
 
 import jax
@@ -11,15 +10,12 @@ from jaxtyping import Array, Float
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.linalg import Factor, rounding_error, safe_covariance
+from stochgp.numerics.linalg import rounding_error, safe_covariance
 from stochgp.posteriors.base import PerRow, Rows
-from stochgp.posteriors.kernel import AbstractKernelPosterior, KernelFunctions, KernelSystem, whole_product
+from stochgp.posteriors.kernel import AbstractKernelPosterior, KernelSystem, whole_product
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver, solve
 from stochgp.solvers.base import covariance_bytes
-
-SAMPLES = 64  # functions whose covariance stands for the posterior's, with a relative standard error of √(2/64) = 0.18
-PRODUCT_ROWS = 1024  # rows of which products are computed at once
 
 
 class SampledKernelPosterior(AbstractKernelPosterior):
@@ -49,11 +45,6 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     @property
     def residual(self) -> Float[np.ndarray, " N"]:
         return self.left
-
-    @functools.cached_property
-    def samples(self) -> KernelFunctions:
-        """64 functions, solved for when they are first wanted."""
-        return self.functions(SAMPLES, key=jax.random.key(0))
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         X = np.asarray(X)
@@ -91,25 +82,3 @@ def joined(system: KernelSystem, new: Data) -> KernelSystem:
     X = np.concatenate([np.asarray(system.X), np.asarray(new.X, system.X.dtype)])
     weight = np.concatenate([system.weight, new.weights])
     return KernelSystem(system.kernel, on_device(X), weight, system.noise, system.tile)
-
-
-def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
-    """Return the factor of the joined system from that of its first `n_old` rows, with the same jitter; None where rounding allows none.
-
-    [[L, 0], [Wᵀ, M]] with W = L⁻¹B'ᵀ and MMᵀ = C − WᵀW: n N² products instead of N³/3, and the memory of both factors.
-    """
-    N, dtype = len(system.X), factor.L.dtype
-    X, L = np.asarray(system.X, dtype), np.zeros((N, N), dtype)
-    L[:n_old, :n_old] = factor.L
-    for first in range(n_old, N, PRODUCT_ROWS):
-        last = min(first + PRODUCT_ROWS, N)
-        across = dense.block(system.kernel, X[first:last], X[:last])
-        W = Factor(L[:first, :first], 0.0).half(across[:, :first].T.copy())
-        C = across[:, first:].astype(np.float64) - (W.T @ W).astype(np.float64)
-        C[np.diag_indices(last - first)] += system.row_noise[first:last] + factor.jitter
-        try:
-            L[first:last, first:last] = np.linalg.cholesky(C)
-        except np.linalg.LinAlgError:
-            return None
-        L[first:last, :first] = W.T
-    return Factor(L, factor.jitter)
