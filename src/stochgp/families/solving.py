@@ -37,7 +37,6 @@ from stochgp.posteriors import (
 )
 from stochgp.posteriors.kernel import CALIBRATION_SECONDS, EXACT_ROWS, NEAR, ROWS
 from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
-from stochgp.posteriors.sampled import joined
 from stochgp.results import RESULTS, Solution
 from stochgp.sharding import default_tile, on_one
 from stochgp.solvers import AbstractSolver, Cholesky, solve
@@ -277,7 +276,7 @@ def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Factorise the system of all rows."""
-    y, system = np.concatenate([posterior.y, new.y]), joined(posterior.system, new)
+    y, system = np.concatenate([posterior.y, new.y]), posterior.system.joined(new)
     budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
     information = None if posterior.is_exact else posterior.information
     return solved_directly(system, y, information)
@@ -290,7 +289,7 @@ def _grown_by_solving(
     budget: Budget,
     key: PRNGKeyArray,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    y, system, solver = np.concatenate([posterior.y, new.y]), joined(posterior.system, new), posterior.solver
+    y, system, solver = np.concatenate([posterior.y, new.y]), posterior.system.joined(new), posterior.solver
     budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
     operator = system.operator
     tolerance = tolerances(float(system.noise.level), y, share=solver.tolerance_share)

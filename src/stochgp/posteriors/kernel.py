@@ -1,4 +1,4 @@
-"""The system A = K + Σ of a kernel GP: its size, products with it, functions drawn from what solves it."""
+"""The system A = K + Σ of a kernel GP, and posteriors and functions from its solutions, as far as any solver came."""
 
 import abc
 import dataclasses
@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.compiled import quick_jit
+from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
@@ -81,6 +82,12 @@ class KernelSystem(eqx.Module):
             make = _operator if mesh is None else KernelOperator.of
             return make(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
+    def joined(self, new: Data) -> "KernelSystem":
+        """Return the system of the rows so far and, after them, the new ones."""
+        X = np.concatenate([np.asarray(self.X), np.asarray(new.X, self.X.dtype)])
+        weight = np.concatenate([self.weight, new.weights])
+        return KernelSystem(self.kernel, on_device(X), weight, self.noise, self.tile)
+
     def variance_of_one(
         self, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
     ) -> Float[np.ndarray, " P"]:
@@ -101,7 +108,8 @@ class KernelSystem(eqx.Module):
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, key=noise_key)
-        value = _less(self.operator, jnp.asarray(weights), jnp.asarray(solve(b).value))
+        value = np.asarray(weights) - np.asarray(solve(b).value)
+        value = on_device(np.pad(value, ((0, self.operator.padded - self.operator.size), (0, 0))))
         return KernelFunctions(self.operator, prior, value)
 
     def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
@@ -316,12 +324,6 @@ def sample_targets(
     on_host = jax.default_backend() == "cpu" and operator.mesh is None
     values = prior.on_host(np.asarray(X)) if on_host else np.asarray(prior(X))
     return on_device(values + root * normals, operator.dtype)
-
-
-@quick_jit
-def _less(operator: KernelOperator, weights: Array, value: Array) -> Array:
-    """Return the difference of these [N, S], with rows of zeros beyond N."""
-    return operator.pad(weights - value)
 
 
 @eqx.filter_jit
