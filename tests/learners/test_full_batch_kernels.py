@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from stochgp import kernels
 from stochgp.data.memory import MemorySource
-from stochgp.learners import ByLoss, full_batch, lbfgs
+from stochgp.learners import ByLoss, full_batch
 from stochgp.learners.full_batch import FullBatch
 from stochgp.learning import fit
 from stochgp.models import KernelGP
@@ -67,9 +67,9 @@ def test_it_finds_the_minimum_of_a_curved_valley():
         a, b = x[0] - 1, 10 * (x[1] - x[0] ** 2)
         return a**2 + b**2, np.array([2 * a - 40 * b * x[0], 20 * b])
 
-    at, values = lbfgs.begin(np.array([-1.2, 1.0])), []
+    at, values = full_batch.begin(np.array([-1.2, 1.0])), []
     while not at.stuck and len(values) < 100:
-        at = lbfgs.step(at, loss, 1e-14)
+        at = full_batch.step(at, loss, 1e-14)
         values.append(at.value)
     assert np.all(np.diff(values) <= 1e-13)
     assert len(values) < 60
@@ -82,11 +82,11 @@ def test_rounding_does_not_stop_it_and_a_minimum_does():
     def rough(x):
         return x @ x + 1e-7 * noise.uniform(), 2 * x
 
-    at = lbfgs.begin(np.array([3.0, -4.0]))
+    at = full_batch.begin(np.array([3.0, -4.0]))
     for _ in range(30):
-        at = lbfgs.step(at, rough, 1e-6)
+        at = full_batch.step(at, rough, 1e-6)
     assert np.linalg.norm(at.x) < 1e-3
-    still = lbfgs.step(lbfgs.begin(np.zeros(2)), lambda x: (x @ x, 2 * x), 1e-12)
+    still = full_batch.step(full_batch.begin(np.zeros(2)), lambda x: (x @ x, 2 * x), 1e-12)
     assert still.stuck
 
 

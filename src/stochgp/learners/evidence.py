@@ -226,9 +226,8 @@ def _constant_nlpd(train: MemorySource, held_out: MemorySource) -> float:
 
 def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
     """Return y and ρ of all rows, on the host. X is read in parts."""
-    starts = range(0, source.size, TARGET_ROWS)
-    parts = [source.on_host(np.arange(i, min(i + TARGET_ROWS, source.size))).y for i in starts]
-    return np.concatenate(parts), source.weights()
+    parts = np.array_split(np.arange(source.size), 1 + source.size // TARGET_ROWS)
+    return np.concatenate([source.on_host(part).y for part in parts]), source.weights()
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:

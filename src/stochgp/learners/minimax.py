@@ -100,7 +100,7 @@ class Minimax(AbstractBatchLearner):
     ) -> tuple[MinimaxState, dict[str, Array]]:
         """Take one step; `batch` is a stack of two, S and S̄.
 
-        "loss" estimates g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²; "decomposed" is 1 after an eigendecomposition of A.
+        "loss" estimates g(θ)/(2n) without constants, with n log σ² for (n − M) log σ².
         """
         first, second = (batch.take(i) for i in range(2))
         trainable, rest = self._split(state.gp)
@@ -127,13 +127,13 @@ class Minimax(AbstractBatchLearner):
         moved, descent = self.descend(point, slopes, state.descent)
         theta, w = self._in_box(moved[0], state.start), jnp.clip(moved[1], -self.box, self.box)
         gp = eqx.combine(theta, rest)
-        A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
+        A = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
         found = {"gp": gp, "weights": w, "A": A, "B": B, "descent": descent, "ascent": ascent}
         share = state.penalty / state.threshold
-        numbers = {"loss": loss, "penalty_share": share, "decomposed": decomposed}
+        numbers = {"loss": loss, "penalty_share": share}
         return dataclasses.replace(state, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
@@ -179,8 +179,8 @@ class Minimax(AbstractBatchLearner):
 
 def project_spectrum(
     A: Float[Array, "M M"], floor: Float[Array, ""], ceiling: Float[Array, ""]
-) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """Clip the eigenvalues of A into [floor, ceiling]; also return 1 if A was decomposed."""
+) -> Float[Array, "M M"]:
+    """Clip the eigenvalues of A into [floor, ceiling]."""
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
     def has_factor(S: Array) -> Array:
@@ -194,5 +194,4 @@ def project_spectrum(
         jnp.linalg.norm(A) <= ceiling, lambda S: jnp.array(True), lambda S: has_factor(ceiling * eye - S), A
     )
     inside = low_enough & has_factor(A - floor * eye)
-    projected = jax.lax.cond(inside, lambda S: S, clip, A)
-    return projected, jnp.where(inside, jnp.zeros_like(floor), jnp.ones_like(floor))
+    return jax.lax.cond(inside, lambda S: S, clip, A)

@@ -13,11 +13,10 @@ from jaxtyping import Array, PRNGKeyArray
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.deadline import COMPILING, Pace
-from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractBatchLearner, BatchState, Problem
 from stochgp.learners.descent import PowerLaw, Schedule, at_step
 from stochgp.learners.evaluators import CHUNK_BYTES, ByLoss, Evaluator, Seed, StepPlan
-from stochgp.learners.full_batch import AbstractQuasiNewton, Loss, Prepared, QuasiState
+from stochgp.learners.full_batch import PAIRS, AbstractQuasiNewton, Loss, Prepared, QuasiState, begin
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device, packed
 from stochgp.objectives import collapsed
@@ -57,7 +56,7 @@ class SGPR(AbstractQuasiNewton):
         """Bytes of a chunk and its derivatives, inducing-point matrices, and L-BFGS pairs."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
-        return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
+        return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * PAIRS * moving
 
     def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Pace:
         """Return the pace of evaluations."""
@@ -66,7 +65,7 @@ class SGPR(AbstractQuasiNewton):
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
         refuse_other_processes(self, gp)
         M = gp.approximation.n_inducing
-        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        start = begin(packed(self.partition(gp)[0]))
         return QuasiState(gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
@@ -241,7 +240,7 @@ class VGP(AbstractQuasiNewton):
         refuse_other_processes(self, gp)
         rows: Data = problem.prepared.rows
         nothing = Sites(*np.zeros((2, len(rows), gp.approximation.n_latent)))
-        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        start = begin(packed(self.partition(gp)[0]))
         return QuasiState(gp, start, (np.asarray(rows.X), nothing), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:

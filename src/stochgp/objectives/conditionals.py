@@ -163,7 +163,7 @@ def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"],
     """Return the `Conditional` [C] of each neighbourhood's last row, in float64 if `wide`."""
 
     def of(rows: Data) -> Conditional:
-        return left_out(*systems(gp, rows, dtype_of(wide)), *_observed(gp, rows, 1))[0]
+        return left_out(*systems(gp, rows, np.float64 if wide else np.float32), *_observed(gp, rows, 1))[0]
 
     parts = in_threads(lambda part: of(neighbourhoods(source, part)), parts_of(near))
     found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
@@ -186,7 +186,7 @@ def _sums(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wi
     """Return sums over neighbourhoods of the parts of `Curvature`."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
-    A, y = systems(gp, rows, dtype_of(wide), parts)
+    A, y = systems(gp, rows, np.float64 if wide else np.float32, parts)
     known, u, h, own = left_out(A, y, *_observed(gp, rows, R))
     p = u[:, :, None] - own[:, None, :] * h
     by_A, across, by_more = _slopes(gp, rows, parts, h, p)
@@ -274,11 +274,6 @@ def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
     """Split the neighbourhoods into parts for the threads."""
     size = max(1, PAIRS // near.shape[1] ** 2)
     return [near[i : i + size] for i in range(0, len(near), size)]
-
-
-def dtype_of(wide: bool) -> type:
-    """float64 if `wide`, else float32."""
-    return np.float64 if wide else np.float32
 
 
 def _padded(program: Any, args: tuple, *rows: np.ndarray) -> list[Any]:

@@ -105,7 +105,7 @@ def outer_products(
 
     def sums(part: Int[np.ndarray, "B m"]) -> tuple[Float[np.ndarray, "A A"], float]:
         rows = conditionals.neighbourhoods(source, part)
-        A, y = conditionals.systems(gp, rows, conditionals.dtype_of(wide))
+        A, y = conditionals.systems(gp, rows, np.float64 if wide else np.float32)
         alpha = np.linalg.solve(A, y[:, :, None])[:, :, 0]
         Z = term.scaled(rows.X - rows.X[:, -1:]).astype(A.dtype)
         weights = term.profile(dense.squares(Z), True)[1][:, -n_sloping:] * alpha[:, None, :]
