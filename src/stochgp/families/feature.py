@@ -54,7 +54,7 @@ from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import fold_in, split_key, words_of
 from stochgp.objectives import nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, chunk_rows, with_idle
+from stochgp.objectives.moments import Moments, add_up, chunk_rows
 from stochgp.observations import LINEAR_MEAN, Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive
@@ -268,7 +268,11 @@ class FeatureGPRegressor(FamilyRegressor):
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
         if features.is_network(self.features):
             beyond = beyond_limits(posterior, variances[0], data, key=fold_in(context.start_key, 2))
-            moments, both = with_idle(moments, beyond.n_features), features.Sum(gp.features, beyond)
+            both, idle = features.Sum(gp.features, beyond), (0, beyond.n_features)  # 0 on all training rows
+            gram, cross = (
+                on_device(np.pad(np.asarray(part), idle)) for part in (moments.gram, moments.cross)
+            )
+            moments = moments._replace(gram=gram, cross=cross)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
             context.record("features_beyond", *BEYOND)
         context.record("n_features", gp.n_features, "the size of the feature map")

@@ -97,8 +97,7 @@ def batch_gradient(
     loss = matmul(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
     loss = 0.5 * (loss / B + jnp.log(2 * jnp.pi).astype(loss.dtype))
     if signal_scale is not None:
-        factor = B / (signal_scale * math.log(max(B, 2)))
         is_signal = lambda path: any(getattr(part, "name", None) == "variance" for part in path)
-        scale = lambda path, leaf: leaf * factor if is_signal(path) else leaf
-        gradient = jax.tree_util.tree_map_with_path(scale, gradient)
+        factor = lambda path: B / (signal_scale * math.log(max(B, 2))) if is_signal(path) else 1
+        gradient = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * factor(path), gradient)
     return {"loss": loss, "jitter": jitter}, gradient

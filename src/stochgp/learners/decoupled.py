@@ -125,9 +125,7 @@ class IVSGPR(AbstractGrowing):
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    a = (I + BK)⁻¹ b.
 
-    For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
-    γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
-    a = 0 and do not enter B, so q does not change. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
+    It is the step of SVI, written without a basis. B = LLᵀ: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
     the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. A step takes O(B M² + M³).
 
     Parameters

@@ -124,8 +124,7 @@ class SVGP(AbstractBatchLearner):
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
 
-    which is SVI. With a Gaussian likelihood, one step with γ = 1 and all rows gives the optimum. A step takes O(B M² + M³). M × M numbers of q(u)
-    are in float64, the others in the dtype of the rows. Expectations without a closed form, for several classes, use fresh draws.
+    which is SVI. A step takes O(B M² + M³). Expectations without a closed form, for several classes, use fresh draws.
 
     Parameters
     ----------

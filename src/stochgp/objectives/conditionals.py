@@ -162,10 +162,11 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
 def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """Return the `Conditional` [C] of each neighbourhood's last row, in float64 if `wide`."""
 
-    def of(rows: Data) -> Conditional:
+    def of(part: Int[np.ndarray, "B m"]) -> Conditional:
+        rows = neighbourhoods(source, part)
         return left_out(*systems(gp, rows, np.float64 if wide else np.float32), *_observed(gp, rows, 1))[0]
 
-    parts = in_threads(lambda part: of(neighbourhoods(source, part)), parts_of(near))
+    parts = in_threads(of, parts_of(near))
     found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
     return Conditional(*found)
 
@@ -175,11 +176,9 @@ def curvature(
 ) -> Curvature:
     """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, n_scored), parts_of(near))
-    means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
-    loss, gradient, hessian = means
     scored = near[:, -n_scored:]
-    d = float(source.weights()[scored[scored != NONE]].sum()) / scored.size
-    return Curvature(loss / d, gradient / d, hessian / d)
+    total = float(source.weights()[scored[scored != NONE]].sum())
+    return Curvature(*(sum(part) / total for part in zip(*parts, strict=True)))
 
 
 def _sums(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, R: int) -> tuple:
@@ -193,11 +192,10 @@ def _sums(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wi
     z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
     rho = rows.weight[:, -R:]
     products = lambda J, w: np.tensordot(J * w[..., None], J, ([0, 1], [0, 1]))  # Σ w J Jᵀ
-    weight = rho / R
     J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
-    H = 0.5 * products(J_V, weight) + products(J_e, weight)
-    return np.sum(weight * loss), np.sum(gradients * weight[..., None], axis=(0, 1)), H
+    H = 0.5 * products(J_V, rho) + products(J_e, rho)
+    return np.sum(rho * loss), np.sum(gradients * rho[..., None], axis=(0, 1)), H
 
 
 def _slopes(gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, ...]:

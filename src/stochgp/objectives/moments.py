@@ -17,7 +17,7 @@ from stochgp.data.rows import Data
 from stochgp.features import on_host
 from stochgp.likelihoods.noise import multipliers_of_rows
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import matmul, on_device, when_ready
+from stochgp.numerics.arrays import matmul, when_ready
 from stochgp.sharding import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 
 CHUNK_BYTES = 16_000_000
@@ -72,14 +72,6 @@ def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
     """Return `moments_of_rows` of few rows, computed on the host without compiling."""
     Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
     return _moments(Phi, at.y, at.weights, s, np.matmul)
-
-
-def with_idle(moments: Moments, n_features: int) -> Moments:
-    """Return the moments with `n_features` more features that are 0 on all rows."""
-    gram, cross = (
-        on_device(np.pad(np.asarray(part), (0, n_features))) for part in (moments.gram, moments.cross)
-    )
-    return moments._replace(gram=gram, cross=cross)
 
 
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:

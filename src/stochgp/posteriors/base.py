@@ -51,8 +51,9 @@ class AbstractPosterior(eqx.Module):
     __getattribute__ = object.__getattribute__
 
     block_rows: eqx.AbstractClassVar[int | None]
-    # Whether `errors_of_left_out` leaves out the other rows of a group too.
-    leaves_groups_out: ClassVar[bool] = False
+    leaves_groups_out: ClassVar[bool] = (
+        False  # True if `errors_of_left_out` leaves out the other rows of a group too
+    )
 
     @property
     def dtype(self) -> str | None:

@@ -45,14 +45,8 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
     Parameters
     ----------
-    system : KernelSystem
-        A, with the training rows and the kernel.
-    weights : array [N, 1]
-        A⁻¹y, in float64 on the host.
-    explained : float
-        yᵀA⁻¹y.
-    y : array [N]
-        The targets.
+    system, weights, explained, y : KernelSystem, array [N, 1], float, array [N]
+        A, with the training rows and the kernel; A⁻¹y, in float64 on the host; yᵀA⁻¹y; the targets.
     information : float
         τ of variances beyond 2,000 rows.
     """
@@ -201,10 +195,8 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         A, α = A⁻¹y, yᵀA⁻¹y.
     solver, tolerance : AbstractSolver, float
         For the right-hand sides that come later, to this relative residual.
-    y, left : array [N], array [N]
-        The targets, and y − Aα, in float64 on the host.
-    information : float
-        τ of variances.
+    y, left, information : array [N], array [N], float
+        The targets, and y − Aα, in float64 on the host; τ of variances.
     """
 
     system: KernelSystem
@@ -258,12 +250,8 @@ class MixturePosterior(AbstractPosterior):
 
     Parameters
     ----------
-    base : ExactKernelPosterior
-        That at the learned hyperparameters, which predicts nothing.
-    parts : tuple of ExactKernelPosterior
-        p(f | y, θ_s) of the same rows.
-    shares : array [S]
-        w_s, of sum 1.
+    base, parts, shares : ExactKernelPosterior, tuple of ExactKernelPosterior, array [S]
+        The posterior at the learned hyperparameters, which predicts nothing; p(f | y, θ_s) of the same rows; w_s, of sum 1.
     """
 
     base: ExactKernelPosterior

@@ -34,14 +34,8 @@ class FeaturePosterior(AbstractPosterior):
 
     Parameters
     ----------
-    features : AbstractFeatureMap
-        φ.
-    weights : array [M]
-        ŵ.
-    root : array [M, M]
-        R.
-    noise : AbstractNoise
-        The noise model of the observations, at its learned level.
+    features, weights, root, noise : AbstractFeatureMap, array [M], array [M, M], AbstractNoise
+        φ, ŵ, R, and the noise model of the observations at its learned level.
     """
 
     features: AbstractFeatureMap

@@ -95,10 +95,7 @@ class KernelSystem(eqx.Module):
 
         The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i, and as it is where ρ_i = 1.
         """
-        count = self.weight[rows]
-        if (count == 1).all():
-            return variance
-        own = self.row_noise[rows]
+        count, own = self.weight[rows], self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
 
     def draw(
@@ -328,7 +325,7 @@ def sample_targets(
 
 @eqx.filter_jit
 def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
-    """k(z, X) w for each row."""
+    """Return k(z, X)w of each row."""
     return times(operator, Z, operator.pad(jnp.asarray(weights)))[:, 0]
 
 

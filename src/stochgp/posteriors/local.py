@@ -46,12 +46,8 @@ class LocalPosterior(AbstractPosterior):
         k, σ² and s.
     X, y, weight : array [N, D], [N] and [N]
         The training rows, at least one, and their ρ.
-    n_neighbours : int
-        n, at least 1; more than N counts as N.
-    scale : float
-        c: the model with k and σ² multiplied by c has the same mean (see `calibrated`).
-    quick : bool
-        For variances alone: the search may miss some of the nearest rows.
+    n_neighbours, scale, quick : int, float, bool
+        n, at least 1, of which more than N count as N; c (see `calibrated`); True if the search may miss some of the nearest rows, for variances alone.
     """
 
     gp: KernelGP

@@ -32,14 +32,10 @@ class VariationalPosterior(AbstractPosterior):
 
     Parameters
     ----------
-    kernel : AbstractKernel
-        k, of the prior.
-    process : InducingProcess or DecoupledProcess
-        q(f) at the kernel's parameters.
-    n_inputs : int
-        D.
-    draws_dtype : str
-        The dtype of the draws of the prior.
+    kernel, process : AbstractKernel, InducingProcess or DecoupledProcess
+        k, of the prior; q(f) at the kernel's parameters.
+    n_inputs, draws_dtype : int, str
+        D; the dtype of the draws of the prior.
     """
 
     kernel: Any
