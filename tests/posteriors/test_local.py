@@ -121,7 +121,7 @@ def test_calibration_leaves_each_row_out():
     scaled = found.mean_and_variance(Z)
     np.testing.assert_array_equal(scaled[0], plain[0])
     np.testing.assert_allclose(scaled[1], found.scale * plain[1])
-    np.testing.assert_allclose(found.noise_variance, found.scale * 0.02, rtol=1e-6)
+    np.testing.assert_allclose(float(found.noise.level), found.scale * 0.02, rtol=1e-6)
     assert found.calibrated(60, 0)[0].scale == found.scale
 
 

@@ -29,10 +29,7 @@ TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.
 
 
 class AbstractGrowing(AbstractBatchLearner):
-    """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1).
-
-    Every step takes a batch, adds functions at its first `growth` rows until the basis is full, and moves the model.
-    """
+    """A learner of `Decoupled`, whose steps add functions at the first `growth` rows of a batch until the basis is full."""
 
     steps: ClassVar[int] = 2048
     first_seconds: ClassVar[float] = COMPILING

@@ -37,9 +37,9 @@ class MinimaxState(BatchState):
 
 
 class Minimax(AbstractBatchLearner):
-    """Projected gradient descent-ascent on a saddle-point form of the likelihood.
+    """Projected gradient descent-ascent on a saddle-point form of the likelihood (SCGD paper, Algorithm 1).
 
-    SCGD paper, Algorithm 1. The objective is Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖, with Frobenius norms. g is the sum over rows of
+    The objective is Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖, with Frobenius norms. g is the sum over rows of
     (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ². One step, with independent batches S, S̄:
 
         (θ, w, A) ← proj( (θ, w, A) − a ∂Ψ_S ),      B ← proj( B + b ∂_B Ψ_S̄ ) at the new θ and A

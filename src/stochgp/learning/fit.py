@@ -62,8 +62,7 @@ def fit(
     checkpoint : path or None
         A file: if it exists, the run resumes from it, with the same result as an unbroken run.
     time_limit : float or None
-        Seconds. At this limit, a deadline around this call (`deadline.within`) or Ctrl-C
-        the run ends and returns its current result. It begins no step and no evaluation that is expected to end too late.
+        Seconds. At this limit, an earlier deadline or Ctrl-C the run ends with its current result; no step or evaluation begins that would end too late.
     prior : AbstractGP or None
         The model whose parameters are the centre of a learner's prior; None = `gp`.
     """

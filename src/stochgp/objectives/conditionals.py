@@ -178,7 +178,8 @@ def curvature(
     parts = in_threads(lambda part: _sums(gp, source, part, wide, n_scored), parts_of(near))
     scored = near[:, -n_scored:]
     total = float(source.weights()[scored[scored != NONE]].sum())
-    return Curvature(*(sum(part) / total for part in zip(*parts, strict=True)))
+    means: Any = (sum(part) / total for part in zip(*parts, strict=True))
+    return Curvature(*means)
 
 
 def _sums(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, R: int) -> tuple:

@@ -113,10 +113,9 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    found: list[Any] = [
-        sums(part) for part in conditionals.parts_of(near)
-    ]  # matrices that BLAS divides among threads
-    return np.sum([M for M, _ in found], axis=0) / sum(weight for _, weight in found)
+    # Not in threads: BLAS divides these matrices among them.
+    found, weights = zip(*map(sums, conditionals.parts_of(near)), strict=True)
+    return np.sum(found, axis=0) / sum(weights)
 
 
 def outer_products_of_few(

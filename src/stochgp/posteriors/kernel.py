@@ -137,10 +137,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     information: eqx.AbstractVar[float]
     block_rows: ClassVar[int | None] = None
 
-    @property
-    def is_exact(self) -> bool:
-        """True if variances come from a factor."""
-        return False
+    is_exact: ClassVar[bool] = False  # True if variances come from a factor
 
     @property
     def noise(self) -> AbstractNoise:

@@ -79,13 +79,8 @@ class LocalPosterior(AbstractPosterior):
             return Neighbours(self._places(self.X), kernel, SLACK if self.quick else None)
 
     @property
-    def noise_variance(self) -> float:
-        """c σ²: what observations of weight 1 add to the variance."""
-        return self.scale * float(self.gp.noise_variance)
-
-    @property
     def noise(self) -> AbstractNoise:
-        return with_level(self.gp.noise, self.noise_variance)
+        return with_level(self.gp.noise, self.scale * float(self.gp.noise_variance))
 
     def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
         return self.moments(X, self.n_neighbours)[0]

@@ -93,7 +93,6 @@ class InducingFunctions(eqx.Module):
         )
         count = jnp.asarray(size, jnp.int32)
         of = jax.checkpoint(lambda tile: part(InducingFunctions(tile[0], tile[1], count), tile[2]))
-
         nothing = jnp.zeros_like(jax.eval_shape(of, jax.tree.map(lambda x: x[0], tiles)))
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
