@@ -35,7 +35,7 @@ class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
     Mean and covariance of f are those of `predict` (`contrib.joint_predictions`). With an iterative solver the covariance is estimated from
-    `n_samples` function samples, or 64, with a relative standard error of √(2/S); otherwise it is exact.
+    64 function samples, with a relative standard error of √(2/S); otherwise it is exact.
 
     Parameters
     ----------
