@@ -25,7 +25,7 @@ from stochgp.sharding import (
 )
 
 SCRIPT = Path(__file__).parent / "support" / "devices_worker.py"
-DEFAULT = "placing,moments,steps,products,sums,parts,solves,refused,kept,bounds,sparse"
+DEFAULT = "placing,moments,products,sums,parts,solves,refused,kept,bounds,sparse"
 pytestmark = pytest.mark.timeout(300)
 
 

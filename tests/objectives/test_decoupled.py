@@ -341,7 +341,7 @@ def test_coupled_models_are_decoupled_ones():
     m, root = np.array([0.3, -1.0, 0.5, 0.2]), np.random.default_rng(2).normal(size=(4, 2))
     S = np.linalg.inv(np.linalg.inv(K) + root @ root.T)
     q = Decoupled(
-        plain(Z), jnp.asarray(np.linalg.solve(K, m)), None, jnp.asarray(np.pad(root, ((0, 0), (0, 2))))
+        functions_at(Z), jnp.asarray(np.linalg.solve(K, m)), None, jnp.asarray(np.pad(root, ((0, 0), (0, 2))))
     )
     across = gram(plain(NEAR), plain(Z)) @ np.linalg.inv(K)
     found = moments(in_model(q), NEAR)
