@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from programs import compiled, counts
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
 ROWS, OTHER = 130, 133
@@ -32,19 +32,21 @@ FAMILIES = {
     ),
     "feature": (
         lambda: FeatureGPRegressor(
-            n_features=16, learner=learners.SCGD(epochs=20, learning_rate=0.01), random_state=0
+            n_features=16, learner=SCGD(batch_size=64, learning_rate=0.01, epochs=20), random_state=0
         ),
         lambda: FeatureGPRegressor(
-            n_features=16, learner=learners.SCGD(epochs=21, learning_rate=0.02), random_state=1
+            n_features=16, learner=SCGD(batch_size=64, learning_rate=0.02, epochs=21), random_state=1
         ),
     ),
     "evaluator": (
         lambda: FeatureGPRegressor(
-            n_features=16, learner=SCGD(learning_rate=0.01, epochs=20), random_state=0
+            n_features=16, learner=SCGD(batch_size=64, learning_rate=0.01, epochs=20), random_state=0
         ),
         lambda: FeatureGPRegressor(
             n_features=16,
-            learner=SCGD(learning_rate=0.02, epochs=20, evaluator=ByEvidence(validation_fraction=0.25)),
+            learner=SCGD(
+                batch_size=64, learning_rate=0.02, epochs=20, evaluator=ByEvidence(validation_fraction=0.25)
+            ),
             random_state=1,
         ),
     ),
@@ -84,7 +86,7 @@ def test_first_predictions_of_kernel_models_compile_nothing(settings):
     ("model", "most"),
     [
         (lambda: SparseGPRegressor(random_state=0), 4),
-        (lambda: FeatureGPRegressor(learner=learners.SCGD(epochs=20), random_state=0), 5),
+        (lambda: FeatureGPRegressor(epochs=20, random_state=0), 5),
     ],
     ids=["sparse", "feature"],
 )
