@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 from toy import KEY, make_gp
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
+from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, learners, neighbours
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
@@ -208,7 +208,7 @@ def interrupt(*_, **__):
 @pytest.mark.parametrize("where", ["learning", "before the solve", "in the solve"])
 def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(where, monkeypatch):
     """No solve is begun after it, and nothing is warned of."""
-    model = KernelGPRegressor("rbf", learner="bsgd", epochs=3, random_state=0)
+    model = KernelGPRegressor("rbf", learner=learners.BSGD(epochs=3), random_state=0)
     callback = (lambda entry: interrupt() if entry["step"] > 0 else None) if where == "learning" else None
     if where == "before the solve":
         monkeypatch.setattr("stochgp.families.kernel_posterior.choose", interrupt)

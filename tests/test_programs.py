@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from programs import compiled, counts
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners
 from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
 
 ROWS, OTHER = 130, 133
@@ -86,7 +86,7 @@ def test_first_predictions_of_kernel_models_compile_nothing(settings):
     ("model", "most"),
     [
         (lambda: SparseGPRegressor(random_state=0), 4),
-        (lambda: FeatureGPRegressor(epochs=20, random_state=0), 5),
+        (lambda: FeatureGPRegressor(learner=learners.SCGD(epochs=20), random_state=0), 5),
     ],
     ids=["sparse", "feature"],
 )

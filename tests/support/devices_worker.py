@@ -23,6 +23,7 @@ from stochgp import (
     SparseGPRegressor,
     features,
     kernels,
+    learners,
 )
 from stochgp.data.memory import MemorySource
 from stochgp.likelihoods import constant_noise
@@ -125,7 +126,8 @@ def fits() -> dict:
     y = np.sin(X[:, 0]) + 0.1 * Y
     found = {"means": [], "nlml": [], "told": []}
     for G in counts():
-        settings = {"batch_size": 32, "epochs": 4, "learning_rate": 0.01, "random_state": 0, "devices": G}
+        learner = learners.SCGD(batch_size=32, epochs=4, learning_rate=0.01)
+        settings = {"learner": learner, "random_state": 0, "devices": G}
         fitted = FeatureGPRegressor(n_features=M, **settings).fit(X, y)
         found["means"].append(np.concatenate(fitted.predict(X[:20], return_std=True)).tolist())
         found["nlml"].append(float(fitted.nlml_))
@@ -354,12 +356,12 @@ def bounds() -> list[float]:
 
 
 SPARSE = {
-    "sgpr": lambda **more: SparseGPRegressor(learner="sgpr", n_inducing=8, epochs=4, **more),
+    "sgpr": lambda **more: SparseGPRegressor(learner=learners.SGPR(epochs=4), n_inducing=8, **more),
     "svgp": lambda **more: SparseGPRegressor(
-        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
     ),
     "classes": lambda **more: SparseGPClassifier(
-        n_inducing=8, batch_size=16, epochs=2, learning_rate=0.01, **more
+        n_inducing=8, learner=learners.SVGP(batch_size=16, epochs=2, learning_rate=0.01), **more
     ),
 }
 

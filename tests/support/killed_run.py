@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.learners import BSGD, SCGD
 
 STEPS = 6_000  # about as many are taken of any number of rows
@@ -21,10 +21,12 @@ def main(kind: str, rows: str, checkpoint: str) -> None:
         learner.advance = counted(learner.advance, taken)
     if kind == "feature":
         epochs = max(2, STEPS * 64 // n_rows)
-        model = FeatureGPRegressor(n_features=16, batch_size=64, epochs=epochs, random_state=0)
+        model = FeatureGPRegressor(
+            n_features=16, learner=learners.SCGD(batch_size=64, epochs=epochs), random_state=0
+        )
     else:
         epochs = max(2, STEPS * 128 // n_rows // 4)
-        model = KernelGPRegressor("rbf", learner="bsgd", epochs=epochs, random_state=0)
+        model = KernelGPRegressor("rbf", learner=learners.BSGD(epochs=epochs), random_state=0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 3))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=n_rows)

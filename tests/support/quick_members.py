@@ -1,6 +1,6 @@
 """Members of pools of regressors that take next to no time."""
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners
 from stochgp.pools.members import Member
 
 
@@ -10,12 +10,11 @@ def member(make, *given, **settings) -> Member:
 
 
 G = {"likelihood": "gaussian"}
-KERNEL = G | {"epochs": 5}
+KERNEL = G | {"learner": learners.FullBatch(epochs=5, spread=1.0)}
 WITHOUT_KERNEL = {
-    "feature": member(FeatureGPRegressor, "rff", n_features=60, epochs=2, **G),
-    "linear": member(FeatureGPRegressor, "linear", epochs=5, **G),
-    "trees": member(FeatureGPRegressor, "linear", mean="trees", epochs=5, **G),
-    "sparse": member(FeatureGPRegressor, "orf", n_features=60, epochs=2, **G),
+    "feature": member(FeatureGPRegressor, "rff", n_features=60, learner=learners.SCGD(epochs=2), **G),
+    "linear": member(FeatureGPRegressor, "linear", **G),
+    "trees": member(FeatureGPRegressor, "linear", mean="trees", **G),
+    "sparse": member(FeatureGPRegressor, "orf", n_features=60, learner=learners.SCGD(epochs=2), **G),
 }
 QUICK = {"kernel": member(KernelGPRegressor, **KERNEL)} | WITHOUT_KERNEL
-QUICK["kernel_and_line"] = member(KernelGPRegressor, mean="linear", **KERNEL)

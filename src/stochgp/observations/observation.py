@@ -256,7 +256,7 @@ class Observation:
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
-        return self.likelihood.predictive(mean, variance, X.standardised("float64"))
+        return self.likelihood.predictive(mean, variance, X.inputs("float64"))
 
     def _inflated(self, variance: PerRow, X: MemorySource) -> PerRow:
         """c s(x) var f(x) + var m(x), in the units of z."""
@@ -282,7 +282,7 @@ class Observation:
             f = (inward - prior) / self.scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
-            Z, wide = X.standardised("float64"), cast(self.likelihood, np.float64)
+            Z, wide = X.inputs("float64"), cast(self.likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
         return self.to_target(np.asarray(draws).T, X)

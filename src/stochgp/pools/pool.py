@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.budget import MemoryLimitError, release
 from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
-from stochgp.data.files import read_files
-from stochgp.data.reading import Encoder, are_files, read_training_rows
+from stochgp.data.reading import Encoder, are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
