@@ -1,6 +1,6 @@
 """`updates`: 1,000 new rows for a global kernel GP of 50,000, by `update`, against a fit of all 51,000 at the same hyperparameters.
 
-Simulated borehole rows with noise; a Matérn-3/2 kernel of given hyperparameters, the mean and 15 functions solved for. Both solves end at the same
+Simulated borehole rows with noise; a Matérn-3/2 kernel of given hyperparameters, the mean solved for. Both solves end at the same
 relative residual, measured on all rows: `iterations` and `seconds` are those of the solve of all rows, from the weights before (`update`) and from zero (`fit`).
 `apart` is the largest difference of their means at new points, in standard deviations of observations.
 """

@@ -9,7 +9,7 @@ from stochgp.data import Standardiser
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families.left_out import some_left_out, typical_error
-from stochgp.families.solving import tolerances
+from stochgp.families.solving import relative_tolerance
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP

@@ -48,7 +48,7 @@ from stochgp.warning import warn
 logger = logging.getLogger("stochgp.estimators")
 
 # On pol, elevators and bike (noise standard deviations .037, .31, .006) RMSE was within 1 % at residuals of .022, .09, .005.
-TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `tolerances`
+TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `relative_tolerance`
 SOME_ROWS = 100  # rows for the variance of the kernel
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, MOST_TOLERANCE = 1e-5, 0.1
@@ -172,7 +172,7 @@ def solved_directly(
     return posterior.changed(information=information), found
 
 
-def tolerances(
+def relative_tolerance(
     noise_variance: float,
     y: Float[np.ndarray, " N"],
     typical_error: float | None = None,
