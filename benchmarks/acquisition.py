@@ -86,7 +86,7 @@ def _ours(X: np.ndarray, y: np.ndarray) -> Any:
 
     kernel = kernels.Matern52(lengthscale=list(LENGTHSCALES), variance=VARIANCE)
     model = KernelGPRegressor(
-        kernel, prediction="global", learner=None, noise_variance=NOISE, standardize=False, mean=float(y.mean()), memory_limit="2GB", random_state=0
+        kernel, solver="cholesky", learner=None, noise_variance=NOISE, standardize=False, mean=float(y.mean()), memory_limit="2GB", random_state=0
     )  # fmt: skip
     return PosteriorModel(model.fit(X, y))
 

@@ -71,5 +71,5 @@ def _model(cell: store.Cell) -> Any:
     kernel = kernels.Matern32(np.full(8, cell["lengthscale"]), cell["variance"])
     return KernelGPRegressor(
         kernel, learner=None, solver=cell["solver"], noise_variance=cell["noise_variance"], standardize=False, mean=0.0,
-        prediction="global", likelihood="gaussian", random_state=0,
+        likelihood="gaussian", random_state=0,
     )  # fmt: skip

@@ -135,7 +135,7 @@ def _published(solver: str) -> Any:
             warnings.simplefilter("ignore")
             model = KernelGPRegressor(
                 kernel, learner=None, noise_variance=noise, mean=known.mean, standardize=False, solver=solver,
-                prediction="global", random_state=0,
+                random_state=0,
             ).fit(X, y)  # fmt: skip
         return model.predict(X_test), None, _told(model)
 

@@ -96,7 +96,7 @@ def stochastic(solver: str, **settings: Any) -> Any:
     from stochgp import kernels
 
     known = {"kernel": kernels.Matern32([0.7, 1.5, 1.0], 1.3), "noise_variance": 0.1, "learner": None}
-    return fitted(kernel(solver=solver, prediction="global", **known, **settings))
+    return fitted(kernel(solver=solver, **known, **settings))
 
 
 def from_file(model: Any) -> Any:
@@ -165,7 +165,7 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel count": lambda: fitted(kernel(target="count"), y=COUNTS),
     "kernel loo": lambda: fitted(kernel(learner=learners.LeaveOneOut(epochs=2))),
     "kernel bsgd": lambda: fitted(kernel(learner=learners.BSGD(32, 4))),
-    "kernel local": lambda: fitted(kernel(prediction="local")),
+    "kernel local": lambda: fitted(kernel(solver="local")),
     "kernel cg": lambda: stochastic("cg"),
     "kernel sdd": lambda: stochastic("sdd"),
     "kernel update": lambda: updated(kernel()),

@@ -69,7 +69,7 @@ def test_other_settings_and_other_rows_compile_nothing(family):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"solver": "cg"}, {"prediction": "local"}], ids=["exact", "near rows", "local"]
+    "settings", [{}, {"solver": "cg"}, {"solver": "local"}], ids=["exact", "near rows", "local"]
 )
 def test_first_predictions_of_kernel_models_compile_nothing(settings):
     """Of a kernel and a number of inputs that no other test has."""

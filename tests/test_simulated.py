@@ -156,7 +156,7 @@ def simulated(seed):
     return X[order[:n]], y[:n], count, X[n:], y[n:]
 
 
-SETTINGS = [{}, {"kernel": "rbf"}, {"dtype": "float64"}, {"prediction": "local"}, {"kernel": "linear"}]
+SETTINGS = [{}, {"kernel": "rbf"}, {"dtype": "float64"}, {"solver": "local"}, {"kernel": "linear"}]
 
 
 @pytest.mark.timeout(max(300, 60 + 10 * EXAMPLES))

@@ -155,8 +155,8 @@ def test_what_is_not_supported_is_refused():
             refused()
     with pytest.raises(ValueError, match=r"X must be \[… q, 2\]"):
         model.posterior(SETS[..., :1])
-    local = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, prediction="local").fit(X, y)
-    with pytest.raises(ValueError, match="prediction='global'"):
+    local = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, solver="local").fit(X, y)
+    with pytest.raises(ValueError, match="solver='cholesky'"):
         PosteriorModel(local)
     counts = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, target="positive").fit(X, y)
     with pytest.raises(ValueError, match="no Gaussian around f"):

@@ -87,10 +87,10 @@ def test_two_new_rows_share_the_smaller_of_what_they_have_beyond_the_training_ro
     np.testing.assert_allclose(model.predict(new, return_cov=True)[1], wanted, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("prediction", ["global", "local"])
-def test_more_rows_have_the_exact_posterior_or_are_refused(prediction):
+@pytest.mark.parametrize("solver", ["cholesky", "local"])
+def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     """Rows with more of a column than any row of the fit share an unknown part with one another; wider levels at the fit hold them."""
-    settings = KEPT | {"dtype": "float64", "standardize": False, "mean": 5.0, "prediction": prediction}
+    settings = KEPT | {"dtype": "float64", "standardize": False, "mean": 5.0, "solver": solver}
     new, targets = np.minimum(draw(20, 7), 40 + X.max(axis=0)), y[:20] + 1
     new[3, :4] += 12
     new[9, 2:5] += 11
@@ -158,7 +158,7 @@ def test_learners_find_the_two_hyperparameters(learner, learnable):
 
 def test_local_prediction_of_all_neighbours_is_the_global_one():
     settings = KEPT | {"dtype": "float64", "random_state": 0}
-    local = KernelGPRegressor(**settings, prediction="local").fit(X, y)
+    local = KernelGPRegressor(**settings, solver="local").fit(X, y)
     np.testing.assert_allclose(local.predict(Z), exact(X, y, Z)[0], rtol=1e-6)
 
 

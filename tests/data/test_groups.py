@@ -126,7 +126,7 @@ def test_leave_one_out_learns_with_them_whatever_their_names_and_the_order_of_ro
     assert bits(alone) == bits(plain)
 
 
-@pytest.mark.parametrize("settings", [{}, {"solver": "cg"}, {"prediction": "local"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"solver": "cg"}, {"solver": "local"}], ids=str)
 def test_intervals_of_new_groups_hold_their_rows(settings):
     """Rows of a group are near each other and share an offset, three quarters of the variance around f, which the kernel given takes for noise.
 

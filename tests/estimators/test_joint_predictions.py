@@ -95,7 +95,7 @@ COUNTS = np.random.default_rng(1).poisson(3.0, 50)
 REFUSED = {
     "log rate": (lambda: SparseGPRegressor(likelihood="poisson", n_inducing=5, learner=learners.SVGP(epochs=1)).fit(X, COUNTS), "no Gaussian around f"),
     "transformed": (lambda: KernelGPRegressor(KERNEL, target="positive", **KEPT).fit(X, y), "no Gaussian around f"),
-    "local": (lambda: KernelGPRegressor(KERNEL, prediction="local", **KEPT).fit(X, y), "prediction='global'"),
+    "local": (lambda: KernelGPRegressor(KERNEL, solver="local", **KEPT).fit(X, y), "solver='cholesky'"),
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ MEANS = {"linear": (LINE, ON_LINE), "trees": (TREES, BY_TREES)}
 KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.01, "random_state": 0}
 FITS = {
     "exact": lambda **more: KernelGPRegressor(**KERNEL | more),
-    "local": lambda **more: KernelGPRegressor(**KERNEL | {"prediction": "local"} | more),
+    "local": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "local"} | more),
     "sampled": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "cg"} | more),
     "sparse": lambda **more: SparseGPRegressor(
         "matern32",

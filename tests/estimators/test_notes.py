@@ -26,7 +26,7 @@ def words(text):
 def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypatch, capsys, caplog):
     X, y = make_data()
     with caplog.at_level(logging.INFO, "stochgp.estimators"):
-        local = KernelGPRegressor(learner=SUBSET, prediction="local", random_state=0, verbose=1).fit(X, y)
+        local = KernelGPRegressor(learner=SUBSET, solver="local", random_state=0, verbose=1).fit(X, y)
     for text in (local.summary(), caplog.text, capsys.readouterr().err):
         assert LEARNED in words(text)
         assert (

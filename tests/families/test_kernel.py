@@ -181,7 +181,7 @@ def test_covariances_of_an_iterative_solver_are_never_below_the_exact_ones(desce
 
 @pytest.mark.parametrize("which", ["fitted", "descended", "local"])
 def test_a_loaded_model_is_the_same_to_the_last_bit(which, request, tmp_path):
-    model = given(prediction="local").fit(X, y) if which == "local" else request.getfixturevalue(which)
+    model = given(solver="local").fit(X, y) if which == "local" else request.getfixturevalue(which)
     path = tmp_path / "model"
     model.save(path)
     for other in (stochgp.load(path), pickle.loads(pickle.dumps(model))):
@@ -200,7 +200,7 @@ def test_a_loaded_model_is_the_same_to_the_last_bit(which, request, tmp_path):
 
 
 def test_plans_are_json_with_a_reason_for_every_choice(fitted, descended):
-    local = given(prediction="local").fit(X, y)
+    local = given(solver="local").fit(X, y)
     for model in (fitted, descended, local):
         json.dumps(model.plan_)
         assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
@@ -213,7 +213,7 @@ def test_plans_are_json_with_a_reason_for_every_choice(fitted, descended):
 
 def test_local_prediction_with_all_rows_as_neighbours_is_global(fitted):
     """Up to the factor c on all variances, by which it is calibrated."""
-    local = given(prediction="local").fit(X, y)
+    local = given(solver="local").fit(X, y)
     c = local._fitted.posterior.scale
     mean, std = local.predict(X_NEW, return_std=True)
     exact = fitted.predict(X_NEW, return_std=True)
@@ -315,7 +315,7 @@ def test_frames_are_matched_by_name():
         ({"kernel": "matern33"}, "did you mean 'matern32'"),
         ({"learner": "bsdg"}, "did you mean 'bsgd'"),
         ({"solver": "cholesk"}, "did you mean 'cholesky'"),
-        ({"prediction": "globl"}, "did you mean 'global'"),
+        ({"solver": "locl"}, "did you mean 'local'"),
         ({"dtype": "float16"}, "dtype"),
         ({"noise_variance": 0.0}, "noise_variance is 0.0"),
         ({"time_limit": -1}, "time_limit is -1"),

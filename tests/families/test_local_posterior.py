@@ -15,7 +15,7 @@ SETTINGS = {"learner": None, "noise_variance": 0.3, "random_state": 0}
 
 def fitted(lengthscale=0.3, **more):
     kernel = kernels.RBF([lengthscale, lengthscale])
-    return KernelGPRegressor(kernel, prediction="local", **SETTINGS, **more).fit(X, Y)
+    return KernelGPRegressor(kernel, solver="local", **SETTINGS, **more).fit(X, Y)
 
 
 def loss_of(n, lengthscale, rows):
@@ -57,7 +57,7 @@ def test_where_time_is_short_no_numbers_are_compared():
 
 def test_local_variances_are_scaled_by_rows_left_out_with_their_groups():
     group = np.digitize(X[:, 0], (-1, 0, 1))
-    model = KernelGPRegressor(prediction="local", **SETTINGS).fit(X, Y, groups=group)
+    model = KernelGPRegressor(solver="local", **SETTINGS).fit(X, Y, groups=group)
     posterior = model._fitted.posterior
     order = np.lexsort((Y, X[:, 1], X[:, 0]))
     assert posterior.scale == posterior.calibrated(2000, 0, group[order])[0].scale

@@ -85,7 +85,7 @@ def test_variances_after_an_update_are_those_of_all_rows(solver, all_rows, tmp_p
 
 
 def test_local_prediction_takes_rows_in(all_rows):
-    found = model(prediction="local").fit(X[:N], y[:N]).update(X[N:], y[N:])
+    found = model(solver="local").fit(X[:N], y[:N]).update(X[N:], y[N:])
     exact = model().fit(X, y)
     assert_allclose(
         found.predict(Z), exact.predict(Z), rtol=2e-4

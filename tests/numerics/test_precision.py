@@ -57,7 +57,7 @@ FITS = {
     **{f"kernel {name}": lambda kind=kind: KernelGPRegressor(learner=kind(epochs=3)) for name, kind in KERNEL_LEARNERS.items()},
     **{f"solver {name}": lambda name=name: KernelGPRegressor(learner=None, solver=name) for name in ("cholesky", "cg", "sdd")},
     "deep kernel": lambda: KernelGPRegressor(deep(), learner=learners.BSGD(epochs=3)),
-    "local": lambda: KernelGPRegressor(learner=None, prediction="local"),
+    "local": lambda: KernelGPRegressor(learner=None, solver="local"),
 }  # fmt: skip
 
 

@@ -279,10 +279,10 @@ def test_a_likelihood_that_kernel_gps_do_not_take_is_refused():
 
 
 def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
-    prediction = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), limit).prediction
+    solver = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), limit).solver
     most = members.MAX_GLOBAL_ROWS
-    assert (prediction(most, None), prediction(most + 1, None)) == ("auto", "local")
-    assert (prediction(most, "4GB"), prediction(100, "4GB")) == ("local", "auto")
+    assert (solver(most, None), solver(most + 1, None)) == ("auto", "local")
+    assert (solver(most, "4GB"), solver(100, "4GB")) == ("local", "auto")
 
 
 def test_trees_learn_again_from_all_rows():

@@ -324,7 +324,7 @@ def kernel() -> dict:
 def kept() -> dict:
     """Fits that devices do not share: bits and plan of a fit without them."""
     found = {}
-    for name, settings in {"cholesky": {}, "local": {"prediction": "local"}}.items():
+    for name, settings in {"cholesky": {}, "local": {"solver": "local"}}.items():
         alone, given = solved(**settings), solved(**settings, devices=4)
         told = given.plan_.pop("devices")
         found[name] = {

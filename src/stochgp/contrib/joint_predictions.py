@@ -150,7 +150,7 @@ def moments_of(posterior: AbstractPosterior) -> Any:
             case VariationalPosterior():
                 return eqx.Partial(_by_process, posterior.process)
     raise ValueError(
-        f"{type(posterior).__name__} knows no covariances between rows: fit with prediction='global' and likelihood='gaussian'"
+        f"{type(posterior).__name__} knows no covariances between rows: fit with solver='cholesky' or 'cg', and likelihood='gaussian'"
     )
 
 

@@ -67,7 +67,6 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
 }
 CHOICES = {
     "dtype": tuple(DTYPES),
-    "prediction": ("auto", "global", "local"),
     "missing": ("auto", "refuse", "skip"),
     "target": ("real", "positive", "count"),
     "time_order": ("auto", "interpolate", "forecast"),
@@ -86,7 +85,7 @@ def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ..
             lookup(value, dict.fromkeys(choices[name]), name)
     solver = settings.get("solver", "auto")
     if isinstance(solver, str):
-        lookup(solver, dict.fromkeys(("auto", *NAMES)), "solver")
+        lookup(solver, dict.fromkeys(("auto", "local", *NAMES)), "solver")
     elif not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a name or a solver of stochgp.solvers, not {solver!r}")
 

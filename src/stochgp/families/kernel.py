@@ -86,9 +86,8 @@ class KernelGPRegressor(FamilyRegressor):
         σ², in the units of the model's targets (standardised if `standardize`): a value is kept, while the kernel is learned; None = learned, starting at
         a tenth of the targets' mean square, which `learner=None` keeps.
     solver
-        "auto", "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`.
-    prediction : "auto", "global" or "local"
-        From all rows, or from the rows nearest to each new row.
+        "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`: the posterior of all rows. "local": predictions from the rows nearest to each new row.
+        "auto": of all rows up to 100,000 rows (docs/methods/sdd.md#which-solver), else local.
     rotate_inputs : "auto" or bool
         If True, the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
         density (docs/methods/rotation.md). It needs a stationary kernel with one lengthscale for each input; `kernel_` then has a linear map.
@@ -129,7 +128,6 @@ class KernelGPRegressor(FamilyRegressor):
     learner: Any = "auto"
     noise_variance: float | None = None
     solver: Any = "auto"
-    prediction: str = "auto"
     rotate_inputs: bool | str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
 

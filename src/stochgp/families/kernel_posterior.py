@@ -84,9 +84,9 @@ def kernel_posterior(
 
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
     """Return "global" or "local", and the reason."""
-    if estimator.prediction != "auto":
-        return estimator.prediction, AS_ASKED
-    return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+    if estimator.solver == "auto":
+        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+    return "local" if estimator.solver == "local" else "global", AS_ASKED
 
 
 def _global_posterior(
@@ -102,7 +102,7 @@ def _global_posterior(
         typical = None if isinstance(choice[0], Cholesky) else typical_error(near)
         if is_learned and estimator.noise_variance is None:
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
-            if growth > MAX_GROWTH and estimator.prediction == "auto":
+            if growth > MAX_GROWTH and estimator.solver == "auto":
                 why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
                 return _local_posterior(gp, data, context, why), None
             if raised is not gp:

@@ -54,7 +54,7 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
     return KernelGPRegressor(
-        prediction="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
+        solver="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
         rotate_inputs=rows.group is None,
     )
 
@@ -230,9 +230,10 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
     posterior: Any = member._fitted.posterior
     # `noise_variance_` has the factor of the error distribution.
     noise = float(getattr(posterior, "base", posterior).noise.level)
+    solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
     again = learned_again(
-        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, prediction=member.plan_["prediction"]["choice"],
-    )  # fmt: skip
+        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, solver=solver
+    )
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):
             again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))

@@ -93,12 +93,12 @@ class LocalPosterior(AbstractPosterior):
 
     def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
         raise ValueError(
-            "local predictions know no covariances between rows: fit with prediction='global' for return_cov"
+            "local predictions know no covariances between rows: fit with solver='cholesky' or 'cg' for return_cov"
         )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         raise ValueError(
-            "local predictions are of single rows, not functions: fit with prediction='global' for samples"
+            "local predictions are of single rows, not functions: fit with solver='cholesky' or 'cg' for samples"
         )
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:

@@ -18,6 +18,7 @@ from stochgp.families.starts import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions
+from stochgp.solvers.choice import MAX_CHOLESKY_ROWS
 from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
@@ -217,9 +218,10 @@ class ThompsonSampler:
         if self.model_ is not None and not learns:
             self.model_.update(self._as_inputs(points), values)
             return
+        named = "cholesky" if N <= MAX_CHOLESKY_ROWS else "cg"  # "auto" of the estimator may be local
         model: Any = KernelGPRegressor(
-            self.kernel, learner=self.learner, noise_variance=self.noise_variance, solver=self.solver,
-            prediction="global", standardize=self.learner is not None, memory_limit=self.memory_limit,
+            self.kernel, learner=self.learner, noise_variance=self.noise_variance,
+            solver=named if self.solver == "auto" else self.solver, standardize=self.learner is not None, memory_limit=self.memory_limit,
             dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
         self.model_ = model.fit(
