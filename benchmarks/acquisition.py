@@ -83,10 +83,12 @@ def _batch(model: Any, best: float, cell: store.Cell) -> np.ndarray:
 def _ours(X: np.ndarray, y: np.ndarray) -> Any:
     from stochgp import KernelGPRegressor, kernels
     from stochgp.contrib.botorch import PosteriorModel
+    from stochgp.likelihoods import Gaussian
+    from stochgp.likelihoods.noise import known_noise
 
     kernel = kernels.Matern52(lengthscale=list(LENGTHSCALES), variance=VARIANCE)
     model = KernelGPRegressor(
-        kernel, solver="cholesky", learner=None, noise_variance=NOISE, standardize=False, mean=float(y.mean()), memory_limit="2GB", random_state=0
+        kernel, solver="cholesky", likelihood=Gaussian(known_noise(NOISE)), learner=None, standardize=False, mean=float(y.mean()), memory_limit="2GB", random_state=0
     )  # fmt: skip
     return PosteriorModel(model.fit(X, y))
 

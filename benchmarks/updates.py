@@ -67,9 +67,8 @@ def page(records: list[store.Record]) -> list[str]:
 
 def _model(cell: store.Cell) -> Any:
     from stochgp import KernelGPRegressor, kernels
+    from stochgp.likelihoods import Gaussian
+    from stochgp.likelihoods.noise import known_noise
 
     kernel = kernels.Matern32(np.full(8, cell["lengthscale"]), cell["variance"])
-    return KernelGPRegressor(
-        kernel, learner=None, solver=cell["solver"], noise_variance=cell["noise_variance"], standardize=False, mean=0.0,
-        likelihood="gaussian", random_state=0,
-    )  # fmt: skip
+    return KernelGPRegressor(kernel, learner=None, solver=cell["solver"], likelihood=Gaussian(known_noise(cell["noise_variance"])), standardize=False, mean=0.0, random_state=0)  # fmt: skip

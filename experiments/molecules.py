@@ -128,15 +128,14 @@ def _published(solver: str) -> Any:
     def fit(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
         from benchmarks.datasets.molecule_sets import DOCKSTRING
         from stochgp import KernelGPRegressor, kernels
+        from stochgp.likelihoods import Gaussian
+        from stochgp.likelihoods.noise import known_noise
 
         known = DOCKSTRING[target]
         kernel, noise = kernels.Tanimoto(known.variance), known.noise_variance
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = KernelGPRegressor(
-                kernel, learner=None, noise_variance=noise, mean=known.mean, standardize=False, solver=solver,
-                random_state=0,
-            ).fit(X, y)  # fmt: skip
+            model = KernelGPRegressor(kernel, learner=None, likelihood=Gaussian(known_noise(noise)), mean=known.mean, standardize=False, solver=solver, random_state=0).fit(X, y)  # fmt: skip
         return model.predict(X_test), None, _told(model)
 
     return fit

@@ -70,6 +70,8 @@ def run(cell: Cell) -> dict:
 def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
     """A kernel GP at these hyperparameters, by the cell's solver."""
     from stochgp import KernelGPRegressor, kernels, solvers
+    from stochgp.likelihoods import Gaussian
+    from stochgp.likelihoods.noise import known_noise
 
     by_step_size = cell["solver"] == "published"
     given = {
@@ -80,7 +82,7 @@ def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
     return KernelGPRegressor(
         kernels.Matern32(theta["lengthscale"], theta["variance"]),
         learner=None,
-        noise_variance=theta["noise_variance"],
+        likelihood=Gaussian(known_noise(theta["noise_variance"])),
         solver=given.get(cell["solver"], cell["solver"]),
         time_limit=600.0 if by_step_size else None,
         random_state=cell["seed"],

@@ -95,7 +95,7 @@ def fitted(model: Any, y: np.ndarray = Y, X: Any = X, **given: Any) -> Any:
 def stochastic(solver: str, **settings: Any) -> Any:
     from stochgp import kernels
 
-    known = {"kernel": kernels.Matern32([0.7, 1.5, 1.0], 1.3), "noise_variance": 0.1, "learner": None}
+    known = {"kernel": kernels.Matern32([0.7, 1.5, 1.0], 1.3), "learner": None}
     return fitted(kernel(solver=solver, **known, **settings))
 
 

@@ -125,7 +125,7 @@ def test_decisions_are_a_dict_and_a_table():
 
 def test_decisions_of_a_fit_come_back_from_files(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2))
-    settings = {"learner": None, "noise_variance": 0.1, "random_state": 0, "likelihood": "gaussian"}
+    settings = {"learner": None, "random_state": 0, "likelihood": "gaussian"}
     model = KernelGPRegressor("rbf", **settings).fit(X, np.sin(X[:, 0]))
     assert len(model.summary().splitlines()) <= 20
     model.save(tmp_path / "model")

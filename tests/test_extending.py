@@ -27,9 +27,7 @@ OWN = {
     "features": ("feature", lambda: FeatureGPRegressor("waves", learner="full-batch", random_state=0)),
     "solver": (
         "kernel",
-        lambda: KernelGPRegressor(
-            solver="richardson", learner=None, noise_variance=0.1, random_state=0
-        ),
+        lambda: KernelGPRegressor(solver="richardson", learner=None, random_state=0),
     ),
     "learner": ("kernel", lambda: KernelGPRegressor(learner="differences", random_state=0)),
     "likelihood": (
@@ -41,7 +39,7 @@ OWN = {
 SETTINGS = {
     "kernel": ["kernel=cauchy"],
     "features": ["features=waves", "learner=full-batch"],
-    "solver": ["solver=richardson", "learner=none", "noise_variance=0.1"],
+    "solver": ["solver=richardson", "learner=none"],
     "learner": ["learner=differences"],
     "likelihood": ["likelihood=laplace", "n_inducing=16"],
     "family": [],
@@ -88,7 +86,7 @@ def test_what_they_predict_is_what_they_say(own_parts):
         float(posterior_at_learned(learned._fitted.posterior).noise.level) * learned._fitted.target_scale**2
     )
     assert noise == pytest.approx(np.mean(np.diff(y[order]) ** 2) / 2, rel=1e-4)
-    exact = KernelGPRegressor(solver="cholesky", learner=None, noise_variance=0.1, random_state=0)
+    exact = KernelGPRegressor(solver="cholesky", learner=None, random_state=0)
     assert_allclose(OWN["solver"][1]().fit(X, y).predict(X), exact.fit(X, y).predict(X), atol=0.02)
 
 

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, data, learners
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.tables.files import TooNarrowError
 from stochgp.tables.targets import holds_classes
 
@@ -112,12 +114,12 @@ def kernel_models(draw):
         kernel=draw(st.sampled_from(["rbf", "rbf", "matern32", "linear"])),
         learner=learner,
         solver=draw(st.sampled_from(["auto", "auto", "sdd", "local"])),
-        noise_variance=draw(st.sampled_from([None, 1e-12, 1e-6, 1.0])),
+        likelihood=draw(st.sampled_from(["auto", *map(Gaussian, map(known_noise, (1e-12, 1e-6, 1.0)))])),
         standardize=draw(st.sampled_from([True, True, True, True, False])),
         dtype=draw(st.sampled_from(["float32", "float32", "float64"])),
         random_state=0,
     )
-    return model, draw(st.sampled_from([{"dtype": "float16"}, {"noise_variance": 0.0}]))
+    return model, draw(st.sampled_from([{"dtype": "float16"}, {"likelihood": Gaussian(known_noise(0.0))}]))
 
 
 @pytest.mark.timeout(max(300, 10 * EXAMPLES))

@@ -75,7 +75,7 @@ def test_first_predictions_of_kernel_models_compile_nothing(settings):
     """Of a kernel and a number of inputs that no other test has."""
     X = np.random.default_rng(0).normal(size=(ROWS, 7))
     kernel = kernels.Matern32(np.linspace(1, 2, 7), 1.3)
-    model = KernelGPRegressor(kernel, learner=None, noise_variance=0.1, random_state=0, **settings)
+    model = KernelGPRegressor(kernel, learner=None, random_state=0, **settings)
     model.fit(X, X[:, 0])
     with compiled() as found:
         model.predict(X[:50] + 0.1, return_std=True)

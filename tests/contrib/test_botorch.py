@@ -22,6 +22,8 @@ with warnings.catch_warnings():
     from stochgp.contrib.botorch import FunctionModel, PosteriorModel
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, solvers
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*Sobol.*")
 _generator = np.random.default_rng(0)
@@ -35,7 +37,7 @@ KERNEL = kernels.Matern52([1.0, 1.2], 1.0)
 def _kernel_gp(solver):
     settings = {
         "learner": None,
-        "noise_variance": 0.01,
+        "likelihood": Gaussian(known_noise(0.01)),
         "dtype": "float64",
         "random_state": 0,
     }
@@ -155,10 +157,14 @@ def test_what_is_not_supported_is_refused():
             refused()
     with pytest.raises(ValueError, match=r"X must be \[… q, 2\]"):
         model.posterior(SETS[..., :1])
-    local = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, solver="local").fit(X, y)
+    local = KernelGPRegressor(
+        KERNEL, learner=None, likelihood=Gaussian(known_noise(0.01)), solver="local"
+    ).fit(X, y)
     with pytest.raises(ValueError, match="solver='cholesky'"):
         PosteriorModel(local)
-    counts = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, target="positive").fit(X, y)
+    counts = KernelGPRegressor(
+        KERNEL, learner=None, likelihood=Gaussian(known_noise(0.01)), target="positive"
+    ).fit(X, y)
     with pytest.raises(ValueError, match="no Gaussian around f"):
         PosteriorModel(counts)
 

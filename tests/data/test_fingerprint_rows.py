@@ -8,6 +8,8 @@ import scipy.sparse
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, solvers
 from stochgp.data import Fingerprints
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 N, D = 60, 70
 
@@ -28,7 +30,7 @@ def draw(n=N, seed=0, most=9):
 X, Z = draw(), draw(9, 1, most=2)
 LEVELS = tuple(X.max(axis=0).tolist())
 y = 5 + 3 * np.random.default_rng(2).normal(size=N)
-KEPT = {"kernel": kernels.Tanimoto(1.7), "learner": None, "noise_variance": 0.3}
+KEPT = {"kernel": kernels.Tanimoto(1.7), "learner": None, "likelihood": Gaussian(known_noise(0.3))}
 
 
 def exact(X, y, Z):

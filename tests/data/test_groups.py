@@ -9,6 +9,8 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners
 from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.posteriors import LocalPosterior
 
 N = 60
@@ -138,7 +140,11 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
     group = np.arange(500).repeat(5)
     X = generator.uniform(-2, 2, (500, 2))[group] + 0.05 * generator.normal(size=(2500, 2))
     y = X[:, 0] + 0.4 * generator.normal(size=500)[group] + 0.23 * generator.normal(size=2500)
-    given = {"kernel": kernels.RBF([1.0, 1.0]), "learner": FullBatch(epochs=1), "noise_variance": 0.1}
+    given = {
+        "kernel": kernels.RBF([1.0, 1.0]),
+        "learner": FullBatch(epochs=1),
+        "likelihood": Gaussian(known_noise(0.1)),
+    }
     model = KernelGPRegressor(**given, **settings, likelihood="gaussian", random_state=0, dtype="float64")
     model.fit(X[:500], y[:500], groups=group[:500])
     low, high = model.predict_interval(X[500:]).T

@@ -122,7 +122,7 @@ def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_pa
             assert said(partial(call, frame)) == said(partial(call, same)) == []
 
 
-GIVEN = partial(KernelGPRegressor, "rbf", noise_variance=0.1, learner=None, time_order="interpolate")
+GIVEN = partial(KernelGPRegressor, "rbf", learner=None, time_order="interpolate")
 
 
 @pytest.mark.parametrize("named", [True, False])

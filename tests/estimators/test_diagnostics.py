@@ -57,7 +57,7 @@ def test_next_to_nothing_is_not_worse():
 
 def test_rows_that_count_are_judged_as_equal_rows():
     count = _generator.integers(1, 4, 80).astype(float)
-    model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
+    model = KernelGPRegressor("rbf", learner=None, likelihood="gaussian").fit(X, y)
     rows = Data(X, y + 10 * _generator.normal(size=80), count, np.arange(80) // 4)
     many = rows.take(np.repeat(np.arange(80), count.astype(int)))
     many = Data(many.X, many.y, None, many.group)
@@ -71,7 +71,7 @@ def test_rows_that_count_are_judged_as_equal_rows():
 
 
 def test_few_groups_give_way_to_cells_of_near_rows():
-    model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
+    model = KernelGPRegressor("rbf", learner=None, likelihood="gaussian").fit(X, y)
     cells = lambda group: cells_of(Data(X, y, None, group), model._fitted)
     assert np.array_equal(cells(np.arange(80) // 8), np.arange(80) // 8)
     assert len(np.unique(cells(np.arange(80) // 10))) == 64

@@ -8,6 +8,8 @@ import pytest
 
 import stochgp
 from stochgp import KernelGPRegressor, exceptions
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 FRAME = pd.DataFrame({"a": np.linspace(0, 1, 20), "b": np.linspace(0, 1, 20) ** 2}, index=range(5, 25))
 Y = np.sin(FRAME["a"].to_numpy())
@@ -15,7 +17,9 @@ Y = np.sin(FRAME["a"].to_numpy())
 
 @pytest.fixture(scope="module")
 def model():
-    return KernelGPRegressor(learner=None, noise_variance=0.01, random_state=0).fit(FRAME, Y)
+    return KernelGPRegressor(learner=None, likelihood=Gaussian(known_noise(0.01)), random_state=0).fit(
+        FRAME, Y
+    )
 
 
 def test_every_class_is_listed_and_of_its_kind():

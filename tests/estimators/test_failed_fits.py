@@ -22,7 +22,7 @@ Y = X[:, 0] + 0.1 * GENERATOR.normal(size=60)
 LINE = FeatureGPRegressor("linear", likelihood="gaussian")
 CLASSES = SparseGPClassifier("rbf", 8, learner=learners.SVGP(epochs=1))
 ESTIMATORS = {
-    "kernel": KernelGPRegressor("rbf", learner=None, noise_variance=0.1, random_state=0),
+    "kernel": KernelGPRegressor("rbf", learner=None, random_state=0),
     "feature": LINE,
     "sparse": SparseGPRegressor(
         "rbf", n_inducing=8, learner=learners.SVGP(epochs=1), likelihood="gaussian", n_inducing_mean=0

@@ -9,6 +9,8 @@ from numpy.testing import assert_allclose
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners, solvers
 from stochgp.contrib.joint_predictions import JointPredictions
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
 
@@ -18,7 +20,7 @@ y = 40 + 5 * np.sin(5 * X[:, 0]) * (X[:, 1] - 10.5) + 0.1 * _generator.normal(si
 SETS = _generator.uniform([0, 10], [1, 12], (3, 4, 2))
 ROWS = SETS.reshape(-1, 2)
 KERNEL = kernels.Matern52([1.0, 1.2], 1.0)
-KEPT = {"learner": None, "noise_variance": 0.01, "dtype": "float64", "random_state": 0}
+KEPT = {"learner": None, "likelihood": Gaussian(known_noise(0.01)), "dtype": "float64", "random_state": 0}
 TREES = Trees(jnp.array([[0, 1]], jnp.int32), jnp.array([[0.1, -0.2]]), jnp.array([[0.3, -0.5, 0.9, 0.1]]))
 LAWS = {
     "factor": Dispersion(3.1),

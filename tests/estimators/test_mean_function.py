@@ -16,6 +16,7 @@ from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.data.rows import Data
 from stochgp.deadline import within
 from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import LinearMean, TreeMean, mean_function
@@ -32,7 +33,12 @@ LINE, ON_LINE = LinearMean.fit(Data(X, Y))
 TREES, BY_TREES = TreeMean.fit(Data(X, Y))
 MEANS = {"linear": (LINE, ON_LINE), "trees": (TREES, BY_TREES)}
 
-KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.01, "random_state": 0}
+KERNEL = {
+    "kernel": kernels.Matern32(1.0),
+    "learner": None,
+    "likelihood": Gaussian(known_noise(0.01)),
+    "random_state": 0,
+}
 FITS = {
     "exact": lambda **more: KernelGPRegressor(**KERNEL | more),
     "local": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "local"} | more),
@@ -97,7 +103,7 @@ def test_predictions_are_those_of_the_rest_with_the_line(pair):
     other, same = rest.predict(NEW, return_std=True, include_noise=True)
     np.testing.assert_allclose(mean, other + m(NEW), rtol=1e-9)
     of_f, of_rest = (model.predict(NEW, return_std=True)[1] for model in (one, rest))
-    factor = 1.0 if getattr(one, "noise_variance", None) else m.noise_factor
+    factor = 1.0 if isinstance(one, KernelGPRegressor) else m.noise_factor
     of_both = factor if m.residual > 0 and isinstance(one._fitted.observation.likelihood, Gaussian) else 1.0
     np.testing.assert_allclose(of_f**2, of_both * of_rest**2 + m.variance(NEW), rtol=1e-6)
     np.testing.assert_allclose(std**2 - of_f**2, factor * (same**2 - of_rest**2), rtol=1e-4)
@@ -117,7 +123,7 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
         g = rest._fitted.widened(m.noise_factor).sample_functions(5, key=as_key(3))
     of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
     np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
-    is_noise_given = getattr(one, "noise_variance", None) is not None
+    is_noise_given = isinstance(one, KernelGPRegressor)
     for noisy in (False, True) if is_noise_given else ():
         found, other = (part.sample_y(NEW, 5, random_state=3, include_noise=noisy) for part in (one, rest))
         np.testing.assert_allclose(found, other + of_mean, rtol=1e-6, atol=1e-6)

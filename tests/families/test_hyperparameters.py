@@ -85,7 +85,7 @@ def test_observations_have_the_variance_of_f_and_the_noise(fitted):
 
 
 def test_nothing_is_drawn_of_values_that_were_given_of_groups_and_of_many_rows():
-    given = KernelGPRegressor(Matern32(1.0), learner=None, noise_variance=0.1, random_state=0).fit(X, y)
+    given = KernelGPRegressor(Matern32(1.0), learner=None, random_state=0).fit(X, y)
     assert isinstance(given._fitted.posterior, ExactKernelPosterior) and "hyperparameters" not in given.plan_
     many = np.random.default_rng(2).uniform(size=(401, 1))
     cheap = KernelGPRegressor(learner=FullBatch(epochs=1), random_state=0, likelihood="gaussian")

@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import stochgp
 from stochgp import KernelGPRegressor, kernels, learners, solvers
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.7, 1.5]), 1.3, 0.05
 
@@ -20,7 +22,8 @@ def given(**settings):
     """With hyperparameters that nothing learns."""
     kernel = kernels.Matern32(LENGTHSCALE.tolist(), VARIANCE)
     return KernelGPRegressor(
-        **{"kernel": kernel, "noise_variance": NOISE, "learner": None, "random_state": 0} | settings
+        **{"kernel": kernel, "likelihood": Gaussian(known_noise(NOISE)), "learner": None, "random_state": 0}
+        | settings
     )
 
 
@@ -317,7 +320,7 @@ def test_frames_are_matched_by_name():
         ({"solver": "cholesk"}, "did you mean 'cholesky'"),
         ({"solver": "locl"}, "did you mean 'local'"),
         ({"dtype": "float16"}, "dtype"),
-        ({"noise_variance": 0.0}, "noise_variance is 0.0"),
+        ({"likelihood": Gaussian(known_noise(0.0))}, "noise variance is 0"),
         ({"time_limit": -1}, "time_limit is -1"),
         ({"memory_limit": "1 apple"}, "not a size"),
     ],

@@ -7,6 +7,8 @@ import pytest
 import scipy.linalg
 
 from stochgp import KernelGPRegressor, kernels
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.solvers.base import SMALL
 
 N, N_TEST, S = SMALL + 72, 200, 64
@@ -47,7 +49,7 @@ def exact():
 @pytest.fixture(scope="module", params=("cholesky", "cg", "sdd"))
 def fitted(request, exact):
     kernel = kernels.Matern32(LENGTHSCALE.tolist(), VARIANCE)
-    settings = {"noise_variance": NOISE, "learner": None, "standardize": False}
+    settings = {"likelihood": Gaussian(known_noise(NOISE)), "learner": None, "standardize": False}
     return KernelGPRegressor(kernel, solver=request.param, random_state=0, **settings).fit(exact.X, exact.y)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor, kernels
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, size=(400, 2))
 Y = np.sin(X[:, 0]) + 0.5 * GENERATOR.normal(size=400)
-SETTINGS = {"learner": None, "noise_variance": 0.3, "random_state": 0}
+SETTINGS = {"learner": None, "likelihood": Gaussian(known_noise(0.3)), "random_state": 0}
 
 
 def fitted(lengthscale=0.3, **more):

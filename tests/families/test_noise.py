@@ -7,6 +7,8 @@ from sweeps import some_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.learners import BSGD, SCGD
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 _generator = np.random.default_rng(0)
 X, X_NEW = _generator.normal(size=(80, 2)), _generator.normal(size=(30, 2))
@@ -18,7 +20,7 @@ y = np.sin(X[:, 0]) + 0.1 * _generator.normal(size=80)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_noise_variance_that_is_given_is_kept(learner, value):
     """The kernel alone is learned, and every variance of an observation holds the value."""
-    model = KernelGPRegressor("rbf", learner=learner, noise_variance=value, random_state=0)
+    model = KernelGPRegressor("rbf", learner=learner, likelihood=Gaussian(known_noise(value)), random_state=0)
     model.fit(X, y)
     assert_allclose(model.noise_variance_ / y.var(), value, rtol=1e-6)
     changed = float(model.kernel_.variance) != 1
@@ -28,9 +30,10 @@ def test_a_noise_variance_that_is_given_is_kept(learner, value):
 
 
 def test_a_noise_variance_beyond_the_numbers_of_the_dtype_is_refused():
-    with pytest.raises(ValueError, match="noise_variance is 1e-60, which float32 cannot hold"):
-        KernelGPRegressor(noise_variance=1e-60).fit(X, y)
-    model = KernelGPRegressor(noise_variance=1e-60, dtype="float64", random_state=0).fit(X, y)
+    tiny = Gaussian(known_noise(1e-60))
+    with pytest.raises(ValueError, match="noise variance is 1e-60, which float32 cannot hold"):
+        KernelGPRegressor(likelihood=tiny).fit(X, y)
+    model = KernelGPRegressor(likelihood=tiny, dtype="float64", random_state=0).fit(X, y)
     assert_allclose(model.noise_variance_ / y.var(), 1e-60, rtol=1e-9)
 
 

@@ -10,6 +10,8 @@ from stochgp.data.memory import MemorySource
 from stochgp.families import rotation
 from stochgp.kernels.warped import kernel_and_directions
 from stochgp.learners import LeaveOneOut
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)
@@ -60,9 +62,10 @@ def test_what_follows_a_fit_knows_the_directions(both, tmp_path):
     loaded = load(tmp_path / "model.stochgp")
     np.testing.assert_array_equal(loaded.predict(X[N:]), rotated.predict(X[N:]))
     assert "Matern32 along other directions" in loaded.summary()
-    kept = KernelGPRegressor(
-        rotated.kernel_, learner=None, noise_variance=rotated.noise_variance_ / np.var(Y[:N]), **SETTINGS
-    ).fit(X[:N], Y[:N])
+    noise = Gaussian(known_noise(rotated.noise_variance_ / np.var(Y[:N])))
+    kept = KernelGPRegressor(rotated.kernel_, learner=None, **SETTINGS | {"likelihood": noise}).fit(
+        X[:N], Y[:N]
+    )
     np.testing.assert_allclose(kept.predict(X[N:]), rotated.predict(X[N:]), atol=2e-3)
 
 

@@ -11,7 +11,8 @@ from stochgp.data.training import TrainingData
 from stochgp.families.left_out import some_left_out, typical_error
 from stochgp.families.solving import relative_tolerance
 from stochgp.kernels import Matern32
-from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods import Gaussian, constant_noise
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.solvers import CG, SDD, Cholesky
 
@@ -37,7 +38,10 @@ def test_a_learned_model_has_deviations_without_samples(solver):
     ).fit(X, y)
     assert np.sqrt(np.mean((model.predict(X) - np.sin(X[:, 0])) ** 2)) < 0.1
     direct = KernelGPRegressor(
-        model.kernel_, learner=None, noise_variance=model._fitted.observation.noise_variance, random_state=0
+        model.kernel_,
+        learner=None,
+        likelihood=Gaussian(known_noise(model._fitted.observation.noise_variance)),
+        random_state=0,
     )
     deviations = direct.fit(X, y).predict(X, return_std=True)[1]
     np.testing.assert_allclose(model.predict(X, return_std=True)[1], deviations, rtol=0.2)  # 48 of 150 rows
@@ -82,7 +86,9 @@ def test_a_solver_solves_to_its_share_of_the_tolerance(solver, share):
     generator = np.random.default_rng(1)
     X = generator.uniform(-2, 2, size=(200, 2))
     y = np.sin(2 * X[:, 0]) + 0.1 * generator.normal(size=200)
-    model = KernelGPRegressor(learner=None, noise_variance=0.01, solver=solver, random_state=0)
+    model = KernelGPRegressor(
+        learner=None, likelihood=Gaussian(known_noise(0.01)), solver=solver, random_state=0
+    )
     model.fit(X, y)
     standardised = (y - y.mean()) / y.std()
     tolerance = tolerances(0.01, standardised)

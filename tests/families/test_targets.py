@@ -31,7 +31,7 @@ F = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
 Z = F + 0.2 * RNG.normal(size=N)
 Y = np.exp(1 + Z)
 X_NEW = RNG.uniform(-2, 2, size=(7, 2))
-GIVEN = {"kernel": "rbf", "learner": None, "noise_variance": 0.05, "solver": "cholesky", "random_state": 0}
+GIVEN = {"kernel": "rbf", "learner": None, "solver": "cholesky", "random_state": 0}
 
 
 @pytest.fixture(scope="module")

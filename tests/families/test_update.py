@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import known_noise
 from stochgp.observations import Dispersion
 from stochgp.posteriors import KernelSystem
@@ -28,7 +29,9 @@ BLOCKS = solvers.SDD(batch_size=32)
 def model(solver=DIRECT, **more):
     """Nothing is standardised, so that a fit of all rows sees the same numbers."""
     settings = {"standardize": False, "mean": 5.0, "dtype": "float64", "random_state": 0}
-    return KernelGPRegressor(KERNEL, learner=None, noise_variance=0.05, solver=solver, **settings | more)
+    return KernelGPRegressor(
+        KERNEL, learner=None, likelihood=Gaussian(known_noise(0.05)), solver=solver, **settings | more
+    )
 
 
 def system(rows=slice(None)):

@@ -16,7 +16,8 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
-from stochgp.likelihoods import Warped
+from stochgp.likelihoods import Gaussian, Warped
+from stochgp.likelihoods.noise import known_noise
 from stochgp.pools import members, regressor, weights
 from stochgp.pools.division import BLOCK, SINGLE
 from stochgp.pools.weights import PoolWeights, alone

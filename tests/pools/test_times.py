@@ -8,6 +8,8 @@ from quick_members import QUICK
 
 from stochgp import GPRegressor, KernelGPRegressor
 from stochgp.data.rows import Data
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.pools import regressor, weights
 from stochgp.pools.division import BLOCK, LEARNED
 from stochgp.pools.weights import alone
@@ -60,8 +62,10 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]
-    settings = {"likelihood": "gaussian", "random_state": 1, "learner": None}
-    expected = KernelGPRegressor(one.kernel_, noise_variance=one.noise_variance_ / y.std() ** 2, **settings)
+    settings = {"random_state": 1, "learner": None}
+    expected = KernelGPRegressor(
+        one.kernel_, likelihood=Gaussian(known_noise(one.noise_variance_ / y.std() ** 2)), **settings
+    )
     expected.fit(TIMED, y)
     new = TIMED[::100] + [N, 0]
     root = np.sqrt(found.fit_report_["widths"]["kernel_by_blocks"])

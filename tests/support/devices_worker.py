@@ -26,7 +26,8 @@ from stochgp import (
     learners,
 )
 from stochgp.data.memory import MemorySource
-from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods import Gaussian, constant_noise
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import FeatureGP, SparseGP
 from stochgp.numerics.arrays import packed
 from stochgp.objectives import bound_of_all
@@ -296,7 +297,12 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def solved(**settings) -> KernelGPRegressor:
-    given = {"learner": None, "noise_variance": 0.05, "dtype": "float64", "random_state": 0}
+    given = {
+        "learner": None,
+        "likelihood": Gaussian(known_noise(0.05)),
+        "dtype": "float64",
+        "random_state": 0,
+    }
     return KernelGPRegressor("rbf", **given | settings).fit(FIT_X, FIT_Y)
 
 

@@ -34,7 +34,7 @@ SMILES = [
     "NCCO",
 ]
 Y = np.array([len(text) + 3.0 * text.count("O") for text in SMILES])
-SETTINGS = {"kernel": "tanimoto", "learner": None, "noise_variance": 0.1, "smiles": "molecule"}
+SETTINGS = {"kernel": "tanimoto", "learner": None, "smiles": "molecule"}
 
 
 @pytest.fixture

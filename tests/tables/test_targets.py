@@ -9,6 +9,8 @@ import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier, learners
 from stochgp.kernels import RBF, Tanimoto
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.tables.targets import read_targets
 
 N = 60
@@ -20,7 +22,7 @@ Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=N)
 def model(**settings):
     """A fit that learns nothing."""
     return KernelGPRegressor(
-        RBF(1.0), learner=None, noise_variance=0.01, time_order="interpolate", **settings
+        RBF(1.0), learner=None, likelihood=Gaussian(known_noise(0.01)), time_order="interpolate", **settings
     )
 
 
@@ -67,7 +69,7 @@ def test_targets_of_rows_of_weight_0_are_not_looked_at():
 
 def test_a_code_among_targets_of_fingerprints_is_left_out():
     bits = RNG.integers(0, 2, (N, 16)).astype(np.float64)
-    gp = KernelGPRegressor(Tanimoto(), learner=None, noise_variance=0.1)
+    gp = KernelGPRegressor(Tanimoto(), learner=None)
     with pytest.warns(UserWarning, match="1 rows of 60 are not learned from: 1 with the target -9999"):
         found = gp.fit(bits, with_value(-9999.0))
     keep = np.arange(N) != 7

@@ -7,6 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.data import Fingerprints
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.thompson import Maximiser, ThompsonSampler
 
 BOUNDS = [[0.0, 1.0], [10.0, 12.0]]
@@ -72,7 +74,12 @@ def test_the_model_is_that_of_all_observations(solver):
         X = found.ask()
         found.tell(X, target(X))
     whole = KernelGPRegressor(
-        WIDE, learner=None, noise_variance=1e-4, standardize=False, dtype="float64", solver="cholesky"
+        WIDE,
+        learner=None,
+        likelihood=Gaussian(known_noise(1e-4)),
+        standardize=False,
+        dtype="float64",
+        solver="cholesky",
     ).fit(found._X, found._y)
     Z = np.random.default_rng(1).uniform([0, 10], [1, 12], (20, 2))
     atol = 1e-7 if solver == "cholesky" else 0.02

@@ -40,10 +40,6 @@ def _whole(least: int) -> Callable[[Any], bool]:
     return lambda v: isinstance(v, int | np.integer) and not isinstance(v, bool) and bool(v >= least)
 
 
-def _positive(value: Any) -> bool:
-    return _is_number(value) and bool(0 < value < math.inf)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
@@ -63,7 +59,6 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
     ),
     "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
     "rotate_inputs": (lambda v: v == "auto" or isinstance(v, bool), "'auto', True or False"),
-    "noise_variance": (lambda v: v is None or _positive(v), "None, or positive and finite"),
 }
 CHOICES = {
     "dtype": tuple(DTYPES),

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +47,12 @@ from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.conditionals import LeaveOneOut
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import Dispersion
 from stochgp.observations.error_distribution import GAUSSIAN
-from stochgp.parameters import cast, positive
+from stochgp.parameters import Frozen, cast, positive
 from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
@@ -79,12 +80,14 @@ class KernelGPRegressor(FamilyRegressor):
     ----------
     kernel
         "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
+    likelihood
+        "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
+        `Gaussian(σ²)` or `StudentT(df, σ²)` of `stochgp.likelihoods`: a number is the start of learning, in the units of the model's targets (standardised if
+        `standardize`), and `parameters.frozen(σ²)` is kept; the default start is a tenth of the targets' mean square; or
+        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
     learner
         "auto" (docs/methods/kernel_gp.md), "loo", "bsgd", "full-batch", or a learner of
         `stochgp.learners`; None = keep the given hyperparameters.
-    noise_variance
-        σ², in the units of the model's targets (standardised if `standardize`): a value is kept, while the kernel is learned; None = learned, starting at
-        a tenth of the targets' mean square, which `learner=None` keeps.
     solver
         "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`: the posterior of all rows. "local": predictions from the rows nearest to each new row.
         "auto": of all rows up to 100,000 rows (docs/methods/sdd.md#which-solver), else local.
@@ -95,10 +98,6 @@ class KernelGPRegressor(FamilyRegressor):
     smiles
         The table column with molecules, or a `data.Morgan`: Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` omits unreadable
         molecules (predictions NaN).
-    likelihood
-        "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
-        `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, with noise learned together with the kernel; or
-        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
     {shared}
 
     Attributes
@@ -126,7 +125,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    noise_variance: float | None = None
+    _noise_level: ClassVar[float | None] = None  # of an earlier fit, which a pool keeps
     solver: Any = "auto"
     rotate_inputs: bool | str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
@@ -180,7 +179,8 @@ class KernelGPRegressor(FamilyRegressor):
                 lambda: kernel_posterior(gp, data, self, context, is_learned=is_learned)
             )
             errors = context.finish(lambda: self._error_distribution(posterior, gp, data, context))
-            likelihood, learns_noise = Gaussian(posterior.noise), is_learned and self.noise_variance is None
+            likelihood = Gaussian(posterior.noise)
+            learns_noise = is_learned and not isinstance(gp.noise.level, Frozen)
             observation = observation_model(self, likelihood, errors, posterior, data, learns_noise)
             exact = posterior_at_learned(posterior)
             nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
@@ -193,8 +193,7 @@ class KernelGPRegressor(FamilyRegressor):
     ) -> Dispersion | None:
         """Return the error distribution; "auto" compares only if the noise was learned."""
         likelihood = resolve_likelihood(self._likelihood, KERNEL)
-        keeps_noise = self.learner is None or self.noise_variance is not None
-        if likelihood == AUTO and keeps_noise:
+        if likelihood == AUTO and self.learner is None:
             context.record("likelihood", GAUSSIAN, "the noise was not learned")
             return None
         return error_distribution(likelihood, posterior, gp, data, context)
@@ -293,7 +292,8 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> Kerne
     """Return the given or named kernel, and the noise's start."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
-    noise = start_noise(likelihood, KERNEL, spread, estimator.dtype, estimator.noise_variance)
+    known = estimator._noise_level
+    noise = start_noise(likelihood, KERNEL, spread, estimator.dtype) if known is None else known_noise(known)
     kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
     if isinstance(given, str):
         encoder = vars(estimator).get("_encoder_of_pool", data.encoder)

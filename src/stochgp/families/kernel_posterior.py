@@ -100,7 +100,7 @@ def _global_posterior(
     near = some_left_out(gp, data, context.budget)
     if near is not None:
         typical = None if isinstance(choice[0], Cholesky) else typical_error(near)
-        if is_learned and estimator.noise_variance is None:
+        if is_learned and not isinstance(gp.noise.level, Frozen):
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.solver == "auto":
                 why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"

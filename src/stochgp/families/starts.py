@@ -28,7 +28,7 @@ from stochgp.likelihoods import (
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.names import lookup, quoted
 from stochgp.observations.error_distribution import GAUSSIAN, SCALED, STUDENT
-from stochgp.parameters import Frozen, frozen, positive, value_of
+from stochgp.parameters import Frozen, positive, value_of
 from stochgp.tables.molecules import Inputs
 
 AUTO = "auto"
@@ -102,26 +102,19 @@ def fixed_df(likelihood: Any) -> float | None:
 
 
 def start_noise(
-    likelihood: str | AbstractLikelihood, family: str, spread: float, dtype: str, given: float | None = None
+    likelihood: str | AbstractLikelihood, family: str, spread: float, dtype: str
 ) -> AbstractNoise:
-    """Return the likelihood's noise, a given fixed variance, or a tenth of `spread`, learned.
+    """Return the likelihood's noise, or a tenth of `spread`, learned; `spread` is the targets' mean square.
 
-    `spread` is the targets' mean square. Raises ValueError for a variance that the dtype cannot hold, and if both are given.
+    Raises ValueError for a variance that the dtype cannot hold.
     """
     own = getattr(likelihood, "noise", None)
-    if own is not None:
-        if given is not None:
-            raise ValueError(
-                "noise_variance and the noise of likelihood are both given: leave one of them out"
-            )
-        return own
-    if given is None:
+    if own is None:
         lower = LEAST_NOISE if family == KERNEL else NOISE_FLOOR
         return constant_noise(START_NOISE * spread, lower=lower * spread, dtype=np.dtype(dtype))
-    kind = np.finfo(dtype)
-    if float(kind.tiny) <= given <= float(kind.max):
-        return constant_noise(frozen(np.asarray(given, dtype)))
-    raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
+    if not np.finfo(dtype).tiny <= float(own.level) <= np.finfo(dtype).max:
+        raise ValueError(f"the noise variance is {float(own.level):g}, which {dtype} cannot hold")
+    return own
 
 
 def started_sparse(

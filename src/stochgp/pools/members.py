@@ -217,6 +217,7 @@ def has_trees(member: Any) -> bool:
 def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
     """Fit a member with the same settings but for these, and the kind of error distribution that it chose, to these rows."""
     again: Any = clone(member)
+    vars(again).update({key: settings.pop(key) for key in list(settings) if key.startswith("_")})
     again.set_params(time_limit=None, **settings)
     vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
@@ -232,7 +233,7 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
     noise = float(getattr(posterior, "base", posterior).noise.level)
     solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
     again = learned_again(
-        member, rows, kernel=member.kernel_, learner=None, noise_variance=noise, solver=solver
+        member, rows, kernel=member.kernel_, learner=None, solver=solver, _noise_level=noise
     )
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):

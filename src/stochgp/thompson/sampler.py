@@ -16,6 +16,8 @@ from stochgp.estimators.saving import restored, stored
 from stochgp.families import KernelGPRegressor
 from stochgp.families.starts import inputs_of
 from stochgp.kernels import AbstractKernel
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.parameters import Frozen
 from stochgp.posteriors import AbstractFunctions
 from stochgp.solvers.choice import MAX_CHOLESKY_ROWS
@@ -219,10 +221,11 @@ class ThompsonSampler:
             self.model_.update(self._as_inputs(points), values)
             return
         named = "cholesky" if N <= MAX_CHOLESKY_ROWS else "cg"  # "auto" of the estimator may be local
+        given = self.noise_variance
         model: Any = KernelGPRegressor(
-            self.kernel, learner=self.learner, noise_variance=self.noise_variance,
+            self.kernel, self.learner, likelihood="gaussian" if given is None else Gaussian(known_noise(given)),
             solver=named if self.solver == "auto" else self.solver, standardize=self.learner is not None, memory_limit=self.memory_limit,
-            dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
+            dtype=self.dtype, random_state=self.random_state,
         )  # fmt: skip
         self.model_ = model.fit(
             self._as_inputs(np.concatenate([self._X, points])), np.concatenate([self._y, values])
