@@ -31,7 +31,7 @@ def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind,
         "likelihood": "gaussian",
         "learner": learners.FullBatch(epochs=3),
         "random_state": 0,
-        "target_outliers": "keep",
+        "missing": "keep",
     }
     model = (KernelGPRegressor if kind == "kernel" else FeatureGPRegressor)(**settings).fit(X, y)
     low, high = supported_by(y)

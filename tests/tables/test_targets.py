@@ -50,16 +50,15 @@ def test_a_far_target_that_is_no_code_is_learned_from_with_a_warning():
 
 
 @pytest.mark.parametrize("value", [-9999.0, 50.5])
-def test_far_targets_are_refused_or_kept(value):
-    with pytest.raises(ValueError, match=f"{value:g} at data row 8; target_outliers='keep'"):
-        model(target_outliers="refuse").fit(X, with_value(value))
-    assert model(target_outliers="keep").fit(X, with_value(value)).n_rows_ == N
-    with pytest.raises(ValueError, match="target_outliers"):
-        model(target_outliers="drop").fit(X, Y)
+def test_far_targets_may_be_kept(value):
+    """With gaps in the inputs filled."""
+    assert model(missing="keep").fit(np.where(X > 2, np.nan, X), with_value(value)).n_rows_ == N
+    with pytest.raises(ValueError, match="missing"):
+        model(missing="drop").fit(X, Y)
 
 
 def test_codes_are_errors_where_missing_values_are():
-    with pytest.raises(ValueError, match="-9999 at data row 8"):
+    with pytest.raises(ValueError, match="-9999 at data row 8; missing='keep'"):
         model(missing="refuse").fit(X, with_value(-9999.0))
 
 
@@ -81,8 +80,8 @@ def test_a_code_in_files_is_named(tmp_path):
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": with_value(-9999.0)}).to_csv(path, index=False)
     with pytest.warns(UserWarning, match="of 60 rows of the files: 1 target.*: -9999$"):
         FeatureGPRegressor("linear", random_state=0).fit(path, "y")
-    with pytest.raises(ValueError, match="-9999; target_outliers='keep'"):
-        FeatureGPRegressor("linear", target_outliers="refuse").fit(path, "y")
+    with pytest.raises(ValueError, match="-9999; missing='keep'"):
+        FeatureGPRegressor("linear", missing="refuse").fit(path, "y")
 
 
 def test_a_pool_looks_at_targets_once_and_its_members_do_not():
@@ -90,7 +89,6 @@ def test_a_pool_looks_at_targets_once_and_its_members_do_not():
     with pytest.warns(UserWarning, match="-9999|50.5") as warned:
         pool.fit(X, np.where(np.arange(N) == 9, 50.5, with_value(-9999.0)))
     assert len(warned) == 2
-    assert all(member.target_outliers == "keep" for member in pool.estimators_.values())
     assert "-9999" in pool.summary() and "50.5" in pool.summary()
 
 

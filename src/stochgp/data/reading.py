@@ -39,7 +39,7 @@ from .training import TrainingData
 logger = logging.getLogger("stochgp.estimators")
 
 FIT = 6  # calls from here to that of `fit`
-CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
+CODE = "the target {:.10g}, a code for a missing value far from all others (missing='keep' learns from it)"
 MAX_SAMPLE = 1_000_000  # rows of files to learn θ from: more change it by less than 0.01 nats per row
 SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
@@ -63,7 +63,7 @@ def read_training_rows(
     TypeError, naming row and column, for values that cannot be used.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
-    lookup(missing, dict.fromkeys(("auto", "refuse", "skip")), "missing")
+    lookup(missing, dict.fromkeys(("auto", "refuse", "keep", "skip")), "missing")
     refuse_no_targets(estimator, y)
     encoder, X = read_fingerprints(estimator, X, context.budget) if packed else (None, unmasked(X))
     y = read_targets(y, missing != "refuse" and not packed, context)
@@ -101,11 +101,12 @@ def _category_targets(estimator: Any, y: np.ndarray, group: Any, weight: Any) ->
 
 def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: FitContext) -> np.ndarray:
     """Return the rows [N] that have a weight and a target; warn of rows without the latter."""
-    refuses, outliers = estimator.missing == "refuse", getattr(estimator, "target_outliers", "keep")
-    codes, said = checked_targets(y, weight, outliers, refuses)
+    codes, said = np.zeros(len(y), bool), ""
+    if estimator.missing != "keep" and getattr(estimator, "_checks_targets", False):
+        codes, said = checked_targets(y, weight, estimator.missing == "refuse")
     if said:
         warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
-        context.record("target_outliers", outliers, said)
+        context.record("target_outliers", "learned from", said)
     drop = np.isnan(y) | codes
     if drop.all():
         raise ValueError("Input y contains NaN in all rows: there is nothing to learn from")
@@ -174,7 +175,7 @@ def _read_inputs_at_fit(
         if estimator.missing == "refuse":
             refuse_not_finite(X)
             return None, X
-    encoder = TableEncoder.fit(X, missing=estimator.missing, targets=targets)
+    encoder = TableEncoder.fit(X, missing=_of_inputs(estimator), targets=targets)
     numbers, _ = _encoded(estimator, encoder, X)
     if targets is not None:
         numbers = encoder.in_folds(numbers, X, targets)
@@ -182,6 +183,11 @@ def _read_inputs_at_fit(
         names = [rule.name for rule in encoder.columns]
         name_inputs(estimator, len(names), names if has_names else None)
     return encoder, numbers
+
+
+def _of_inputs(estimator: Any) -> str:
+    """Return `missing` of the encoder of inputs, whose gaps "keep" fills too."""
+    return "refuse" if estimator.missing == "refuse" else "auto"
 
 
 def _encoded(estimator: Any, encoder: TableEncoder, X: Any) -> tuple[np.ndarray, list[str]]:
@@ -204,7 +210,7 @@ def read_files(
     `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
     cannot be used, and if a family that `keeps_all` rows has no memory for them.
     """
-    lookup(estimator.missing, dict.fromkeys(("auto", "refuse")), "missing")
+    lookup(estimator.missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
     if not isinstance(target, str):
         what = "y must be the name of the target's column where X names files"
         raise TypeError(f"{what}, but is {type(target).__name__}")
@@ -214,7 +220,7 @@ def read_files(
     source = replace(source, target=target, kind=kind, transform=transform)
     seed = context.sample_seed + SAMPLE_SEED
     n_sample = lambda n_inputs: _sample_size(n_inputs, context.budget, keeps_all)
-    source, rows, n_dropped = open_files(source, missing=estimator.missing, seed=seed, n_sample=n_sample)
+    source, rows, n_dropped = open_files(source, missing=_of_inputs(estimator), seed=seed, n_sample=n_sample)
     if keeps_all and source.size > len(rows):
         n_inputs = len(source.encoder.output_names)
         need, what = 2 * source.size * _row_bytes(n_inputs), f"{source.size} rows of {n_inputs} inputs"
@@ -239,8 +245,8 @@ def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext)
 
 def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, context: FitContext) -> None:
     """Warn of rows and columns of files that are not taken as they are, and record them."""
-    outliers = estimator.target_outliers if source.scaled else "keep"
-    if said := checked_targets(rows.y, None, outliers, leaves_out=False)[1]:
+    looks, refuses = source.scaled and estimator.missing != "keep", estimator.missing == "refuse"
+    if looks and (said := checked_targets(rows.y, None, refuses, leaves_out=False)[1]):
         warn(f"of {len(rows)} rows of the files: {said}", UserWarning, stacklevel=3)
     if n_dropped:
         why = "of the files are not learned from: they have no target"

@@ -62,10 +62,9 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
 }
 CHOICES = {
     "dtype": tuple(DTYPES),
-    "missing": ("auto", "refuse", "skip"),
+    "missing": ("auto", "refuse", "keep", "skip"),
     "target": ("real", "positive", "count"),
     "time_order": ("auto", "interpolate", "forecast"),
-    "target_outliers": ("warn", "refuse", "keep"),
 }
 
 
@@ -170,6 +169,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     """Predictions of a regressor, from its `Fitted`."""
 
     mean: float | str | None
+    _checks_targets: ClassVar[bool] = True  # False for members of a pool, which has checked them
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
@@ -319,7 +319,8 @@ class GPEstimator(PosteriorEstimator):
         columns give the time, and errors of neighbours in time resemble each other.
     random_state : None, an integer, a NumPy RandomState or Generator
     standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
-    missing : "auto": gaps are filled in, rows without a target and columns that tell nothing left out (docs/methods/data.md); "refuse": errors
+    missing : "auto": gaps are filled in, rows without a target, or with a code such as −9999 for a missing one, are left out (docs/methods/data.md);
+        "refuse": errors; "keep": as "auto", but codes are learned from
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
@@ -367,16 +368,12 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         (Friedman, 2001; Chernozhukov et al., 2018). Both are of rows in memory.
     target : "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
-    target_outliers : "warn", "refuse" or "keep"
-        Targets far from all others, more than 20 robust standard deviations from the median. "warn": codes for missing values such as −9999 are left out,
-        others are learned from, with a warning for both (docs/methods/data.md). "refuse": ValueError. "keep": all are learned from.
     """
 
     mean: float | str | None = None
     likelihood: Any = "auto"
     _chosen_likelihood: ClassVar[str | None] = None  # by an earlier fit of more or fewer rows
     target: str = "real"
-    target_outliers: str = "warn"
 
     @property
     def _likelihood(self) -> Any:

@@ -160,6 +160,7 @@ def fit_members(
         context.bar.part(f"member {name!r} ({k + 1} of {len(order)})", k, len(order) + N_PARTS_AFTER)
         context.bar.show("begins")
         set_member(pool, name, member, n_left, settings, context)
+        vars(member)["_checks_targets"] = False
         if isinstance(candidates[name], GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # for warnings and for dates
         groups = rows.group if takes_groups(name, candidates) else None
@@ -219,6 +220,7 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
     again: Any = clone(member)
     vars(again).update({key: settings.pop(key) for key in list(settings) if key.startswith("_")})
     again.set_params(time_limit=None, **settings)
+    vars(again)["_checks_targets"] = False
     vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
         again.fit(rows.X, rows.y, rows.weight, groups=rows.group)

@@ -222,7 +222,7 @@ class PoolEstimator(PosteriorEstimator):
             return *read_training_rows(
                 self, X, y, sample_weight, groups, context, time_order=time_order
             ), None
-        own, names = self.get_params(deep=False), ("missing", "time_order", "dtype", "target_outliers")
+        own, names = self.get_params(deep=False), ("missing", "time_order", "dtype")
         like.set_params(**{name: own[name] for name in names if name in own})
         others = {"sample_weight": sample_weight, "groups": groups}
         try:

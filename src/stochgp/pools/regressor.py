@@ -96,7 +96,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     point_mass : "auto", float or None
         A frequent value of the targets, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`). "auto"
         tries the value of a tenth of the targets, five times as frequent as any other; the model is kept if the CRPS of held-out rows is clearly lower.
-    target_outliers, missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
+    missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
@@ -133,7 +133,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     likelihood: Any = field(default="auto", kw_only=True)
     target: str = field(default=AUTO, kw_only=True)
     point_mass: Any = field(default=AUTO, kw_only=True)
-    target_outliers: str = field(default="warn", kw_only=True)
 
     @property
     def _fitted(self) -> Pool:
@@ -196,7 +195,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
         """Set `target_`; settings of all members for it: the kind of numbers, and one transform."""
         self.target_ = REAL if self.target == AUTO else self.target
-        settings: dict[str, Any] = {"target_outliers": "keep"} | self._own_likelihood
+        settings = self._own_likelihood
         is_default = self.target == AUTO and not self._own_likelihood and isinstance(self.members, str)
         if is_default and self._point_mass is None:
             apart = rows.apart()
@@ -247,7 +246,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         # Beside a point mass targets are continuous.
         target = self.target_ if len(others) and may_be_counts(others) else self.target
         regressor: Any = clone(self)
-        regressor.set_params(point_mass=None, target=target, target_outliers="keep")
+        regressor.set_params(point_mass=None, target=target)
         return HurdleRegressor(value, GPClassifier(), regressor)
 
     def _weigh(

@@ -262,6 +262,7 @@ class HurdleRegressor(PosteriorRegressor):
             for k, (name, member, part, targets) in enumerate(parts):
                 time_limit = None if self.time_limit is None else max(deadline.left(), 0.1) / (2 - k)
                 members[name] = clone(member)
+                vars(members[name])["_checks_targets"] = False
                 members[name].set_params(random_state=context.seed(name), time_limit=time_limit, **shared)
                 members[name].fit(part.X, targets, part.weight, groups=part.group, **context.of_member(name))
                 if name == "at_value":  # without the regressor this is no model

@@ -263,17 +263,15 @@ def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
 
 
 def checked_targets(
-    y: Float[np.ndarray, " N"], weight: Any, outliers: str, refuses_codes: bool = False, leaves_out: bool = True,
+    y: Float[np.ndarray, " N"], weight: Any, refuses: bool = False, leaves_out: bool = True,
 ) -> tuple[Bool[np.ndarray, " N"], str]:  # fmt: skip
     """Return the targets that are codes and left out, and a note on others far from all (`target_outliers`).
 
-    `outliers` is "warn", "refuse" (ValueError for both kinds) or "keep" (none is looked for). `refuses_codes`: ValueError for codes.
+    `refuses`: ValueError for codes.
     """
-    if outliers == "keep":
-        return np.zeros(len(y), bool), ""
     has_weights = np.shape(weight) == y.shape
     codes, far = target_outliers(np.where(np.asarray(weight) == 0, np.nan, y) if has_weights else y)
-    is_refused = (codes | far).any() if outliers == "refuse" else refuses_codes and codes.any()
+    is_refused = refuses and codes.any()
     rows = np.flatnonzero(far if leaves_out and not is_refused else codes | far)
     if len(rows) == 0:
         return codes, ""
@@ -281,7 +279,7 @@ def checked_targets(
     shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
     said = f"{len(rows)} target(s) more than {FAR_TARGET:g} robust standard deviations from the median, beyond a gap: {shown}"
     if is_refused:
-        raise ValueError(f"{said}; target_outliers='keep' learns from them")
+        raise ValueError(f"{said}; missing='keep' learns from them")
     return codes, said
 
 
