@@ -140,7 +140,7 @@ def molecules() -> Any:
     import pandas as pd
 
     y = np.array([len(one) for one in SMILES], np.float64) + np.random.default_rng(7).normal(size=len(SMILES))
-    return kernel(kernel="tanimoto", smiles="smiles").fit(pd.DataFrame({"smiles": SMILES}), y)
+    return kernel(kernel="tanimoto").fit(pd.DataFrame({"smiles": SMILES}), y)
 
 
 def _likelihood_value(name: str) -> Any:

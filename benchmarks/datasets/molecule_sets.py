@@ -97,7 +97,7 @@ def load_molecules(name: str) -> Molecules:
 
 def fingerprints_called(name: str) -> Morgan:
     """Those of a set: DOCKSTRING's are as published, the others as estimators make them."""
-    return Morgan("smiles", radius=1, n_bits=1024) if ":dockstring:" in name else Morgan("smiles")
+    return Morgan(radius=1, n_bits=1024) if ":dockstring:" in name else Morgan()
 
 
 def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:

@@ -23,7 +23,7 @@ Y /= np.sqrt(np.mean(Y**2))
 @pytest.mark.parametrize(("noise_std", "reached"), [(0.037, 0.022), (0.31, 0.09), (0.006, 0.005)])
 def test_tolerances_of_the_mean_are_just_below_those_that_were_enough(noise_std, reached):
     """The residuals at which the RMSE on pol, elevators and bike was within 1 % of the exact one."""
-    found = tolerances(noise_std**2, Y)
+    found = relative_tolerance(noise_std**2, Y)
     assert 0.75 * reached < found <= reached
     assert found == pytest.approx(0.2 * noise_std**0.75)
 
@@ -48,21 +48,23 @@ def test_a_learned_model_has_deviations_without_samples(solver):
 
 
 def test_tolerances_scale_with_the_three_quarters_power_of_the_noise_and_not_with_units():
-    few, many = tolerances(1e-4, Y), tolerances(16**2 * 1e-4, Y)
+    few, many = relative_tolerance(1e-4, Y), relative_tolerance(16**2 * 1e-4, Y)
     np.testing.assert_allclose(many / few, 8, rtol=1e-12)
-    np.testing.assert_allclose(tolerances(100 * 1e-4, 10 * Y), tolerances(1e-4, Y), rtol=1e-12)
+    np.testing.assert_allclose(
+        relative_tolerance(100 * 1e-4, 10 * Y), relative_tolerance(1e-4, Y), rtol=1e-12
+    )
 
 
 def test_tolerances_have_bounds_and_small_sets_are_solved_more_exactly():
-    np.testing.assert_allclose(tolerances(0.01, np.ones(400)), tolerances(0.01, Y) / 5)
-    assert tolerances(10.0, Y) == pytest.approx(0.1)
-    assert tolerances(1e-30, Y) == 1e-5
+    np.testing.assert_allclose(relative_tolerance(0.01, np.ones(400)), relative_tolerance(0.01, Y) / 5)
+    assert relative_tolerance(10.0, Y) == pytest.approx(0.1)
+    assert relative_tolerance(1e-30, Y) == 1e-5
 
 
 def test_means_are_solved_to_0_4_of_the_typical_error_where_that_is_less():
-    assert tolerances(0.01, Y, 0.01) == pytest.approx(0.4 * 0.01)
-    assert tolerances(0.01, Y, 10.0) == tolerances(0.01, Y)
-    np.testing.assert_allclose(tolerances(100 * 1e-4, 10 * Y, 0.1), tolerances(1e-4, Y, 0.01))
+    assert relative_tolerance(0.01, Y, 0.01) == pytest.approx(0.4 * 0.01)
+    assert relative_tolerance(0.01, Y, 10.0) == relative_tolerance(0.01, Y)
+    np.testing.assert_allclose(relative_tolerance(100 * 1e-4, 10 * Y, 0.1), relative_tolerance(1e-4, Y, 0.01))
 
 
 def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few():
@@ -91,7 +93,7 @@ def test_a_solver_solves_to_its_share_of_the_tolerance(solver, share):
     )
     model.fit(X, y)
     standardised = (y - y.mean()) / y.std()
-    tolerance = tolerances(0.01, standardised)
+    tolerance = relative_tolerance(0.01, standardised)
     if not isinstance(solver, Cholesky):
         assert model._fitted.posterior.tolerance == pytest.approx(share * tolerance, rel=1e-4)
     assert model.fit_report_["residual"] <= share * tolerance

@@ -192,7 +192,7 @@ REFUSED = {
     "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "leave it None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
-    "missing": ({"missing": "skip"}, "molecules"),
+    "missing": ({"missing": "skip"}, "missing"),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import stochgp
 from benchmarks.datasets import load
 from benchmarks.datasets.molecule_sets import DOCKSTRING, load_molecules
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import KernelGPRegressor
 from stochgp.cli import main
 from stochgp.data import Morgan
 from stochgp.tables.molecules import FingerprintEncoder, fingerprints_of
@@ -34,16 +34,16 @@ SMILES = [
     "NCCO",
 ]
 Y = np.array([len(text) + 3.0 * text.count("O") for text in SMILES])
-SETTINGS = {"kernel": "tanimoto", "learner": None, "smiles": "molecule"}
+SETTINGS = {"kernel": "tanimoto", "learner": None}
 
 
 @pytest.fixture
 def table():
-    return pd.DataFrame({"name": range(len(SMILES)), "molecule": SMILES})
+    return pd.DataFrame({"molecule": SMILES})
 
 
 @pytest.mark.parametrize("chirality", [False, True])
-@pytest.mark.parametrize("morgan", [Morgan("s"), Morgan("s", radius=1, n_bits=64), Morgan("s", counts=False)])
+@pytest.mark.parametrize("morgan", [Morgan(), Morgan(radius=1, n_bits=64), Morgan(counts=False)])
 def test_fingerprints_are_those_of_rdkit(morgan, chirality):
     from rdkit import Chem
     from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
@@ -61,16 +61,20 @@ def test_fingerprints_are_those_of_rdkit(morgan, chirality):
 
 
 def test_a_column_of_molecules_is_its_fingerprints(table, tmp_path):
-    counts, _ = fingerprints_of(SMILES, Morgan("molecule"))
+    counts, _ = fingerprints_of(SMILES, Morgan())
     model = KernelGPRegressor(**SETTINGS).fit(table, Y)
-    from_counts = KernelGPRegressor(**SETTINGS | {"smiles": None}).fit(counts, Y)
+    from_counts = KernelGPRegressor(**SETTINGS).fit(counts, Y)
     np.testing.assert_array_equal(model.predict(table), from_counts.predict(counts))
     assert list(model.feature_names_in_) == ["molecule"]
     assert "Morgan counts of radius 2 in 2048 columns, of column 'molecule'" in model.plan_["inputs"]["why"]
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(
-        stochgp.load(tmp_path / "model").predict(table[["molecule"]]), model.predict(table)
+        stochgp.load(tmp_path / "model").predict(table.assign(name=1)), model.predict(table)
     )
+    packed = Morgan()(table["molecule"])
+    of_packed = KernelGPRegressor(**SETTINGS).fit(packed[:9], Y[:9])
+    of_counts = KernelGPRegressor(**SETTINGS).fit(counts[:9], Y[:9])
+    np.testing.assert_allclose(of_packed.predict(packed), of_counts.predict(counts), rtol=1e-9)
 
 
 def test_what_cannot_be_read_is_refused_by_row_or_skipped(table):
@@ -84,49 +88,44 @@ def test_what_cannot_be_read_is_refused_by_row_or_skipped(table):
             KernelGPRegressor(**SETTINGS).fit(rows, Y[rows.index])
         assert (
             shown in str(found.value)
-            and 'missing="skip"' in str(found.value)
+            and "skip_unreadable=True" in str(found.value)
             and "\n" not in str(found.value)
         )
-    skipping = KernelGPRegressor(**SETTINGS | {"missing": "skip"})
+    morgan, skipping = Morgan(skip_unreadable=True), KernelGPRegressor(**SETTINGS)
     with pytest.warns(
         UserWarning, match=r"3 molecule\(s\) cannot be read and are left out: data rows 3, 6, 8 \(from 1\)"
     ):
-        skipping.fit(bad, Y)
+        skipping.fit(morgan(bad["molecule"]), Y)
     kept = np.setdiff1d(np.arange(len(Y)), [2, 5, 7])
     wanted = KernelGPRegressor(**SETTINGS).fit(table.iloc[kept], Y[kept])
-    mean, std = skipping.predict(bad, return_std=True)
+    mean, std = skipping.predict(Morgan(skip_unreadable=True)(bad["molecule"]), return_std=True)
     np.testing.assert_array_equal(mean[kept], wanted.predict(table.iloc[kept]))
     assert np.isnan(mean[[2, 5, 7]]).all() and np.isnan(std[[2, 5, 7]]).all()
     with pytest.raises(ValueError, match="none of the 12 molecules can be read"):
-        skipping.fit(pd.DataFrame({"molecule": ["C1CC"] * 12}), Y)
+        morgan(["C1CC"] * 12)
 
 
 def test_contradictions_are_refused_in_one_line(table):
-    with pytest.raises(ValueError, match="which the Tanimoto kernel takes, and nothing else"):
-        KernelGPRegressor("rbf", smiles="molecule").fit(table, Y)
-    with pytest.raises(ValueError, match="which the Tanimoto kernel takes"):
-        FeatureGPRegressor(smiles="molecule").fit(table, Y)
-    with pytest.raises(ValueError, match='missing="skip" leaves molecules out'):
-        KernelGPRegressor("tanimoto", missing="skip").fit(np.eye(12), Y)
+    model = KernelGPRegressor(**SETTINGS).fit(table, Y)
     with pytest.raises(ValueError, match="column 'molecule' is not in the table; did you mean 'molecules'"):
-        KernelGPRegressor(**SETTINGS).fit(table.rename(columns={"molecule": "molecules"}), Y)
-    with pytest.raises(ValueError, match="column 'name' holds a number, not SMILES"):
-        KernelGPRegressor(**SETTINGS | {"smiles": "name"}).fit(table, Y)
+        model.predict(table.rename(columns={"molecule": "molecules"}))
+    with pytest.raises(ValueError, match="drop the others of 'molecule', 'name'"):
+        KernelGPRegressor(**SETTINGS).fit(table.assign(name=1), Y)
+    with pytest.raises(ValueError, match="column 'molecule' holds a number, not SMILES"):
+        model.predict(pd.DataFrame({"molecule": [1.0]}))
     with pytest.raises(ValueError, match="molecules are a column of a data frame"):
-        KernelGPRegressor(**SETTINGS).fit(np.eye(12), Y)
+        model.predict(np.eye(12))
     with pytest.raises(ValueError, match="Input y contains NaN: 1 such, the first at row 2"):
         KernelGPRegressor(**SETTINGS).fit(table, np.where(np.arange(12) == 1, np.nan, Y))
-    with pytest.raises(TypeError, match="smiles must be the name of a column"):
-        KernelGPRegressor(**SETTINGS | {"smiles": 3}).fit(table, Y)
     with pytest.raises(ValueError, match="at least 1 bit"):
-        Morgan("s", n_bits=0)
+        Morgan(n_bits=0)
 
 
 def test_the_command_line_fits_and_predicts_a_column_of_molecules(table, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     table.assign(y=Y).to_csv("train.csv", index=False)
     table.to_parquet("new.parquet")
-    options = ["--set", "kernel=tanimoto", "--set", "smiles=molecule", "--quiet", "--json", "--out", "m"]
+    options = ["--set", "kernel=tanimoto", "--quiet", "--json", "--out", "m"]
     assert main(["fit", "train.csv", "--target", "y", "--model", "kernel", *options]) == 0
     assert json.loads(capsys.readouterr().out)["n_train"] == 12
     assert main(["predict", "m", "new.parquet", "--out", "out.csv"]) == 0
@@ -154,7 +153,7 @@ def test_named_sets_of_molecules(tmp_path, monkeypatch):
     found = load("mol:dockstring:PARP1")
     np.testing.assert_array_equal(found.y, [-7.5, -6.0])
     np.testing.assert_array_equal(found.y_test, [5.0])  # clipped
-    assert load_molecules("mol:dockstring:PARP1").morgan == Morgan("smiles", radius=1, n_bits=1024)
+    assert load_molecules("mol:dockstring:PARP1").morgan == Morgan(radius=1, n_bits=1024)
     assert DOCKSTRING["PARP1"] == (0.560, 0.024, -6.95)
 
 
@@ -166,7 +165,7 @@ def test_esol_and_chembl_where_they_are(monkeypatch):
     assert esol.target_name == "log_solubility_mol_per_l" and np.isfinite(esol.y).all()
     chembl = load_molecules("mol:chembl:CHEMBL205")
     assert len(chembl.smiles) == len(chembl.y) > 500 and np.isfinite(chembl.y).all()
-    encoder, words = FingerprintEncoder.fit(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
+    encoder, words = FingerprintEncoder.fit(pd.DataFrame({"s": esol_smiles()}), "s")
     assert words.nbytes < 800 * len(words) and encoder.named
 
 

@@ -69,7 +69,7 @@ def divided(
 
     Rows are a table; with `options` of `FileSource.of`, and if there are many, blocks whose test rows are chosen by their values.
     """
-    is_of_molecules = getattr(estimator, "smiles", None) is not None
+    is_of_molecules = "tanimoto" in (getattr(estimator, "kernel", None), getattr(estimator, "features", None))
     if any(options.values()) and is_of_molecules:
         raise ValueError("--weight and --split-by are not for molecules")
     classify = task == "classes"

@@ -63,7 +63,7 @@ def read_training_rows(
     TypeError, naming row and column, for values that cannot be used.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
-    lookup(missing, dict.fromkeys(("auto", "refuse", "keep", "skip")), "missing")
+    lookup(missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
     refuse_no_targets(estimator, y)
     encoder, X = read_fingerprints(estimator, X, context.budget) if packed else (None, unmasked(X))
     y = read_targets(y, missing != "refuse" and not packed, context)
@@ -78,7 +78,7 @@ def read_training_rows(
         targets = None if is_array(X) else _category_targets(estimator, y, group, weight)
         encoder, numbers = _read_inputs_at_fit(estimator, X, targets)
     rows = Data(numbers, y, weight, group)
-    rows = rows.take(without_skipped(rows.X)) if missing == "skip" else rows
+    rows = rows.take(without_skipped(rows.X)) if is_packed(encoder) else rows
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     note_columns(encoder, context)

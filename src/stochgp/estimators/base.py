@@ -62,7 +62,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
 }
 CHOICES = {
     "dtype": tuple(DTYPES),
-    "missing": ("auto", "refuse", "keep", "skip"),
+    "missing": ("auto", "refuse", "keep"),
     "target": ("real", "positive", "count"),
     "time_order": ("auto", "interpolate", "forecast"),
 }

@@ -116,7 +116,7 @@ def read_regression_data(
     else:
         data = transformed(rows, wanted, estimator, leaves, context)
     if leaves:
-        what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.morgan else ""
+        what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.column else ""
         context.record("inputs", "as given", what + inputs.value)
     return dataclasses.replace(data, encoder=encoder)
 

@@ -4,7 +4,7 @@ import math
 import os
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class FeatureGPRegressor(FamilyRegressor):
     Parameters
     ----------
     features
-        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦
+        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints, or of a column of SMILES), a feature map of `stochgp.features`, or a network (one row ↦
         one axis).
     kernel
         The kernel that rff, orf and nystrom approximate (None = "rbf"); for a network None = the linear kernel on its output, a stationary kernel = random
@@ -87,9 +87,6 @@ class FeatureGPRegressor(FamilyRegressor):
         Dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström.
     learner
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
-    smiles
-        The table column with molecules, or a `data.Morgan`: Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` omits unreadable
-        molecules (predictions NaN).
     likelihood
         "gaussian": noise of one variance; "student-t": a Student-t of held-out errors with input-dependent scale; "auto": the first, unless
         the second clearly predicts held-out rows better (docs/methods/row_noise.md); `Gaussian(noise)` or `StudentT(df, noise)` of
@@ -120,7 +117,6 @@ class FeatureGPRegressor(FamilyRegressor):
     kernel: Any = None
     n_features: int | None = None
     learner: Any = "scgd"
-    smiles: Any = field(default=None, kw_only=True)
 
     def fit(
         self,
@@ -223,7 +219,7 @@ class FeatureGPRegressor(FamilyRegressor):
         return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
 
     def _inputs(self) -> Inputs:
-        return inputs_of(getattr(self.features, "kernel", self._kernel), self.smiles, self.missing)
+        return inputs_of(getattr(self.features, "kernel", self._kernel))
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
         """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""

@@ -79,7 +79,8 @@ class KernelGPRegressor(FamilyRegressor):
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
+        "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints, or a table with one
+        column of SMILES: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
     likelihood
         "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
         `Gaussian(σ²)` or `StudentT(df, σ²)` of `stochgp.likelihoods`: a number is the start of learning, in the units of the model's targets (standardised if
@@ -95,9 +96,6 @@ class KernelGPRegressor(FamilyRegressor):
         If True, the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
         density (docs/methods/rotation.md). It needs a stationary kernel with one lengthscale for each input; `kernel_` then has a linear map.
         "auto": True if the kernel is given by its name.
-    smiles
-        The table column with molecules, or a `data.Morgan`: Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` omits unreadable
-        molecules (predictions NaN).
     {shared}
 
     Attributes
@@ -128,7 +126,6 @@ class KernelGPRegressor(FamilyRegressor):
     _noise_level: ClassVar[float | None] = None  # of an earlier fit, which a pool keeps
     solver: Any = "auto"
     rotate_inputs: bool | str = field(default="auto", kw_only=True)
-    smiles: Any = field(default=None, kw_only=True)
 
     def fit(
         self,
@@ -160,7 +157,7 @@ class KernelGPRegressor(FamilyRegressor):
             Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
         """
         with open_fit(self, checkpoint, callback, shares_learning=False) as context:
-            inputs = inputs_of(self.kernel, self.smiles, self.missing)
+            inputs = inputs_of(self.kernel)
             data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
             learner, why = kernel_learner(
                 self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,

@@ -80,7 +80,7 @@ def solved(
     """Return the posterior at the hyperparameters of `gp`, and the solution of its system.
 
     If these were learned, but not by the likelihood of all rows, variances are scaled with leave-one-out errors (by group), if time and memory allow.
-    `typical_error` is the error of left-out rows (`tolerances`).
+    `typical_error` is the error of left-out rows (`relative_tolerance`).
 
     Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
@@ -128,8 +128,8 @@ def _solved(
         keep = keeps_matrix(system.operator, plannable(context.budget) - need)
         operator = dataclasses.replace(system.operator, keep=keep)
     known = float(system.noise.level), y
-    tolerance = tolerances(*known, typical_error, solver.tolerance_share)
-    enough = tolerances(*known, share=solver.tolerance_share)
+    tolerance = relative_tolerance(*known, typical_error, solver.tolerance_share)
+    enough = relative_tolerance(*known, share=solver.tolerance_share)
     found = run_solver(solver, operator, b, tolerance, context.bar.show, run_key, enough=enough)
     if operator.mesh is not None:  # the posterior is on one device
         value, left = on_one((found.value, found.residual))
@@ -161,7 +161,7 @@ def solved_directly(
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
     """Return the posterior by a factor; `information` (τ) saves computing it."""
-    b, tolerance = y[:, None], tolerances(float(system.noise.level), y)
+    b, tolerance = y[:, None], relative_tolerance(float(system.noise.level), y)
     factor = factorised(system.upper)
     found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
@@ -292,7 +292,7 @@ def _grown_by_solving(
     y, system, solver = np.concatenate([posterior.y, new.y]), posterior.system.joined(new), posterior.solver
     budget.require(system.peak_bytes(solver, 1), f"solving for {len(y)} rows by {solver.name}")
     operator = system.operator
-    tolerance = tolerances(float(system.noise.level), y, share=solver.tolerance_share)
+    tolerance = relative_tolerance(float(system.noise.level), y, share=solver.tolerance_share)
     tolerance = min(tolerance, posterior.tolerance)
     b = on_device(y[:, None], operator.dtype)
     start = on_device(np.pad(np.asarray(posterior.weights), ((0, len(new)), (0, 0))), operator.dtype)

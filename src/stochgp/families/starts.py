@@ -170,27 +170,13 @@ def near_in_time(kernel: Any, encoder: Any, n_rows: int, group: Any) -> Any:
     return dataclasses.replace(kernel, lengthscale=positive(lengthscale, dtype=lengthscale.dtype))
 
 
-def inputs_of(kernel: Any, smiles: Any = None, missing: str = "auto") -> Inputs:
-    """Return fingerprints as inputs if only Tanimoto kernels of all columns use them.
-
-    Raises ValueError for molecules, named by `smiles`, without the Tanimoto kernel, and for `missing="skip"` without molecules.
-    """
-    if smiles is None and missing == "skip":
-        raise ValueError(
-            'missing="skip" leaves molecules out that cannot be read: name their column by `smiles`'
-        )
+def inputs_of(kernel: Any) -> Inputs:
+    """Return fingerprints as inputs if only Tanimoto kernels of all columns use them."""
     if isinstance(kernel, str):
-        found = Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
-    elif not _has_tanimoto(kernel):
-        found = Inputs.NUMBERS
-    else:
-        found = Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
-    if smiles is not None and found is not Inputs.FINGERPRINTS:
-        raise ValueError(
-            f"smiles={smiles!r} makes fingerprints of molecules, which the Tanimoto kernel takes, and nothing else: "
-            'kernel="tanimoto", or features="tanimoto" (--set kernel=tanimoto)'
-        )
-    return found
+        return Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
+    if not _has_tanimoto(kernel):
+        return Inputs.NUMBERS
+    return Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
 
 
 def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:

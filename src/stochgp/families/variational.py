@@ -83,8 +83,8 @@ def resolve_kernel(estimator: Any, usual: str, n_inputs: int, variance: float) -
 
 
 def refuse_fingerprints(estimator: Any) -> None:
-    """Raise ValueError for the Tanimoto kernel and for `missing="skip"`."""
-    if inputs_of(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
+    """Raise ValueError for the Tanimoto kernel."""
+    if inputs_of(estimator.kernel) is not Inputs.NUMBERS:
         raise ValueError(
             "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
         )

@@ -18,7 +18,7 @@ from stochgp.budget import Budget
 from stochgp.numerics.arrays import n_words, packed_bits
 from stochgp.warning import warn
 
-from .columns import TableError, column_named, is_array, row_of_first
+from .columns import TableError, column_named, is_array, read_column, row_of_first, table_columns
 from .encoding import TableEncoder
 
 MOST_ELEMENTS = 1 << 17  # of a row
@@ -84,14 +84,12 @@ class Fingerprints:
 
 @dataclass(frozen=True)
 class Morgan:
-    """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
+    """Morgan fingerprints of SMILES: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    Computed by RDKit. Raises ValueError for a negative radius and for no bits.
+    `data.Morgan()(smiles)` returns counts for `fit` and `predict`, computed by RDKit. Raises ValueError for a negative radius and for no bits.
 
     Parameters
     ----------
-    column : str
-        The column of a data frame that holds SMILES.
     radius : int
         Of the largest fragment, in bonds from its centre.
     n_bits : int
@@ -100,47 +98,66 @@ class Morgan:
         False keeps only which fragments occur.
     chirality : bool
         Whether mirror images are distinguished.
+    skip_unreadable : bool
+        True: `fit` leaves molecules out that cannot be read, and predictions for them are NaN. False: an error names the first.
     """
 
-    column: str
     radius: int = 2
     n_bits: int = 2048
     counts: bool = True
     chirality: bool = False
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         if self.radius < 0 or self.n_bits < 1:
             what = "a Morgan fingerprint needs a radius of at least 0 and at least 1 bit"
             raise ValueError(f"{what}, got {self.radius} and {self.n_bits}")
 
+    def __call__(self, smiles: Any) -> Any:
+        """Return counts [N, n_bits] of SMILES, a sequence or a column, as a sparse matrix for `fit` and `predict`; NaN in rows that are skipped.
+
+        Raises ValueError, with its row, for a molecule that cannot be read, and if none can be read.
+        """
+        values = smiles.to_pylist() if hasattr(smiles, "to_pylist") else smiles
+        return self.read([one if isinstance(one, str) else None for one in values], "the input")
+
+    def read(self, smiles: Sequence[str | None], what: str) -> Any:
+        """Return the same of texts, None for missing ones; `what` is the subject of errors."""
+        counts, bad = fingerprints_of(smiles, self)
+        if bad.all():
+            raise TableError(f"{what}: none of the {len(bad)} molecules can be read")
+        if not bad.any():
+            return counts
+        if not self.skip_unreadable:
+            text = smiles[int(np.argmax(bad))]
+            shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
+            place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
+            end = "data.Morgan(skip_unreadable=True)(smiles) leaves them out"
+            raise TableError(f"{what} has {bad.sum()} molecule(s) that cannot be read, {place}; {end}")
+        rows = np.flatnonzero(bad)
+        skipped = (np.full(len(rows), np.nan), (rows, np.zeros(len(rows), np.int64)))
+        return scipy.sparse.csr_array(counts + scipy.sparse.csr_array(skipped, counts.shape))
+
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Rows as packed words: of counts, or with `morgan` of the molecules of a table, where it `skips` unreadable ones as NaN."""
+    """Rows as packed words: of counts, or of the SMILES in a `column` of tables."""
 
     levels: tuple[int, ...]
-    morgan: Morgan | None = None
-    skips: bool = False
+    column: str | None = None
 
     @classmethod
     def fit(
-        cls, X: Any, morgan: Morgan | None = None, skips: bool = False
+        cls, X: Any, column: str | None = None
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
-        """Return the encoder and the packed rows of arrays, sparse matrices or `Fingerprints`; with `morgan` of a table."""
-        bad: Any = None
-        if morgan is not None:
-            X, bad = _read_molecules(X, morgan, skips)
-            if bad.all():
-                raise TableError(f"column {morgan.column!r}: none of the {len(bad)} molecules can be read")
-        packed = X if isinstance(X, Fingerprints) else Fingerprints.pack(X)
-        if morgan is not None:
-            packed.words[bad] = np.nan
-        return cls(packed.levels, morgan, skips), packed.words
+        """Return the encoder and the packed rows of arrays, sparse matrices or `Fingerprints`, or of a column of a table."""
+        packed = _packed(X if column is None else _molecules_of(X, column))
+        return cls(packed.levels, column), packed.words
 
     @property
     def named(self) -> bool:
         """Return True if rows are read from a column by name."""
-        return self.morgan is not None
+        return self.column is not None
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -150,27 +167,23 @@ class FingerprintEncoder:
     @property
     def described(self) -> str:
         """For the summary of a model."""
-        if self.morgan is None:
+        if self.column is None:
             kind = "bits" if max(self.levels, default=0) <= 1 else "counts"
             return f"fingerprints of {len(self.levels)} {kind}"
-        kind, of = "counts" if self.morgan.counts else "bits", self.morgan
-        chiral = " with chirality" if of.chirality else ""
-        return f"Morgan {kind} of radius {of.radius}{chiral} in {of.n_bits} columns, of column {of.column!r}"
+        return (
+            f"Morgan counts of radius {MORGAN.radius} in {MORGAN.n_bits} columns, of column {self.column!r}"
+        )
 
     def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises as `Fingerprints.pack`, for other levels, and, naming the row, for an unreadable molecule unless it `skips`."""
-        if self.morgan is not None:
-            counts, bad = _read_molecules(X, self.morgan, self.skips)
-            words = Fingerprints.pack(counts, self.levels).words
-            words[bad] = np.nan
-            return words
-        if not isinstance(X, Fingerprints):
-            return Fingerprints.pack(counts_of(X), self.levels).words
-        if X.levels != self.levels:
+        """Packed rows. Raises as `Fingerprints.pack`, for other levels, and, naming the row, for an unreadable molecule of a table."""
+        if self.column is not None:
+            return _packed(_molecules_of(X, self.column), self.levels).words
+        packed = _packed(counts_of(X), self.levels)
+        if packed.levels != self.levels:
             raise ValueError(
                 "these fingerprints have other levels than those of fit: pack(X, levels) with these"
             )
-        return X.words
+        return packed.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
         """None: one column is read, or columns have no names."""
@@ -178,6 +191,7 @@ class FingerprintEncoder:
 
 
 Encoder = TableEncoder | FingerprintEncoder
+MORGAN = Morgan()  # of columns of SMILES
 
 
 def checked_counts(X: Any, whole: bool = False) -> Any:
@@ -200,23 +214,42 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
     return X
 
 
-def _read_molecules(table: Any, morgan: Morgan, skips: bool) -> tuple[Any, np.ndarray]:
-    """`fingerprints_of` the column of a table. Raises TableError without such a column of texts, and for an unreadable molecule unless it is skipped."""
-    name = morgan.column
+def _packed(X: Any, levels: tuple[int, ...] | None = None) -> Fingerprints:
+    """Return packed rows; those with a NaN of `Morgan` are NaN."""
+    if isinstance(X, Fingerprints):
+        return X
+    if not scipy.sparse.issparse(X) or not np.isnan(X.data).any():
+        return Fingerprints.pack(X, levels)
+    skipped = np.isnan(X.sum(axis=1))
+    packed = Fingerprints.pack(
+        scipy.sparse.csr_array((np.nan_to_num(X.data), X.indices, X.indptr), X.shape), levels
+    )
+    packed.words[skipped] = np.nan
+    return packed
+
+
+def _molecules_of(table: Any, name: str) -> Any:
+    """Return the counts of the SMILES in this column. Raises TableError without such a column of text."""
     if is_array(table):
         raise TableError(f"molecules are a column of a data frame, {name!r}, but got an array")
     column = column_named(table, name, allow_missing=True)
     if column.kind != "text" and not column.missing.all():
         raise TableError(f"column {name!r} holds a {column.kind}, not SMILES")
     smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
-    counts, bad = fingerprints_of(smiles, morgan)
-    if bad.any() and not skips:
-        text = smiles[int(np.argmax(bad))]
-        shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
-        what = f"column {name!r} has {bad.sum()} molecule(s) that cannot be read, the first at data row {row_of_first(bad)}: {shown}"
-        end = 'missing="skip" (--set missing=skip) leaves them out'
-        raise TableError(f"{what} (rows count from 1, header excluded); {end}")
-    return counts, bad
+    return MORGAN.read(smiles, f"column {name!r}")
+
+
+def smiles_column(table: Any) -> str | None:
+    """Return the only column of a table if it is text; None if all are numbers. Raises TableError if there are others beside it."""
+    columns = table_columns(table)
+    if all(read_column(name, values, allow_missing=True).kind != "text" for name, values in columns.items()):
+        return None
+    if len(columns) > 1:
+        others = ", ".join(map(repr, columns))
+        raise TableError(
+            f"the Tanimoto kernel takes one column of SMILES, or counts; drop the others of {others}"
+        )
+    return next(iter(columns))
 
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
@@ -260,21 +293,16 @@ def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray
 def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
     """Return the encoder and the packed rows for `fit`; (None, rows of float64) for an array that holds fractions.
 
-    With the setting `smiles` X is a table. Sets `n_features_in_`. Raises ValueError, naming row and column, for other values.
+    The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, naming row and column, for other values.
     """
-    smiles = estimator.smiles
-    if smiles is not None:
-        if not isinstance(smiles, str | Morgan):
-            raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
-        morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
-        found = FingerprintEncoder.fit(X, morgan, estimator.missing == "skip")
-        name_inputs(estimator, 1, [morgan.column])
-        return found
+    if is_table(X) and (column := smiles_column(X)) is not None:
+        name_inputs(estimator, 1, [column])
+        return FingerprintEncoder.fit(X, column)
     X = counts_of(X)
     name_inputs(estimator, np.shape(X)[-1])
-    if not isinstance(X, Fingerprints):
+    if not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X):
         values = checked_counts(X).data
-        if not scipy.sparse.issparse(X) and (values != np.floor(values)).any():
+        if (values != np.floor(values)).any():
             return None, np.asarray(X, np.float64)
     encoder, words = FingerprintEncoder.fit(X)
     budget.require(4 * len(words) * words.shape[1], f"{len(words)} packed fingerprints")
@@ -283,8 +311,12 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
 
 def counts_of(X: Any) -> Any:
     """Return the numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
-    is_table = not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X)
-    return TableEncoder.fit(X).transform(X) if is_table else X
+    return TableEncoder.fit(X).transform(X) if is_table(X) else X
+
+
+def is_table(X: Any) -> bool:
+    """Return True for a data frame."""
+    return not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X)
 
 
 def is_packed(encoder: Any) -> bool:
