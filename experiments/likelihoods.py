@@ -4,7 +4,7 @@ Scores are of unit-variance targets. NLPD is by the density of each predictive d
 values: 1/6 on average if the distribution is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
 histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
 else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
-in the middle of its step. "counts" is target="count".
+in the middle of its step. "counts" is Warped("auto", "count").
 """
 
 import functools
@@ -88,12 +88,14 @@ def _method(cell: Cell) -> Callable[..., tuple[Any, dict]]:
     if cell["method"] in LIKELIHOODS:
         return functools.partial(_gp, "matern32", cell["method"], cell["seed"])
     if cell["method"] == OF_COUNTS:
-        return functools.partial(_gp, "matern32", "auto", cell["seed"], target="count")
+        from stochgp.likelihoods import Warped
+
+        return functools.partial(_gp, "matern32", Warped("auto", "count"), cell["seed"])
     return rivals.METHODS[cell["method"]]
 
 
 def _gp(
-    kernel: str, likelihood: str, seed: int, X: Any, y: Any, X_test: Any, **more: Any
+    kernel: str, likelihood: Any, seed: int, X: Any, y: Any, X_test: Any, **more: Any
 ) -> tuple[Any, dict]:
     from stochgp import KernelGPRegressor
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from stochgp import learners
+from stochgp import learners, likelihoods
 
 N, N_NEW = 160, 12
 SECONDS = (
@@ -161,8 +161,8 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel impute": lambda: fitted(kernel(missing="auto"), X=np.where(X > 15, np.nan, X)),
     "kernel student": lambda: fitted(kernel(likelihood="student-t")),
     "kernel student value": lambda: fitted(kernel(likelihood=_likelihood_value("student-value"))),
-    "kernel positive": lambda: fitted(kernel(target="positive"), y=np.exp(Y / 20)),
-    "kernel count": lambda: fitted(kernel(target="count"), y=COUNTS),
+    "kernel positive": lambda: fitted(kernel(likelihood=likelihoods.Warped("auto", "log")), y=np.exp(Y / 20)),
+    "kernel count": lambda: fitted(kernel(likelihood=likelihoods.Warped("auto", "count")), y=COUNTS),
     "kernel loo": lambda: fitted(kernel(learner=learners.LeaveOneOut(epochs=2))),
     "kernel bsgd": lambda: fitted(kernel(learner=learners.BSGD(32, 4))),
     "kernel local": lambda: fitted(kernel(solver="local")),

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
     from stochgp.contrib.botorch import FunctionModel, PosteriorModel
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, solvers
+from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, learners, likelihoods, solvers
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import known_noise
 
@@ -162,9 +162,7 @@ def test_what_is_not_supported_is_refused():
     ).fit(X, y)
     with pytest.raises(ValueError, match="solver='cholesky'"):
         PosteriorModel(local)
-    counts = KernelGPRegressor(
-        KERNEL, learner=None, likelihood=Gaussian(known_noise(0.01)), target="positive"
-    ).fit(X, y)
+    counts = KernelGPRegressor(KERNEL, learner=None, likelihood=likelihoods.Warped("auto", "log")).fit(X, y)
     with pytest.raises(ValueError, match="no Gaussian around f"):
         PosteriorModel(counts)
 

@@ -217,7 +217,10 @@ SHORT = {"n_inducing": 12, "learner": learners.SVGP(epochs=5, learning_rate=0.03
 LABELLED = {
     "counts": ("counts", lambda: SparseGPRegressor(likelihood="negative-binomial", mean=2.0, **SHORT)),
     "poisson": ("counts", lambda: SparseGPRegressor(likelihood="poisson", **SHORT)),
-    "log count": ("counts", lambda: SparseGPRegressor(target="count", mean=2.0, **SHORT)),
+    "log count": (
+        "counts",
+        lambda: SparseGPRegressor(likelihood=likelihoods.Warped("auto", "count"), mean=2.0, **SHORT),
+    ),
     "two classes": ("text", lambda: SparseGPClassifier(**SHORT)),
     "three classes": ("number", lambda: SparseGPClassifier(**SHORT)),
 }
@@ -289,7 +292,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             "counts are whole numbers .* at data row 1",
         ),
         (
-            SparseGPRegressor(target="positive"),
+            SparseGPRegressor(likelihood=likelihoods.Warped("auto", "log")),
             tmp_path / "half.parquet",
             "y",
             f"positive targets .* at data row {first}",

@@ -145,7 +145,7 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
         "learner": FullBatch(epochs=1),
         "likelihood": Gaussian(known_noise(0.1)),
     }
-    model = KernelGPRegressor(**given, **settings, likelihood="gaussian", random_state=0, dtype="float64")
+    model = KernelGPRegressor(**given, **settings, random_state=0, dtype="float64")
     model.fit(X[:500], y[:500], groups=group[:500])
     low, high = model.predict_interval(X[500:]).T
     held = np.mean((low < y[500:]) & (y[500:] < high))

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sweeps import some_of
 
 import stochgp
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners, likelihoods
 from stochgp.contrib.joint_predictions import JointPredictions
 from stochgp.data.rows import Data
 from stochgp.deadline import within
@@ -237,7 +237,9 @@ def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range(
 def test_of_transformed_targets_the_line_is_of_the_logarithm():
     y = np.exp(0.2 * Y)
     line = LinearMean.fit(Data(X, np.log(y)))[0]
-    one = FITS["exact"](mean="linear", target="positive").fit(X, y)
+    one = FITS["exact"](mean="linear", likelihood=likelihoods.Warped(Gaussian(known_noise(0.01)), "log")).fit(
+        X, y
+    )
     rest = FITS["exact"]().fit(X, np.log(y) - line(X))
     mean, std = rest.predict(NEW, return_std=True, include_noise=True)
     std = np.sqrt(std**2 + one._fitted.observation.mean_function.variance(NEW))
@@ -320,7 +322,9 @@ def test_without_time_or_other_rows_there_are_no_trees():
 def test_trees_of_a_transformed_target_are_fitted_once(monkeypatch):
     fitted, fit = [], TreeMean.fit
     monkeypatch.setattr(TreeMean, "fit", lambda rows: fitted.append(rows.y) or fit(rows))
-    model = FeatureGPRegressor(**OF_FEATURES, mean="trees", target="positive").fit(X, np.exp(Y / 10))
+    model = FeatureGPRegressor(
+        **OF_FEATURES | {"likelihood": likelihoods.Warped("gaussian", "log")}, mean="trees"
+    ).fit(X, np.exp(Y / 10))
     assert len(fitted) == 1
     np.testing.assert_allclose(np.sort(fitted[0]), np.sort(Y / 10))
     assert model.plan_["mean"]["choice"] == "trees"

@@ -99,10 +99,10 @@ def test_a_value_is_a_likelihood_whose_parameters_are_known_or_learned():
 def test_transformed_targets_may_have_heavy_tails():
     """log y with a Student-t: the interval is that of log y."""
     y = np.exp(F + 0.1 * np.random.default_rng(1).standard_t(3, N))[HALF]
-    mine = SparseGPRegressor(**QUICK, likelihood="student-t", target="positive").fit(X[HALF], y)
+    mine = SparseGPRegressor(**QUICK, likelihood=likelihoods.Warped("student-t", "log")).fit(X[HALF], y)
     logs = SparseGPRegressor(**QUICK, likelihood="student-t").fit(X[HALF], np.log(y))
     assert_allclose(np.log(mine.predict_interval(NEW[:5])), logs.predict_interval(NEW[:5]), rtol=1e-6)
-    counts = SparseGPRegressor(**QUICK, likelihood="student-t", target="count").fit(
+    counts = SparseGPRegressor(**QUICK, likelihood=likelihoods.Warped("student-t", "count")).fit(
         X[HALF], TARGETS["poisson"][HALF]
     )
     draws = counts.sample_y(NEW[:5], 20, include_noise=True)
@@ -120,7 +120,10 @@ REFUSED = {
     "name": ({"likelihood": "student"}, "did you mean 'student-t'"),
     "classes": ({"likelihood": likelihoods.Softmax(3)}, "classes are for SparseGPClassifier"),
     "no counts": ({"likelihood": "poisson"}, "counts are whole numbers of at least 0"),
-    "transformed counts": ({"likelihood": "poisson", "target": "count"}, "takes counts as they are"),
+    "transformed counts": (
+        {"likelihood": likelihoods.Warped("poisson", "count")},
+        "takes counts as they are",
+    ),
     "warped counts": ({"likelihood": likelihoods.Warped("poisson", "log")}, "takes counts as they are"),
 }
 

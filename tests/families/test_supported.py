@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, learners, load
+from stochgp import FeatureGPRegressor, KernelGPRegressor, learners, likelihoods, load
 from stochgp.observations.observation import supported_by
 from stochgp.parameters import value_of
 
@@ -23,12 +23,11 @@ def test_the_support_is_the_range_of_the_targets_and_as_much_on_either_side():
     assert supported_by(np.ones(5)) == (-np.inf, np.inf)
 
 
-@pytest.mark.parametrize(("target", "y"), [("positive", Y), ("count", COUNTS)])
+@pytest.mark.parametrize(("transform", "y"), [("log", Y), ("count", COUNTS)])
 @pytest.mark.parametrize("kind", ["kernel", "feature"])
-def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind, target, y, tmp_path):
+def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind, transform, y, tmp_path):
     settings = {
-        "target": target,
-        "likelihood": "gaussian",
+        "likelihood": likelihoods.Warped("gaussian", transform),
         "learner": learners.FullBatch(epochs=3),
         "random_state": 0,
         "missing": "keep",
@@ -51,8 +50,7 @@ def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind,
 
 def test_new_targets_widen_the_support():
     model = KernelGPRegressor(
-        target="positive",
-        likelihood="gaussian",
+        likelihood=likelihoods.Warped("gaussian", "log"),
         learner=learners.FullBatch(epochs=2, spread=1.0),
         random_state=0,
     )

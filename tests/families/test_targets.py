@@ -24,6 +24,7 @@ from stochgp.families import targets
 from stochgp.families.targets import fit_transforms
 from stochgp.observations.error_distribution import SCALED
 
+POSITIVE, COUNTED = likelihoods.Warped("auto", "log"), likelihoods.Warped("auto", "count")
 RNG = np.random.default_rng(8)
 N = 120
 X = RNG.uniform(-2, 2, size=(N, 2))
@@ -36,7 +37,7 @@ GIVEN = {"kernel": "rbf", "learner": None, "solver": "cholesky", "random_state":
 
 @pytest.fixture(scope="module")
 def positive():
-    return KernelGPRegressor(**GIVEN, target="positive").fit(X, Y)
+    return KernelGPRegressor(**GIVEN, likelihood=POSITIVE).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_without_noise_the_spread_is_smaller_and_draws_are_of_the_transform(posi
 
 
 def test_new_rows_are_transformed_too():
-    grown = KernelGPRegressor(**GIVEN, target="positive").fit(X[:-5], Y[:-5]).update(X[-5:], Y[-5:])
+    grown = KernelGPRegressor(**GIVEN, likelihood=POSITIVE).fit(X[:-5], Y[:-5]).update(X[-5:], Y[-5:])
     logs = KernelGPRegressor(**GIVEN).fit(X[:-5], np.log(Y[:-5])).update(X[-5:], np.log(Y[-5:]))
     q = [0.1, 0.6]
     assert_allclose(grown.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
@@ -79,7 +80,7 @@ def test_new_rows_are_transformed_too():
 
 def test_counts_are_predicted_as_counts():
     counts = RNG.poisson(Y).astype(float)
-    model = KernelGPRegressor(**GIVEN, target="count").fit(X, counts)
+    model = KernelGPRegressor(**GIVEN, likelihood=COUNTED).fit(X, counts)
     found = model.predict_distribution(X_NEW)
     k = np.arange(2000.0)
     assert_allclose(np.exp(found.logpdf(np.tile(k, (len(X_NEW), 1)))).sum(axis=1), 1, rtol=1e-6)
@@ -183,7 +184,7 @@ def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
 
 
 def test_the_likelihood_has_the_jacobian_of_rows_that_count():
-    model = KernelGPRegressor(**GIVEN, target="positive").fit(X, Y, COUNT)
+    model = KernelGPRegressor(**GIVEN, likelihood=POSITIVE).fit(X, Y, COUNT)
     logs = KernelGPRegressor(**GIVEN).fit(X, np.log(Y), COUNT)
     wanted = logs.nlml_ + np.average(np.log(Y), weights=COUNT)
     assert model.nlml_ == pytest.approx(wanted, rel=1e-9)
@@ -192,12 +193,9 @@ def test_the_likelihood_has_the_jacobian_of_rows_that_count():
 @pytest.mark.parametrize(
     ("settings", "y", "words"),
     [
-        ({"target": "positive"}, Z, "positive targets are wanted by Log"),
-        ({"target": "count"}, -Y, "counts are whole numbers of at least 0"),
-        ({"target": "count"}, Y, "counts are whole numbers of at least 0"),
-        ({"likelihood": likelihoods.Warped("gaussian", "count")}, -Y, "targets above -0.5"),
-        ({"target": "money"}, Y, "target"),
-        ({"target": "positive", "likelihood": likelihoods.Warped("gaussian", "log")}, Y, "leave it"),
+        ({"likelihood": POSITIVE}, Z, "positive targets are wanted by Log"),
+        ({"likelihood": COUNTED}, -Y, "counts are whole numbers of at least 0"),
+        ({"likelihood": COUNTED}, Y, "counts are whole numbers of at least 0"),
         ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
         ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be one of"),
     ],
@@ -221,7 +219,7 @@ def test_the_dispersion_of_observations_is_that_of_the_transformed_targets():
     x = rng.uniform(-2, 2, size=(560, 2))
     z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=560)
     settings = {"learner": learners.FullBatch(epochs=10), "random_state": 0}
-    model = KernelGPRegressor("rbf", target="positive", **settings).fit(x, np.exp(z))
+    model = KernelGPRegressor("rbf", likelihood=POSITIVE, **settings).fit(x, np.exp(z))
     logs = KernelGPRegressor("rbf", **settings)
     vars(logs)["_chosen_likelihood"] = SCALED
     logs.fit(x, np.log(np.exp(z)))
@@ -275,7 +273,9 @@ def features():
     y = np.tile(Y, 2)
     return (
         (rows, y),
-        FeatureGPRegressor("rff", target="positive", **FEATURES).fit(rows, y),
+        FeatureGPRegressor("rff", **FEATURES | {"likelihood": likelihoods.Warped("gaussian", "log")}).fit(
+            rows, y
+        ),
         FeatureGPRegressor("rff", **FEATURES).fit(rows, np.log(y)),
     )
 
@@ -308,14 +308,14 @@ def test_feature_models_take_in_positive_targets(features, tmp_path):
 
 def test_sparse_models_of_positive_targets_are_those_of_logarithms():
     settings = {"learner": learners.SGPR(epochs=3), "n_inducing": 10, "random_state": 0}
-    model = SparseGPRegressor(**settings, target="positive").fit(X, Y)
+    model = SparseGPRegressor(**settings, likelihood=POSITIVE).fit(X, Y)
     logs = SparseGPRegressor(**settings).fit(X, np.log(Y))
     q = [0.1, 0.6]
     assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
     assert model.elbo_ == pytest.approx(logs.elbo_ - np.mean(np.log(Y)), rel=1e-9)
     settings |= {"learner": learners.SVDGP(20, 3, mirror_rate=learners.InverseRoot(1.0, 1.0))}
     of_positive = (
-        SparseGPRegressor(**settings, target="positive").fit(X, Y).partial_fit(X_NEW, Y[: len(X_NEW)])
+        SparseGPRegressor(**settings, likelihood=POSITIVE).fit(X, Y).partial_fit(X_NEW, Y[: len(X_NEW)])
     )
     of_logs = SparseGPRegressor(**settings).fit(X, np.log(Y)).partial_fit(X_NEW, np.log(Y[: len(X_NEW)]))
     assert_allclose(of_positive.predict_quantiles(X, q), np.exp(of_logs.predict_quantiles(X, q)), rtol=1e-6)
@@ -338,12 +338,12 @@ def test_learned_transforms_are_saved_and_drawn_from(tmp_path):
 
 def test_a_mean_is_one_of_the_targets_as_given():
     far = np.full((1, 2), 1e3)
-    model = KernelGPRegressor(**GIVEN, target="positive", mean=2.5).fit(X, Y)
+    model = KernelGPRegressor(**GIVEN, likelihood=POSITIVE, mean=2.5).fit(X, Y)
     assert model.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.5, rel=1e-6)
-    whole = KernelGPRegressor(**GIVEN, target="positive", mean=np.int64(2)).fit(X, Y)
+    whole = KernelGPRegressor(**GIVEN, likelihood=POSITIVE, mean=np.int64(2)).fit(X, Y)
     assert whole.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.0, rel=1e-6)
     with pytest.raises(ValueError, match="positive targets"):
-        KernelGPRegressor(**GIVEN, target="positive", mean=-1.0).fit(X, Y)
+        KernelGPRegressor(**GIVEN, likelihood=POSITIVE, mean=-1.0).fit(X, Y)
 
 
 def test_slopes_of_the_fit_of_a_transform_are_those_of_differences(monkeypatch):

@@ -126,7 +126,11 @@ def test_no_member_sees_held_out_rows_before_members_are_compared(monkeypatch):
             seen.append(np.asarray(X))
             return super().fit(X, y, *more, **others)
 
-    monkeypatch.setattr(regressor, "REGRESSORS", {"kernel": member(Spy, "rff", n_features=20, epochs=1)})
+    monkeypatch.setattr(
+        regressor,
+        "REGRESSORS",
+        {"kernel": member(Spy, "rff", n_features=20, learner=learners.SCGD(epochs=1))},
+    )
     monkeypatch.setattr(
         regressor, "predict_held_out", lambda *given: predictions.append(predict(*given)) or predictions[0]
     )
@@ -261,9 +265,10 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
             return super().fit(*rows, **settings)
 
     known = {
-        name: member(Spy, of, n_features=60, epochs=2) for name, of in (("feature", "rff"), ("sparse", "orf"))
+        name: member(Spy, of, n_features=60, learner=learners.SCGD(epochs=2))
+        for name, of in (("feature", "rff"), ("sparse", "orf"))
     }
-    known["linear"] = member(Spy, "linear", epochs=2)
+    known["linear"] = member(Spy, "linear")
     monkeypatch.setattr(regressor, "REGRESSORS", known)
     monkeypatch.setattr(members, "seconds_for_members", lambda _: seconds["left"])
     settings = {"likelihood": "gaussian", "random_state": 0, "time_limit": 6_000}

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import WITHOUT_KERNEL
 
-from stochgp import FeatureGPRegressor, GPRegressor, load
+from stochgp import GPRegressor, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.distributions import Warped
@@ -133,9 +133,7 @@ def test_settings_of_the_user_are_not_tried(settings):
     assert pool.target_ == "real" and not context.plan_
 
 
-def test_a_family_needs_the_kind_of_its_targets():
-    with pytest.raises(ValueError, match="unknown target 'auto'"):
-        FeatureGPRegressor(target="auto").fit(X, COUNTS)
+def test_an_unknown_kind_of_targets_is_refused():
     with pytest.raises(ValueError, match="unknown target 'whole'"):
         GPRegressor(target="whole").fit(X, COUNTS)
 

@@ -94,7 +94,7 @@ def read_training_rows(
 
 def _category_targets(estimator: Any, y: np.ndarray, group: Any, weight: Any) -> CategoryTargets:
     """Return the targets for statistics of categories, with the folds of `random_state` if that is a number."""
-    seed, kind = estimator.random_state, getattr(estimator, "target", "real")
+    seed, kind = estimator.random_state, getattr(estimator, "_target", getattr(estimator, "target", "real"))
     seed = int(seed) if isinstance(seed, int | np.integer) else 0
     return CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 

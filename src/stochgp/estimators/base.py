@@ -21,12 +21,14 @@ from stochgp.estimators.report import summarise
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.exceptions import DataWarning, ExtrapolationWarning
 from stochgp.likelihoods import Warped
+from stochgp.likelihoods.base import COUNT
 from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import MEANS
 from stochgp.solvers import AbstractSolver
 from stochgp.solvers.choice import NAMES
 from stochgp.tables.encoding import known_instead
+from stochgp.transforms import Log
 from stochgp.warning import say, warn
 
 FEW_BYTES = 1 << 25  # whose check would take longer than the prediction of a row
@@ -63,7 +65,6 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
 CHOICES = {
     "dtype": tuple(DTYPES),
     "missing": ("auto", "refuse", "keep"),
-    "target": ("real", "positive", "count"),
     "time_order": ("auto", "interpolate", "forecast"),
 }
 
@@ -366,14 +367,19 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         Prior mean in target units; None = the average of the targets, or 0 with standardize=False. "linear": a + bᵀx by ridge regression, so that f is what a
         line leaves; not of feature GPs. "trees": a sum of symmetric trees by boosting, cross-fitted: each of five folds is predicted by trees of the others, and f is what these leave
         (Friedman, 2001; Chernozhukov et al., 2018). Both are of rows in memory.
-    target : "real", "positive" or "count"
-        "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
     """
 
     mean: float | str | None = None
     likelihood: Any = "auto"
     _chosen_likelihood: ClassVar[str | None] = None  # by an earlier fit of more or fewer rows
-    target: str = "real"
+
+    @property
+    def _target(self) -> str:
+        """Return "positive" or "count" if the targets are transformed by "log" or "count", else "real"."""
+        T = self.likelihood.transform if isinstance(self.likelihood, Warped) else None
+        if isinstance(T, Log) and T.shift == 0:
+            return "positive"
+        return COUNT if isinstance(T, str) and T == COUNT else "real"
 
     @property
     def _likelihood(self) -> Any:

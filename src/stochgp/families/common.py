@@ -89,16 +89,16 @@ def read_regression_data(
     Raises ValueError or TypeError, in one line, for data and settings that cannot be used.
     """
     mean = estimator.mean
-    wanted = target_transform(estimator.likelihood, estimator.target)
+    wanted = target_transform(estimator.likelihood)
     if counts and wanted is not None:
-        raise ValueError("the likelihood takes counts as they are: leave the transform, or target=, out")
+        raise ValueError("the likelihood takes counts as they are: leave the transform out")
     if isinstance(mean, str):
         _check_mean(mean, are_files(X), inputs, counts)
     if are_files(X):
         if inputs is not Inputs.NUMBERS:
             raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
         refuse_learned_transform(wanted)
-        kind = "count" if counts or estimator.target == "count" else "real"
+        kind = "count" if counts or estimator._target == "count" else "real"
         others = {"sample_weight": sample_weight, "groups": groups}
         data, found = read_files(
             estimator, X, y, others, context, keeps_all=keeps_all, kind=kind, transform=wanted
@@ -205,7 +205,7 @@ def observation_model(
     learns_noise: bool,
 ) -> Observation:
     """Return the model between f and an observation: likelihood, errors, transform and mean."""
-    is_count = getattr(estimator, "target", None) == "count"
+    is_count = getattr(estimator, "_target", None) == "count"
     found = Observation(data.targets, likelihood, errors, data.transform, rounding=is_count)
     if data.transform is not None:
         found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
@@ -251,7 +251,7 @@ def store(
     is_judged = "held_out_nlpd" in context.report
     if learned is not None and not (is_optimal or (is_judged and learned.n_iter > 0)):
         rows = dataclasses.replace(
-            data.rows, y=data.given_targets(getattr(estimator, "target", None) == "count")
+            data.rows, y=data.given_targets(getattr(estimator, "_target", None) == "count")
         )
         if caution := caution_after_fit(fitted, learned, rows, score or scores, context.budget):
             context.record("caution", caution, "according to predictions of rows that the fit has seen")

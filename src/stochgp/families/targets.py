@@ -17,7 +17,7 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.kernels import Matern32, dense
 from stochgp.likelihoods import ConstantNoise, Warped
-from stochgp.likelihoods.base import TRANSFORMS, as_transform
+from stochgp.likelihoods.base import COUNT, TRANSFORMS
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
 from stochgp.numerics.clustered import clusters
@@ -28,7 +28,6 @@ from stochgp.parameters import Positive
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import QUARTILE, AbstractTransform, Log, anchored
 
-TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
 CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
 POSITIVE_CANDIDATES = ("log",)  # further candidates if all targets are positive
 FIT_ROWS, HELD_ROWS = 300, 1000
@@ -40,16 +39,10 @@ DIFFERENCE = 1e-5  # of numeric derivatives by γ
 MAX_LENGTHS = 20  # inputs up to which each has its own lengthscale
 
 
-def target_transform(likelihood: Any, target: str) -> AbstractTransform | str | None:
-    """Return the transform of `likelihood=` or `target=`. Raises ValueError if both set one."""
-    of_target = TARGETS[target]
-    if not isinstance(likelihood, Warped):
-        return None if of_target is None else as_transform(of_target)
-    if of_target is not None:
-        raise ValueError(
-            f"target={target!r} is a transform of its own: leave it, or the Warped likelihood, out"
-        )
-    return likelihood.transform
+def target_transform(likelihood: Any) -> AbstractTransform | str | None:
+    """Return the transform of a Warped likelihood, "auto" for one to choose, and None for another likelihood."""
+    T = likelihood.transform if isinstance(likelihood, Warped) else None
+    return TRANSFORMS[COUNT] if isinstance(T, str) and T == COUNT else T
 
 
 def standardised(
@@ -80,7 +73,7 @@ def transformed(
 
     Raises ValueError, naming a target, for targets that the transform does not take.
     """
-    if estimator.target == "count":
+    if estimator._target == COUNT:
         refuse_no_counts(rows.y)
     mean = estimator.mean
     plain = TrainingData.of(rows, bool(estimator.standardize), None, estimator.dtype, leaves_inputs)

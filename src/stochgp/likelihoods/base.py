@@ -18,6 +18,7 @@ from stochgp.transforms import AbstractTransform, Anchored
 LARGEST_EXPONENT = 40.0  # above it exponentials continue linearly
 TRANSFORMS = {"log": transforms.Log(), "sinh-arcsinh": transforms.SinhArcsinh(), "count": transforms.Log(0.5)}
 AUTO = "auto"  # chosen on held-out rows
+COUNT = "count"  # log(y + ½), with predictions that are whole numbers
 NODES = 32  # of Gauss–Hermite quadrature for one latent function
 
 Rows = Float[Any, "N D"]
@@ -79,8 +80,8 @@ def safe_exp(x: Array) -> Array:
 
 
 def as_transform(value: Any) -> AbstractTransform | str:
-    """Return a transform or "auto" unchanged, or one of TRANSFORMS by its name."""
-    if isinstance(value, AbstractTransform) or (isinstance(value, str) and value == AUTO):
+    """Return a transform, "auto" or "count" unchanged, or one of TRANSFORMS by its name."""
+    if isinstance(value, AbstractTransform) or (isinstance(value, str) and value in (AUTO, COUNT)):
         return value
     if not isinstance(value, str):
         names = ", ".join(TRANSFORMS)
@@ -99,7 +100,7 @@ class Warped(eqx.Module):
         The likelihood of T(y): an object of `stochgp.likelihoods`, or any name valid for the regressor's own `likelihood`.
     transform : transform or str
         T: an object of `stochgp.transforms` or a name, "log" (positive targets), "sinh-arcsinh" or "count"
-        (log(y + ½)), or "auto": chosen on held-out rows, which may give no transform.
+        (log(y + ½) of counts, whose predictions are whole numbers from 0 on), or "auto": chosen on held-out rows, which may give no transform.
     """
 
     likelihood: Any = "gaussian"

@@ -129,7 +129,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     True
     """
 
-    _choices: ClassVar[dict[str, tuple[str, ...]]] = {**CHOICES, "target": (AUTO, *CHOICES["target"])}
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {**CHOICES, "target": (AUTO, REAL, "positive", COUNT)}
     likelihood: Any = field(default="auto", kw_only=True)
     target: str = field(default=AUTO, kw_only=True)
     point_mass: Any = field(default=AUTO, kw_only=True)
@@ -193,7 +193,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return self._store(members, weights, scores, n_rows, y, encoder, context)
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
-        """Set `target_`; settings of all members for it: the kind of numbers, and one transform."""
+        """Set `target_`, and return the likelihood of all members, with one transform."""
         self.target_ = REAL if self.target == AUTO else self.target
         settings = self._own_likelihood
         is_default = self.target == AUTO and not self._own_likelihood and isinstance(self.members, str)
@@ -203,7 +203,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             # In tables with a time members of log(y + c) did worse: 10 % more RMSE on the last fifth of PM2.5, 0.2 nats on steel.
             if self.target_ == REAL and not in_time and (T := choose_transform(apart, context)) is not None:
                 settings["likelihood"] = Warped(AUTO, T)
-        return settings | {"target": self.target_}
+        if self.target_ == REAL:
+            return settings
+        if isinstance(self.likelihood, Warped):
+            raise ValueError(
+                f"target={self.target!r} is a transform of its own: leave it, or the Warped likelihood, out"
+            )
+        return {"likelihood": Warped(self.likelihood, "log" if self.target_ == "positive" else COUNT)}
 
     def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, Roles, Roles | None]:
         """Return the rows, their roles and their folds: with fewer than 100 rows none is held out; with 100 to 1,000 none, but there are folds if members can be given fewer rows later; else a part is held out, in blocks of time if groups are these."""
