@@ -46,7 +46,7 @@ def said(monkeypatch):
     + [(0, True, 5.0, False), (1, True, 1e-3, True), (1, False, 5.0, True)],
 )
 def test_long_fits_are_shown_on_terminals_and_on_request(said, verbose, is_terminal, step, is_shown):
-    model = KernelGPRegressor(verbose=verbose, random_state=0, rotate_inputs=False)
+    model = KernelGPRegressor(verbose=verbose, random_state=0)
     assert ("learning" in said(model, is_terminal, step)) == is_shown
 
 

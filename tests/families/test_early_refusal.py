@@ -13,7 +13,7 @@ def test_a_solve_that_will_not_fit_is_refused_before_the_first_step():
     """About 180 MB for the solve, and 150 MB that learning leaves in use, do not fit into 260 MB; either does."""
     entries = []
     release()  # what earlier tests have freed, which the refusal would find
-    model = KernelGPRegressor("rbf", memory_limit=in_use() + 260e6, rotate_inputs=False, random_state=0)
+    model = KernelGPRegressor("rbf", memory_limit=in_use() + 260e6, random_state=0)
     with pytest.raises(MemoryLimitError, match="solving for 3500 rows .* for compiled programs, together"):
         model.fit(X, X[:, 0], callback=entries.append)
     assert entries == []

@@ -126,6 +126,6 @@ def test_updates_beyond_1000_rows_keep_the_learned_values_alone(fitted, tmp_path
 def test_up_to_400_rows_are_few_if_there_are_fewer_than_20_for_each_number(n_rows, n_inputs, draws):
     generator = np.random.default_rng(0)
     X = generator.normal(size=(n_rows, n_inputs))
-    model = KernelGPRegressor(learner=FullBatch(epochs=1), rotate_inputs=False, random_state=0)
+    model = KernelGPRegressor(learner=FullBatch(epochs=1), random_state=0)
     model.fit(X, X[:, 0] + generator.normal(size=n_rows))
     assert (model.plan_["hyperparameters"]["choice"] > 1) is draws

@@ -128,7 +128,7 @@ def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
     monkeypatch.setattr(left_out, "_left_out", interrupts(9))
-    settings = {"learner": BSGD(epochs=2), "rotate_inputs": False, "random_state": 0}
+    settings = {"learner": BSGD(epochs=2), "random_state": 0}
     model = KernelGPRegressor("rbf", **settings).fit(X[:200], Y[:200])
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
 

@@ -60,7 +60,6 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
         "'auto', None or a finite number",
     ),
     "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
-    "rotate_inputs": (lambda v: v == "auto" or isinstance(v, bool), "'auto', True or False"),
 }
 CHOICES = {
     "dtype": tuple(DTYPES),

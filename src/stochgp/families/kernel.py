@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -79,7 +79,7 @@ class KernelGPRegressor(FamilyRegressor):
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints, or a table with one
+        "rbf", "matern12", "matern32", "matern52", "linear", …, whose inputs may be rotated (docs/methods/rotation.md), or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints, or a table with one
         column of SMILES: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
     likelihood
         "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
@@ -92,10 +92,6 @@ class KernelGPRegressor(FamilyRegressor):
     solver
         "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`: the posterior of all rows. "local": predictions from the rows nearest to each new row.
         "auto": of all rows up to 100,000 rows (docs/methods/sdd.md#which-solver), else local.
-    rotate_inputs : "auto" or bool
-        If True, the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
-        density (docs/methods/rotation.md). It needs a stationary kernel with one lengthscale for each input; `kernel_` then has a linear map.
-        "auto": True if the kernel is given by its name.
     {shared}
 
     Attributes
@@ -125,7 +121,7 @@ class KernelGPRegressor(FamilyRegressor):
     learner: Any = "auto"
     _noise_level: ClassVar[float | None] = None  # of an earlier fit, which a pool keeps
     solver: Any = "auto"
-    rotate_inputs: bool | str = field(default="auto", kw_only=True)
+    _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
 
     def fit(
         self,
@@ -264,8 +260,7 @@ def learned_kernel_gp(
         again = networks_held(learned.gp) if is_default and learned.result in DONE else None
         refit = REFIT_OF_DEEP
     else:
-        is_named, refit = isinstance(estimator.kernel, str), learner.refitting()
-        again = rotate_inputs(estimator.rotate_inputs, is_named, learned, learner, source, context)
+        refit, again = learner.refitting(), rotate_inputs(estimator, learned, learner, source, context)
     if again is None:
         return learned
     return continued(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp import deadline
-from stochgp.choosing import AS_ASKED, prefer
+from stochgp.choosing import prefer
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
@@ -26,7 +26,6 @@ from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.base import SMALL
 
-AUTO = "auto"  # `rotate_inputs=`: True if the kernel is given by name
 MIN_ROWS = 1000  # half of them are scored, and D² numbers are learned
 MAX_ROUNDS = 5
 # Share of ‖M‖² off its diagonal above which a rotation is tried. Between 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
@@ -41,8 +40,7 @@ SEED = 1
 
 
 def rotate_inputs(
-    setting: bool | str,
-    is_named: bool,
+    estimator: Any,
     learned: FitResult,
     learner: AbstractLearner,
     source: MemorySource,
@@ -50,12 +48,12 @@ def rotate_inputs(
 ) -> KernelGP | None:
     """Return the model with rotated inputs if that improves left-out predictions, else None.
 
-    `is_named`: the kernel was given by its name. A round computes M, the average gradient outer product of the fitted mean in units of the lengthscales. It
+    A round computes M, the average gradient outer product of the fitted mean in units of the lengthscales. It
     rotates the coordinates to its eigenvectors, which does not change the kernel, and takes two leave-one-out steps. If the log density of rows given their
     neighbours improves (`prefer`), the result is kept and another round follows. Ctrl-C ends the rounds, and the inputs stay unchanged.
     """
     rounds: list[tuple[KernelGP | None, int, str]] = []
-    refusal = context.refusal(*_refusal(setting, is_named, learned, learner, source))
+    refusal = context.refusal(*_refusal(estimator, learned, learner, source))
     try:
         if refusal is None:
             rounds = list(_rounds(learned, source))
@@ -104,14 +102,14 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
 
 
 def _refusal(
-    setting: bool | str, is_named: bool, learned: FitResult, learner: AbstractLearner, source: MemorySource
+    estimator: Any, learned: FitResult, learner: AbstractLearner, source: MemorySource
 ) -> tuple[str | None, int]:
     """Return the reason against a rotation, or None, and the bytes of the rounds."""
     stays, reason = "lengthscales stay along the inputs: ", None
-    if setting is False:
-        reason = AS_ASKED
-    elif setting == AUTO and not is_named:
-        reason = f"{stays}the kernel was given; rotate_inputs=True tries a rotation"
+    if not isinstance(estimator.kernel, str):
+        reason = f"{stays}the kernel was given"
+    elif not estimator._rotates:
+        reason = f"{stays}pools rotate no inputs of rows in groups"
     elif source.size < MIN_ROWS:
         reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
     elif not isinstance(learner, LeaveOneOut | FullBatch):

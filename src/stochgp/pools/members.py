@@ -53,10 +53,9 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
-    return KernelGPRegressor(
-        solver="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
-        rotate_inputs=rows.group is None,
-    )
+    found = KernelGPRegressor(solver="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto")
+    vars(found)["_rotates"] = rows.group is None
+    return found
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
