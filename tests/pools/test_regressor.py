@@ -9,15 +9,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import QUICK, member
 from sklearn.base import clone
 
-from stochgp import FeatureGPRegressor, GPRegressor, SparseGPRegressor, load
+from stochgp import FeatureGPRegressor, GPRegressor, SparseGPRegressor, learners, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
-from stochgp.likelihoods import Gaussian, Warped
-from stochgp.likelihoods.noise import known_noise
+from stochgp.likelihoods import Warped
 from stochgp.pools import members, regressor, weights
 from stochgp.pools.division import BLOCK, SINGLE
 from stochgp.pools.weights import PoolWeights, alone
