@@ -22,12 +22,11 @@ from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.warped import Warped
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import filled_up, unpacked_alike
-from stochgp.numerics.linalg import NEGLIGIBLE
+from stochgp.numerics.linalg import NEGLIGIBLE, PRODUCTS, stacked_product
 from stochgp.parameters import Frozen, partition, slope_of, value_of
 
 TILE = 256  # rows of a JAX tile: intermediate values stay in a core's cache
 ROWS = 128  # rows of a NumPy panel
-PRODUCTS = 1 << 18  # multiplications in a panel's matrix product: OpenBLAS divides larger ones among threads
 UNIT = 4.0  # distances within this many roundings of the norms are 0, as in `base.squared_distances`
 
 Kernel = AbstractKernel | Frozen
@@ -124,7 +123,7 @@ PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _mate
 def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
     """Return ‖z_i − z_j‖² of rows near the origin; 0 on the diagonal."""
     norms = np.einsum("...ij,...ij->...i", Z, Z)
-    s = Z @ np.swapaxes(Z, -1, -2)
+    s = stacked_product(Z, np.swapaxes(Z, -1, -2))
     s *= -2
     s += norms[..., :, None]
     s += norms[..., None, :]

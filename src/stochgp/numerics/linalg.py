@@ -23,6 +23,10 @@ from stochgp.numerics.arrays import matmul
 # Entries of K below this share of its largest are 0 in float32: their products would be subnormal, which is a hundred times slower on CPUs.
 NEGLIGIBLE = 1e-12
 BLOCK = 2_048  # columns that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
+PRODUCTS = (
+    1 << 18
+)  # multiplications of a product: OpenBLAS divides larger ones among threads, which wait for each other if several threads call it
+UNDIVIDED = 96  # rows of a system: the same of larger factorisations
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 # Shares of the mean diagonal, by bytes of a number.
 LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -151,6 +155,33 @@ def safe_covariance(
         rest[np.diag_indices(len(rest))] += rounding
     rest += of_noise
     return rest
+
+
+def stacked_product(
+    a: Float[np.ndarray, "*B n m"], b: Float[np.ndarray, "*B m p"]
+) -> Float[np.ndarray, "*B n p"]:
+    """Return a @ b of stacks of small matrices, on the thread of the caller."""
+    width = max(1, PRODUCTS // max(1, a.shape[-2] * a.shape[-1]))
+    if width >= b.shape[-1]:
+        return a @ b
+    parts = range(0, b.shape[-1], width)
+    return np.concatenate([a @ b[..., start : start + width] for start in parts], axis=-1)
+
+
+def stacked_solve(A: Float[np.ndarray, "B n n"], b: Float[np.ndarray, "B n S"]) -> Float[np.ndarray, "B n S"]:
+    """Return A⁻¹b of stacks of positive definite matrices, on the thread of the caller, by halves of large ones.
+
+    Raises LinAlgError if a matrix is singular.
+    """
+    n = A.shape[1]
+    if n <= UNDIVIDED:
+        return np.linalg.solve(A, b)
+    h = n // 2
+    found = stacked_solve(A[:, :h, :h], np.concatenate([A[:, :h, h:], b[:, :h]], axis=2))
+    across, first = found[:, :, : n - h], found[:, :, n - h :]
+    rest = A[:, h:, h:] - stacked_product(A[:, h:, :h], across)
+    last = stacked_solve(rest, b[:, h:] - stacked_product(A[:, h:, :h], first))
+    return np.concatenate([first - stacked_product(across, last), last], axis=1)
 
 
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
