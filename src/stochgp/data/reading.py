@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext
+from stochgp.exceptions import DataWarning
 from stochgp.names import lookup
 from stochgp.tables.categories import CategoryTargets
 from stochgp.tables.columns import Caution, is_array, row_of_first, unmasked
@@ -105,7 +106,7 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
     if estimator.missing != "keep" and getattr(estimator, "_checks_targets", False):
         codes, said = checked_targets(y, weight, estimator.missing == "refuse")
     if said:
-        warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
+        warn(f"{said}; they are learned from, and may be errors", DataWarning, stacklevel=FIT)
         context.record("target_outliers", "learned from", said)
     drop = np.isnan(y) | codes
     if drop.all():
@@ -119,7 +120,7 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
             if which.any()
         )
         n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {said}"
-        warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=FIT)
+        warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=FIT)
         context.record("unused_rows", n_dropped, why)
     return ~drop if weight is None else ~drop & (weight > 0)
 
@@ -132,7 +133,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
         context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
     for rule in encoder.columns:
         if rule.caution:
-            warn(f"column {rule.name!r}: {rule.caution}", UserWarning, stacklevel=5)
+            warn(f"column {rule.name!r}: {rule.caution}", DataWarning, stacklevel=5)
 
 
 def read_rows(
@@ -160,7 +161,7 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
     for note in notes:
         logger.info(note)
         if isinstance(note, Caution):
-            warn(note, UserWarning, stacklevel=4)
+            warn(note, DataWarning, stacklevel=4)
         else:
             say(getattr(estimator, "verbose", 0), note)
     return X
@@ -247,10 +248,10 @@ def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, c
     """Warn of rows and columns of files that are not taken as they are, and record them."""
     looks, refuses = source.scaled and estimator.missing != "keep", estimator.missing == "refuse"
     if looks and (said := checked_targets(rows.y, None, refuses, leaves_out=False)[1]):
-        warn(f"of {len(rows)} rows of the files: {said}", UserWarning, stacklevel=3)
+        warn(f"of {len(rows)} rows of the files: {said}", DataWarning, stacklevel=3)
     if n_dropped:
         why = "of the files are not learned from: they have no target"
-        warn(f"{n_dropped} rows {why}", UserWarning, stacklevel=3)
+        warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=3)
         context.record("unused_rows", n_dropped, why)
     note_columns(source.encoder, context)
 

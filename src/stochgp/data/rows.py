@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Real
 from numpy.typing import DTypeLike
 
+from stochgp.exceptions import DataWarning
 from stochgp.numerics.clustered import equal_rows
 from stochgp.tables.columns import LARGEST
 from stochgp.tables.targets import read_weights
@@ -208,7 +209,7 @@ class Data:
         kept = equal == equal if is_packed else equal_rows(rows.columns[::-1], rounded) == equal
         if kept.mean() <= 1 - FEWEST_NEAR:
             said = f"{(~kept).sum()} of {len(rows)} rows equal others up to rounding"
-            warn(f"{said}: they are taken for copies, and left out", UserWarning, stacklevel=5)
+            warn(f"{said}: they are taken for copies, and left out", DataWarning, stacklevel=5)
             rows = rows.take(kept)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 

@@ -15,6 +15,7 @@ import scipy.sparse
 from jaxtyping import Float32
 
 from stochgp.budget import Budget
+from stochgp.exceptions import DataWarning
 from stochgp.numerics.arrays import n_words, packed_bits
 from stochgp.warning import warn
 
@@ -341,5 +342,5 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
         which = np.flatnonzero(~there) + 1
         more = f" and {len(which) - MOST_NAMED} more" if len(which) > MOST_NAMED else ""
         places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (from 1)"
-        warn(f"{len(which)} molecule(s) cannot be read and are left out: {places}", UserWarning, stacklevel=6)
+        warn(f"{len(which)} molecule(s) cannot be read and are left out: {places}", DataWarning, stacklevel=6)
     return there

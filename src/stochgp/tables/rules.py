@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float, Float64
 
+from stochgp.exceptions import DataWarning
 from stochgp.warning import warn
 
 from . import readings, times
@@ -107,7 +108,7 @@ def rule_of(
         raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
     reading, column = readings.reading_of(column, not imputes, day_first, named and imputes)
     if times.TAKEN in column.note:
-        warn(f"column {name!r}: {column.note}", UserWarning, stacklevel=2)
+        warn(f"column {name!r}: {column.note}", DataWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
     rule = ColumnRule(
         name, column.kind, indicator=indicator, reading=reading, note=column.note, caution=column.caution

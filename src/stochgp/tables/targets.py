@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int32, Shaped
 
 from stochgp.context import FitContext
+from stochgp.exceptions import DataWarning
 from stochgp.warning import warn
 
 from .columns import (
@@ -65,7 +66,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
         raise TableError(f"{what} dates or times; the target must be numbers, such as days since a start")
     if column.kind != "text":
         if column.note in (OF_DAY, DURATIONS):
-            warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
+            warn(f"the targets are {column.note}, and so are predictions", DataWarning, stacklevel=3)
         return column.values
     reading, read = reading_of(column, True) if reads_text else (None, column)
     if reading is None or reading.kind != "number":
@@ -73,7 +74,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
         shown = f"{column.values[int(np.argmax(bad))].as_py()!r} at data row {row_of_first(bad)}"
         raise TableError(f"{what} text ({shown}); the target must be numbers")
     if read.caution:
-        warn(f"target {column.name!r}: {read.caution}", UserWarning, stacklevel=3)
+        warn(f"target {column.name!r}: {read.caution}", DataWarning, stacklevel=3)
     return read.values
 
 
