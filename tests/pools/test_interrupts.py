@@ -50,7 +50,7 @@ def pool(wavy=FeatureGPRegressor, **settings):
     """`line` is fitted first."""
     members = {
         "wavy": wavy("rff", n_features=40, **SETTINGS),
-        "line": FeatureGPRegressor("linear", learner=SCGD(), **SETTINGS),
+        "line": FeatureGPRegressor("linear", **SETTINGS),
     }
     return GPRegressor(members=members, **({"random_state": 0} | settings))
 
