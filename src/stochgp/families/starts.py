@@ -38,9 +38,7 @@ LEAST_NOISE = 1e-10  # of the same, of kernel GPs: they can interpolate, and few
 START_DF, START_SHAPE = 4.0, 10.0  # Student-t; negative binomial
 COUNT_VARIANCE = 1.0  # starting variance of kernels for the logarithm of a rate
 LEAST_COUNT = 0.5  # lower bound of the sum of counts
-# Lengthscale of dates, in their standard deviations, if rows are scored one by one: from √D, rows an hour apart are never found to be alike. Random fifths,
-# unit variance, NLPD and RMSE from √D and from here: traffic −0.82 and −3.63, .194 and .130; flights .290 and .258, .409 and .428; Tetouan −2.10 and −2.11;
-# steel −7.92 and −7.94; San Francisco the same.
+# Lengthscale of dates, in their standard deviations, if rows are scored one by one: from √D, rows an hour apart are never found to be alike.
 NEAR_IN_TIME = 0.05
 
 KINDS: dict[str, type[AbstractLikelihood]] = {
