@@ -72,7 +72,12 @@ def test_docstrings_open_with_an_imperative_or_a_noun():
 def test_every_public_module_and_name_has_a_page():
     rooms = {info.name for info in pkgutil.iter_modules(stochgp.__path__) if not info.name.startswith("_")}
     assert rooms - INTERNAL == {name for name in api.MODULES if not name.startswith("contrib.")}
-    assert set(stochgp.__all__) - {"__version__"} - rooms == {*api.ESTIMATORS, "load", "register"}
+    assert set(stochgp.__all__) - {"__version__"} - rooms == {
+        *api.ESTIMATORS,
+        "load",
+        "register",
+        "show_versions",
+    }
     for module in MODULES:  # what another module of the list defines stands on that one's page
         own = importlib.import_module(f"stochgp.{module}")
         elsewhere = [getattr(own, name).__module__.split(".")[1] for name in api.public(own)]

@@ -68,7 +68,7 @@ def data():
 def solved(solver):
     context = FitContext(KernelGPRegressor(random_state=0))
     with jax.enable_x64(True):
-        choice = choose(make_gp(), data(), solver, 4, context)
+        choice = choose(make_gp(), data(), solver, context)
         return posterior_of(make_gp(), data(), choice, context)[0]
 
 

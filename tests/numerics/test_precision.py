@@ -43,7 +43,6 @@ KERNEL_LEARNERS = {
     "bsgd": learners.BSGD,
     "full-batch": learners.FullBatch,
     "loo": learners.LeaveOneOut,
-    "vecchia": learners.Vecchia,
 }
 
 

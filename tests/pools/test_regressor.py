@@ -111,7 +111,7 @@ def test_files_and_pickles_give_the_same_bits(pool, tmp_path):
 
 
 def test_a_pool_of_equal_members_is_one_of_them():
-    same = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    same = FeatureGPRegressor("linear", learner=learners.SCGD(epochs=5), likelihood="gaussian")
     found = GPRegressor(members={"one": same, "other": same}, random_state=0).fit(X[:200], Y[:200])
     assert len(found.estimators_) == 1 and list(found.weights_.values()) == [1.0]
     assert set(found.scores_) == {"one", "other"}
@@ -213,8 +213,8 @@ def test_folds_of_linear_regression_are_those_of_fits_without_them(likelihood, m
 
 def test_one_member_on_request_and_members_of_the_user():
     own = {
-        "a": FeatureGPRegressor("rff", n_features=60, epochs=2),
-        "b": FeatureGPRegressor("linear", epochs=2),
+        "a": FeatureGPRegressor("rff", n_features=60, learner=learners.SCGD(epochs=2)),
+        "b": FeatureGPRegressor("linear", learner=learners.SCGD(epochs=2)),
     }
     found = GPRegressor(members=own, ensemble=False, random_state=0).fit(X, Y)
     best = min(found.scores_, key=lambda name: found.scores_[name]["nlpd"])
@@ -312,7 +312,7 @@ def prices():
 
 
 def of_line(**settings):
-    line = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    line = FeatureGPRegressor("linear", learner=learners.SCGD(epochs=5), likelihood="gaussian")
     return GPRegressor(members={"line": line, "other": line}, random_state=0, **settings)
 
 
