@@ -164,6 +164,7 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel positive": lambda: fitted(kernel(likelihood=likelihoods.Warped("auto", "log")), y=np.exp(Y / 20)),
     "kernel count": lambda: fitted(kernel(likelihood=likelihoods.Warped("auto", "count")), y=COUNTS),
     "kernel loo": lambda: fitted(kernel(learner=learners.LeaveOneOut(epochs=2))),
+    "kernel vecchia": lambda: fitted(kernel(learner=learners.Vecchia(epochs=2))),
     "kernel bsgd": lambda: fitted(kernel(learner=learners.BSGD(32, 4))),
     "kernel local": lambda: fitted(kernel(solver="local")),
     "kernel cg": lambda: stochastic("cg"),

@@ -1,4 +1,4 @@
-"""Leave-one-out as a learner: known parameters; groups, counts, steps, refusals, bytes."""
+"""Leave-one-out and Vecchia as learners: against a plain loop, the exact optimum, known parameters; groups, counts, steps, refusals, bytes."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact import left_out
+from exact import left_out, nlml
 from sweeps import some_of
 from toy import KEY
 
@@ -17,8 +17,10 @@ from stochgp.data.memory import MemorySource
 from stochgp.kernels import RBF, Matern12, Matern32
 from stochgp.learners import (
     ByLoss,
+    FullBatch,
     LeaveOneOut,
     Problem,
+    Vecchia,
 )
 from stochgp.learning import fit
 from stochgp.learning.fit import COMPILER_BYTES
@@ -30,6 +32,8 @@ from stochgp.parameters import partition, positive
 
 N_SE = 4.0
 SEED = (3, 4)
+KINDS = [LeaveOneOut, Vecchia]
+sweep = pytest.mark.parametrize("kind", KINDS)
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -79,10 +83,11 @@ def searched(learner, gp, source):
 # Steps
 
 
-def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point():
+@sweep
+def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
     """From far away, with a prior that counts; numbers are those of the formulas."""
     X, y, _ = draw()
-    learner = LeaveOneOut(n_neighbours=8, spread=2.0)
+    learner = kind(n_neighbours=8, spread=2.0)
     state, problem = searched(learner, model(8.0, 0.05, 3.0), MemorySource(X, y, dtype=jnp.float64))
     losses = []
     for _ in range(60):
@@ -94,16 +99,17 @@ def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point():
     assert np.abs(state.at.gradient).max() < 1e-6
     pull = (theta_of(state.gp) - problem.prepared.start) / (4 * 60)
     source, near = problem.source, state.near
-    at = curvature(state.gp, source, near, True, n_scored=problem.prepared.n_scored)
+    at = curvature(state.gp, source, near, True, learner.joint, n_scored=problem.prepared.n_scored)
     np.testing.assert_allclose(at.gradient, -pull, atol=2e-6)
     assert learner.finished(numbers | {"searches": 2})
     assert not learner.finished(numbers | {"searches": 1})
 
 
-def test_a_step_that_does_not_lower_the_loss_is_not_taken():
+@sweep
+def test_a_step_that_does_not_lower_the_loss_is_not_taken(kind):
     """Sent uphill by a gradient of the wrong sign: θ stays, the next steps are damped by 4, 8, … times more, until one is taken."""
     X, y, _ = draw()
-    learner = LeaveOneOut(n_neighbours=8)
+    learner = kind(n_neighbours=8)
     state, problem = searched(learner, model(), MemorySource(X, y, dtype=jnp.float64))
     at = learner._curvature(state.gp, problem, state.near)
     state = conditionals.eqx.tree_at(lambda s: s.at, state, at._replace(gradient=-at.gradient))
@@ -117,10 +123,11 @@ def test_a_step_that_does_not_lower_the_loss_is_not_taken():
     assert numbers["accepted"] == 1 and numbers["loss"] < at.loss and state.harder == 2
 
 
-def test_a_run_ends_where_the_last_curvature_has_its_minimum():
+@sweep
+def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
     """The model has a third of the last step's gradient at most, and the loss that was promised; after a step that fell short it is that of the step."""
     X, y, _ = draw(400)
-    learner = LeaveOneOut(n_neighbours=8, spread=2.0)
+    learner = kind(n_neighbours=8, spread=2.0)
     state, problem = searched(learner, model(1.0, 1.5, 0.15), MemorySource(X, y, dtype=jnp.float64))
     assert learner.model(state) is state.gp
     for _ in range(20):
@@ -138,9 +145,10 @@ def test_a_run_ends_where_the_last_curvature_has_its_minimum():
     assert learner.model(refused) is refused.gp
 
 
-def test_histories_tell_the_searches_and_the_steps():
+@sweep
+def test_histories_tell_the_searches_and_the_steps(kind):
     X, y, _ = draw(200)
-    found = fit(LeaveOneOut(n_neighbours=6), model(dtype=jnp.float32), MemorySource(X, y), key=KEY)
+    found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), MemorySource(X, y), key=KEY)
     evaluations = found.history[1:]
     assert [entry["step"] for entry in evaluations] == list(range(1, len(evaluations) + 1))
     assert found.converged and evaluations[-1]["gain"] < conditionals.NEGLIGIBLE
@@ -195,6 +203,26 @@ def test_learning_ends_after_steps_without_progress(monkeypatch):
 # Optima
 
 
+def repeated(X, y, count):
+    which = np.repeat(np.arange(len(y)), count.astype(int))
+    return X[which], y[which]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_vecchia_of_all_earlier_rows_has_the_optimum_of_the_exact_likelihood(weighted):
+    """Within what `converged` leaves: 0.01 P/(2n) nats per datum."""
+    X, y, _ = draw(40)
+    count = np.random.default_rng(1).integers(1, 4, 40).astype(float) if weighted else np.ones(40)
+    source = MemorySource(X, y, count, dtype=jnp.float64)
+    found = fit(Vecchia(n_neighbours=39, spread=None), model(), source, key=KEY)
+    best = fit(FullBatch(), model(), source, key=KEY)
+    rows = source.take(np.arange(40))
+    excess = float(nlml(found.gp, rows)) - float(nlml(best.gp, rows))
+    assert found.converged
+    assert -1e-9 < found.loss - float(nlml(found.gp, rows)) < 1e-3  # the last step is not evaluated
+    assert excess < 2 * conditionals.NEGLIGIBLE
+
+
 def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
     """n = (Σρ)²/Σρ² of leave-one-out, whatever all weights are multiplied by: 30 equal ones are 30 data, a single one of 10⁶ among them is one."""
     X, y, _ = draw(30)
@@ -208,16 +236,37 @@ def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
     np.testing.assert_allclose(pulls, np.outer([1 / 30, 1 / 30, 1], np.ones(3)), rtol=1e-4)
 
 
-def test_known_parameters_come_back():
+def test_counts_of_vecchia_are_repeated_rows():
+    """With the prior: loss, gradient and optimum, within what `converged` leaves."""
+    X, y, _ = draw(18)
+    count = np.random.default_rng(1).integers(1, 4, 18).astype(float)
+    n = int(count.sum())
+    counted = MemorySource(X, y, count, dtype=jnp.float64)
+    rows = MemorySource(*repeated(X, y, count), dtype=jnp.float64)
+    learner = Vecchia(n_neighbours=n, searches=1, epochs=100)
+    found = [fit(learner, model(), source, key=KEY) for source in (counted, rows)]
+    assert found[0].converged and found[1].converged
+    np.testing.assert_allclose(found[0].loss, found[1].loss, atol=0.01 * 3 / n)
+    at = []
+    for source in (counted, rows):
+        learner = Vecchia(n_neighbours=n)
+        state, problem = searched(learner, model(), source)
+        at.append(learner._curvature(model(0.9), problem, state.near))
+    np.testing.assert_allclose(at[0].loss, at[1].loss, rtol=1e-10)
+    np.testing.assert_allclose(at[0].gradient, at[1].gradient, rtol=1e-8, atol=1e-12)
+
+
+@sweep
+def test_known_parameters_come_back(kind):
     """Within 4 standard errors, H⁻¹ Cov(∇L) H⁻¹ with the covariance over 80 draws of the targets at the true θ."""
     N, m, truth = 500, 10, model(0.7, 2.0, 0.1, kernel=Matern32)
     X = np.random.default_rng(5).uniform(0, 60, size=(N, 1))
     R = np.linalg.cholesky(covariance(truth, X))
-    learner = LeaveOneOut(n_neighbours=m, spread=None)
+    learner = kind(n_neighbours=m, spread=None)
     targets = np.random.default_rng(6).normal(size=(81, N)) @ R.T
     sources = [MemorySource(X, y, dtype=jnp.float64) for y in targets]
     state, _ = searched(learner, truth, sources[0])
-    at = [curvature(truth, source, state.near, False) for source in sources[1:]]
+    at = [curvature(truth, source, state.near, False, learner.joint) for source in sources[1:]]
     gradients, H = np.array([a.gradient for a in at]), np.mean([a.hessian for a in at], axis=0)
     Hinv = np.linalg.inv(H)
     error = np.sqrt(np.diag(Hinv @ np.cov(gradients.T) @ Hinv))
@@ -227,6 +276,19 @@ def test_known_parameters_come_back():
     assert error.max() < 0.6  # the data do say something
     bias = np.abs(gradients.mean(axis=0)) / (gradients.std(axis=0, ddof=1) / np.sqrt(80))
     assert bias.max() < N_SE  # the estimating equation is unbiased
+
+
+def test_the_inverse_curvature_is_the_error_of_vecchia_with_all_rows():
+    """Cov(∇L) = H/N for the exact likelihood: the sample covariance over 200 draws, by its trace H⁻¹ Cov, within 4 of its errors."""
+    N, truth = 24, model(0.7, 2.0, 0.1)
+    X, _, R = draw(N)
+    learner = Vecchia(n_neighbours=N - 1, spread=None)
+    targets = np.random.default_rng(6).normal(size=(200, N)) @ R.T
+    state, _ = searched(learner, truth, MemorySource(X, targets[0], dtype=jnp.float64))
+    at = [curvature(truth, MemorySource(X, y, dtype=jnp.float64), state.near, False, True) for y in targets]
+    H = np.mean([a.hessian for a in at], axis=0)
+    squares = np.array([N * a.gradient @ np.linalg.solve(H, a.gradient) for a in at])
+    assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(200)
 
 
 def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
@@ -261,6 +323,12 @@ def test_who_the_neighbours_are():
     assert len(state.near) == 20
     assert (np.diff(away, axis=1) <= 0).all()  # the nearest last
     assert (np.sum(np.abs(X[None, :, 0] - X[state.near[:, -1], 0][:, None]) < away[:, :1], axis=1) == 9).all()
+    state, problem = searched(Vecchia(n_neighbours=7, n_centres=60), model(), source)
+    place = np.argsort(problem.prepared.order)
+    near, centre = state.near[:, :-1], state.near[:, -1]
+    assert len(set(centre.tolist())) == 60
+    np.testing.assert_array_equal((near >= 0).sum(axis=1), np.minimum(place[centre], 7))
+    assert (np.where(near >= 0, place[near], -1) < place[centre][:, None]).all()
 
 
 def test_groups_keep_repeated_measurements_from_passing_for_small_noise():
@@ -293,6 +361,7 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
 # Refusals and bytes
 
 
+@sweep
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -306,24 +375,21 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
         ("searches", 0),
     ],
 )
-def test_impossible_settings_are_refused_by_name(setting, value):
+def test_impossible_settings_are_refused_by_name(kind, setting, value):
     # Or the type checker, where it runs.
     with pytest.raises(
-        (ValueError, TypeError), match=f"{setting} is {value}|parameters of stochgp.*LeaveOneOut"
+        (ValueError, TypeError), match=f"{setting} is {value}|parameters of stochgp.*{kind.__name__}"
     ):
-        LeaveOneOut(**{setting: value})
+        kind(**{setting: value})
 
 
+@sweep
 @pytest.mark.parametrize("terms", some_of([1, 2], [2]))
-def test_memory_stays_below_what_is_announced(terms):
+def test_memory_stays_below_what_is_announced(kind, terms):
     """After two scoring steps of 100,000 rows."""
     X = np.random.default_rng(0).normal(size=(100_000, 4)).astype(np.float32)
     kernel = RBF(np.ones(4)) if terms == 1 else RBF(np.ones(4)) + Matern32(3 * np.ones(4))
-    gp, learner, source = (
-        KernelGP(kernel),
-        LeaveOneOut(n_neighbours=20, n_centres=512),
-        MemorySource(X, X[:, 0]),
-    )
+    gp, learner, source = KernelGP(kernel), kind(n_neighbours=20, n_centres=512), MemorySource(X, X[:, 0])
     before = resident()
     state, problem = searched(learner, gp, source)
     for _ in range(2):
@@ -331,9 +397,10 @@ def test_memory_stays_below_what_is_announced(terms):
     assert resident() - before <= learner.peak_bytes(gp, 100_000, 4) + COMPILER_BYTES
 
 
-def test_bytes_grow_with_rows_terms_and_neighbours():
+@sweep
+def test_bytes_grow_with_rows_terms_and_neighbours(kind):
     one, two = KernelGP(RBF()), KernelGP(RBF() + RBF(3.0))
-    need = LeaveOneOut().peak_bytes(one, 10**6, 10)
-    assert LeaveOneOut().peak_bytes(one, 2 * 10**6, 10) > need + 8 * 10 * 10**6
-    assert LeaveOneOut().peak_bytes(two, 10**6, 10) > need + 8 * 10 * 10**6
-    assert LeaveOneOut(n_neighbours=96).peak_bytes(one, 10**6, 10) > need
+    need = kind().peak_bytes(one, 10**6, 10)
+    assert kind().peak_bytes(one, 2 * 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind().peak_bytes(two, 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind(n_neighbours=96).peak_bytes(one, 10**6, 10) > need

@@ -24,8 +24,10 @@ from stochgp.learners import (
     ByLoss,
     LeaveOneOut,
     Uniform,
+    Vecchia,
 )
 from stochgp.learners.base import Problem
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learners.evaluators import StepPlan
 from stochgp.learning import fit
 from stochgp.learning.run import take_stretch
@@ -45,6 +47,7 @@ LEARNERS = {
     "uniform": BSGD(**COMMON, sampling=Uniform()),
     "with replacement": BSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
     "leave-one-out": LeaveOneOut(**CENTRES),
+    "vecchia": Vecchia(**CENTRES),
     "svgp": SVGP(**COMMON, learning_rate=0.01),
     "svgp with trials": SVGP(**COMMON),
     "sgpr": SGPR(epochs=20, tolerance=0.0),
@@ -75,7 +78,7 @@ def _gp(name):
 
 
 def _kind(name):
-    return next((kind for kind in (LeaveOneOut, SGPR) if isinstance(LEARNERS[name], kind)), None)
+    return next((kind for kind in (AbstractConditionals, SGPR) if isinstance(LEARNERS[name], kind)), None)
 
 
 @functools.cache
@@ -100,7 +103,7 @@ def _assert_same(a, b):
 def test_history_and_result(name):
     found = _fit(name)
     steps, epochs = {SGPR: (20, 20)}.get(_kind(name), (320, 40))
-    if _kind(name) is LeaveOneOut:  # it ends when a step promises little
+    if _kind(name) is AbstractConditionals:  # it ends when a step promises little
         steps = epochs = found.n_iter
     apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_evaluation
     steps_seen = [entry["step"] for entry in found.history if "step" in entry]  # trials of rates have none
@@ -137,7 +140,7 @@ def test_an_interrupt_keeps_the_last_good_evaluation(entry):
     assert float(found.gp.noise_variance) == _fit("uniform").history[n_done]["noise_variance"]
 
 
-@pytest.mark.parametrize("learner", [BSGD(batch_size=8, epochs=10**6), LeaveOneOut(epochs=10**6)])
+@pytest.mark.parametrize("learner", [BSGD(batch_size=8, epochs=10**6), LeaveOneOut(epochs=10**6), Vecchia()])
 def test_a_time_limit_ends_the_run(learner):
     found = fit(learner, GP, _data(), key=KEY, time_limit=1e-3)
     assert found.result is RESULTS.time_limit

@@ -14,6 +14,7 @@ N = 80
 WIDE = (
     "kernel full-batch",
     "kernel loo",
+    "kernel vecchia",
     "solver cholesky",
     "local",
 )  # few rows: float64, or factors alone

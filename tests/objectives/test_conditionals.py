@@ -66,18 +66,28 @@ def covariance(theta, X, count):
     return v * np.exp(-0.5 * distances) + np.diag(noise_variances(theta, X) / count)
 
 
-def conditional(theta, X, y, count, rows):
-    """(V, e) of the last of these rows as one observation, given the others."""
-    count = np.append(count[rows[:-1]], 1.0)
+def nlml(theta, X, y, count):
+    """Per datum, of Σρ repeated rows."""
+    which = np.repeat(np.arange(len(y)), count.astype(int))
+    X, y = X[which], y[which]
+    A = covariance(theta, X, np.ones(len(y)))
+    return (y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + len(y) * LOG_2PI) / (2 * len(y))
+
+
+def conditional(theta, X, y, count, rows, joint=False):
+    """(V, e) of the last of these rows, given the others: as one observation, or in a joint density as the mean of ρ."""
+    count = count[rows] if joint else np.append(count[rows[:-1]], 1.0)
     A = covariance(theta, X[rows], count)
     b = np.linalg.solve(A[:-1, :-1], A[:-1, -1])
     return A[-1, -1] - A[:-1, -1] @ b, y[rows[-1]] - b @ y[rows[:-1]]
 
 
-def row_loss(theta, X, y, count, rows):
+def row_loss(theta, X, y, count, rows, joint):
     """What a row adds to the sum that is divided by Σρ."""
-    V, e = conditional(theta, X, y, count, rows)
-    return count[rows[-1]] * (np.log(V) + LOG_2PI + e**2 / V) / 2
+    V, e = conditional(theta, X, y, count, rows, joint)
+    rho, s2 = count[rows[-1]], noise_variances(theta, X)[rows[-1]]
+    loss = (np.log(V) + LOG_2PI + e**2 / V) / 2
+    return loss + ((rho - 1) * np.log(2 * np.pi * s2) + np.log(rho)) / 2 if joint else rho * loss
 
 
 def slopes(f, theta):
@@ -93,6 +103,12 @@ def all_others(n):
     return np.array([[*(j for j in range(n) if j != i), i] for i in range(n)])
 
 
+def all_earlier(order):
+    """For each position of the order; −1 where there are fewer."""
+    n = len(order)
+    return np.array([[-1] * (n - 1 - t) + list(order[: t + 1]) for t in range(n)])
+
+
 def some_others(n, m, seed=1):
     generator = np.random.default_rng(seed)
     return np.array([[*generator.choice(np.delete(np.arange(n), i), m, replace=False), i] for i in range(n)])
@@ -103,6 +119,30 @@ def there(rows):
 
 
 # What is exact
+
+
+def test_all_earlier_rows_give_the_exact_likelihood_of_all_data():
+    """Integer counts are repeated rows; the noise may differ from row to row; and so is the gradient."""
+    X, y, count = make_data()
+    near = all_earlier(np.random.default_rng(2).permutation(N))
+    theta = theta_of(make_gp())
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    np.testing.assert_allclose(found.loss, nlml(theta, X, y, count), rtol=1e-12)
+    wanted = slopes(lambda t: nlml(t, X, y, count), theta)
+    np.testing.assert_allclose(found.gradient, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_counts_that_are_not_whole_have_the_likelihood_of_the_weighted_noise():
+    """−2 log p = yᵀQy + log|A| + N log 2π + Σ[(ρ − 1) log(2πσ² s) + log ρ]."""
+    X, y, _ = make_data()
+    count = np.random.default_rng(3).uniform(0.3, 2.0, N)
+    theta, near = theta_of(make_gp()), all_earlier(np.arange(N))
+    A = covariance(theta, X, count)
+    more = np.sum((count - 1) * np.log(2 * np.pi * noise_variances(theta, X)) + np.log(count))
+    wanted = y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + N * LOG_2PI + more
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    np.testing.assert_allclose(found.loss, wanted / (2 * count.sum()), rtol=1e-12)
+    assert np.linalg.eigvalsh(found.hessian).min() > -1e-12
 
 
 def test_all_other_rows_give_the_closed_form_of_leave_one_out():
@@ -212,14 +252,15 @@ def test_rows_scored_together_are_those_scored_one_by_one(n_scored):
         np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9, atol=1e-12)
 
 
-def test_the_gradient_is_that_of_the_loss_by_differences():
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_gradient_is_that_of_the_loss_by_differences(joint):
     X, y, count = make_data(6)
     near = some_others(6, 3)
     near[2, 0] = -1
     source, gp = MemorySource(X, y, count, dtype=jnp.float64), make_gp()
-    losses = lambda t: np.array([row_loss(t, X, y, count, there(rows)) for rows in near])
+    losses = lambda t: np.array([row_loss(t, X, y, count, there(rows), joint) for rows in near])
     found, wanted = (
-        curvature(gp, source, near, True),
+        curvature(gp, source, near, True, joint),
         slopes(lambda t: losses(t).sum() / count.sum(), theta_of(gp)),
     )
     np.testing.assert_allclose(found.loss, losses(theta_of(gp)).sum() / count.sum(), rtol=1e-12)
@@ -241,7 +282,8 @@ HOST_KERNELS = {
 
 
 @pytest.mark.parametrize("name", HOST_KERNELS)
-def test_kernels_on_the_host_are_those_of_jax(name, monkeypatch):
+@pytest.mark.parametrize("joint", [False, True])
+def test_kernels_on_the_host_are_those_of_jax(name, joint, monkeypatch):
     """Loss, gradient and H with gaps and weights: the same without the forms that NumPy knows."""
     X, y, count = make_data(12)
     near = np.stack([np.random.default_rng(i).permutation(12)[:7] for i in range(5)])
@@ -249,26 +291,29 @@ def test_kernels_on_the_host_are_those_of_jax(name, monkeypatch):
     source = MemorySource(X, y, count, dtype=jnp.float64)
     gp = KernelGP(HOST_KERNELS[name](), positive(0.2, dtype=jnp.float64))
     assert dense.terms_of(gp.kernel) is not None
-    here = curvature(gp, source, near, True, n_scored=2)
+    here = curvature(gp, source, near, True, joint, n_scored=1 if joint else 2)
     monkeypatch.setattr(dense, "PROFILES", {})
-    there = curvature(gp, source, near, True, n_scored=2)
+    there = curvature(gp, source, near, True, joint, n_scored=1 if joint else 2)
     for left, right in zip(here, there, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-12)
 
 
-def test_curvature_is_its_formula_with_derivatives_by_differences():
-    """H = Σρ[½J^V J^Vᵀ + J^e J^eᵀ] over n."""
+@pytest.mark.parametrize("joint", [False, True])
+def test_curvature_is_its_formula_with_derivatives_by_differences(joint):
+    """H = Σ[½J^V J^Vᵀ + J^e J^eᵀ + ½(ρ − 1)J^s J^sᵀ], or Σρ[…] without the last, over n."""
     X, y, count = make_data()
     near, theta = some_others(N, 4), theta_of(make_gp())
     H = np.zeros((5, 5))
     for rows in near:
-        V = conditional(theta, X, y, count, rows)[0]
-        J_V = slopes(lambda t, r=rows: np.log(conditional(t, X, y, count, r)[0]), theta)
+        V = conditional(theta, X, y, count, rows, joint)[0]
+        J_V = slopes(lambda t, r=rows: np.log(conditional(t, X, y, count, r, joint)[0]), theta)
         J_e = slopes(lambda t, r=rows: conditional(t, X, y, count, r)[1], theta) / np.sqrt(V)
+        J_s = slopes(lambda t, r=rows: np.log(noise_variances(t, X)[r[-1]]), theta)
         rho = count[rows[-1]]
-        H += rho * (np.outer(J_V, J_V) / 2 + np.outer(J_e, J_e))
+        H += (1 if joint else rho) * (np.outer(J_V, J_V) / 2 + np.outer(J_e, J_e))
+        H += (rho - 1) / 2 * np.outer(J_s, J_s) if joint else 0
     per_row = count.mean()
-    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True)
+    found = curvature(make_gp(), MemorySource(X, y, count, dtype=jnp.float64), near, True, joint)
     np.testing.assert_allclose(found.hessian, H / (N * per_row), rtol=1e-6, atol=1e-8)
 
 
@@ -308,6 +353,27 @@ def test_at_the_true_model_the_expected_gradient_is_zero_whatever_the_neighbours
         assert np.abs(gradients).max() > 0.01
 
 
+def test_the_divergence_from_the_exact_density_is_that_of_the_variances_and_falls_with_more_neighbours():
+    """KL(p‖q) = ½ Σ log(V_i(c(i))/V_i(all earlier)) = E_p(−log q) + E_p log p, for nested lists of earlier rows."""
+    X, _, count = make_data()
+    theta, gp, exact = theta_of(make_gp()), make_gp(), all_earlier(np.arange(N))
+    targets = targets_of_the_model(theta, X, count)
+    sources = [MemorySource(X, y, count, dtype=jnp.float64) for y in targets]
+    last, s2 = np.inf, noise_variances(theta, X)
+    for m in range(N):
+        near = np.where(np.arange(N) >= N - 1 - m, exact, -1)
+        V, V_all = (evaluate(gp, sources[0], rows, True).variance - s2 + s2 / count for rows in (near, exact))
+        divergence = np.sum(np.log(V / V_all)) / 2
+        expected = [
+            np.mean([curvature(gp, source, rows, True, joint=True).loss for source in sources])
+            for rows in (near, exact)
+        ]
+        np.testing.assert_allclose(divergence, count.sum() * (expected[0] - expected[1]), atol=1e-9)
+        assert -1e-12 <= divergence <= last + 1e-12
+        last = divergence
+    assert abs(last) < 1e-12
+
+
 def test_the_mean_square_is_the_best_common_scale():
     """ĉ = mean z²: L at (cĉk, cĉσ²) is above L at (ĉk, ĉσ²) by ½(log c + 1/c − 1) ≥ 0."""
     X, y, count = make_data()
@@ -330,7 +396,7 @@ def test_missing_neighbours_have_no_influence(noise, wide):
     source, near = MemorySource(X, y, count, dtype=jnp.float64), some_others(N, 3)[1:]
     near = near[(near != 0).all(axis=1)]
     more = np.insert(near, [0, 2], -1, axis=1)
-    a, b = (curvature(make_gp(noise=noise), source, rows, wide) for rows in (near, more))
+    a, b = (curvature(make_gp(noise=noise), source, rows, wide, joint=True) for rows in (near, more))
     for left, right in zip(a, b, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-6 if wide else 2e-5, atol=1e-9)
 

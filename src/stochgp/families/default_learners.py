@@ -21,6 +21,7 @@ from stochgp.learners import (
     LeaveOneOut,
     Minimax,
     Uniform,
+    Vecchia,
 )
 from stochgp.names import lookup
 
@@ -52,6 +53,7 @@ KERNEL_LEARNERS: dict[str, Any] = {
     "bsgd": BSGD(),
     "full-batch": FullBatch(),
     "loo": LeaveOneOut(),
+    "vecchia": Vecchia(),
 }
 MIRROR = SVDGP(mirror_rate=InverseRoot(1.0, 1.0))  # gradient steps find the scale of a variance slowly
 SPARSE_LEARNERS: dict[str, Any] = {

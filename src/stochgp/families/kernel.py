@@ -44,7 +44,7 @@ from stochgp.families.starts import (
 )
 from stochgp.kernels.warped import is_deep, networks_held
 from stochgp.learners import AbstractLearner, FullBatch
-from stochgp.learners.conditionals import LeaveOneOut
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE, continued
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import known_noise
@@ -87,7 +87,7 @@ class KernelGPRegressor(FamilyRegressor):
         `standardize`), and `parameters.frozen(σ²)` is kept; the default start is a tenth of the targets' mean square; or
         `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
     learner
-        "auto" (docs/methods/kernel_gp.md), "loo", "bsgd", "full-batch", or a learner of
+        "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`; None = keep the given hyperparameters.
     solver
         "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`: the posterior of all rows. "local": predictions from the rows nearest to each new row.
@@ -249,7 +249,7 @@ def learned_kernel_gp(
 ) -> FitResult:
     """Return the learner's run, continued with rotated inputs or with a network's exact refit."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
-    if not deep and (is_auto or isinstance(learner, LeaveOneOut)):
+    if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
         start = optimum_of_few(gp, data.source(False), context)
     learned, source = learn(
         learner, start, data, context, keep_seconds=seconds_for_posterior(data, estimator),

@@ -17,7 +17,7 @@ from stochgp.kernels import dense
 from stochgp.kernels.warped import kernel_and_directions, turned
 from stochgp.learners import FullBatch
 from stochgp.learners.base import AbstractLearner
-from stochgp.learners.conditionals import LeaveOneOut
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
@@ -112,7 +112,7 @@ def _refusal(
         reason = f"{stays}pools rotate no inputs of rows in groups"
     elif source.size < MIN_ROWS:
         reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
-    elif not isinstance(learner, LeaveOneOut | FullBatch):
+    elif not isinstance(learner, AbstractConditionals | FullBatch):
         reason = f"{stays}{type(learner).__name__} does not learn a rotation"
     elif kernel_and_directions(learned.gp.kernel) is None or dense.terms_of(learned.gp.kernel) is None:
         reason = f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"

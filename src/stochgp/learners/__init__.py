@@ -2,7 +2,7 @@
 
 from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD
-from .conditionals import LeaveOneOut
+from .conditionals import LeaveOneOut, Vecchia
 from .decoupled import IVSGPR, SVDGP
 from .descent import InverseRoot, NearestNeighbours, PowerLaw, Uniform, constant, cosine, muon
 from .evaluators import ByLoss
@@ -14,5 +14,5 @@ from .svgp import SGPR, SVGP, VGP
 
 __all__ = [
     "BSGD", "IVSGPR", "SCGD", "SGPR", "SVDGP", "SVGP", "VGP", "AbstractBatchLearner", "AbstractLearner", "ByEvidence", "ByLoss", "FullBatch", "InverseRoot",
-    "LeaveOneOut", "Minimax", "NearestNeighbours", "PowerLaw", "Problem", "Uniform", "constant", "cosine", "muon",
+    "LeaveOneOut", "Minimax", "NearestNeighbours", "PowerLaw", "Problem", "Uniform", "Vecchia", "constant", "cosine", "muon",
 ]  # fmt: skip

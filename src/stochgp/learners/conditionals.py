@@ -1,5 +1,6 @@
-"""Leave-one-out densities of rows given few neighbours."""
+"""Leave-one-out and Vecchia likelihoods: conditional densities given few neighbours."""
 
+import abc
 import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple
@@ -12,10 +13,10 @@ from stochgp.data.memory import MemorySource
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evaluators import Evaluator, Numbers, Seed, StepPlan
 from stochgp.models import AbstractGP
-from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
+from stochgp.neighbours import NONE, SLACK, Neighbours, earlier_rows, neighbours_bytes
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked_alike
 from stochgp.objectives import conditionals as densities
-from stochgp.objectives.conditionals import Curvature, is_small
+from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
 
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
@@ -40,11 +41,12 @@ MOST_MISSED = 0.5  # largest relative error of the promised gain of the step bef
 class Prepared(NamedTuple):
     """The rows in the form that the steps use, and θ."""
 
+    order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]  # of the parameters
-    pull: float  # of the prior, 1/(s² n)
+    pull: float  # of the prior, 1/(s² n): n = (Σρ)²/Σρ², or C Σρ/N for a joint density
     n_scored: int  # scored rows of a neighbourhood, its last ones; 1 if groups have several rows
     size: int  # of a neighbourhood
 
@@ -62,45 +64,30 @@ class ConditionalState(eqx.Module):
     n_stalled: np.int64  # the last steps in a row by which the loss fell by less than NEGLIGIBLE
 
 
-class LeaveOneOut(AbstractLearner):
-    """Leave-one-out density: each row is predicted from nearby rows.
+class AbstractConditionals(AbstractLearner):
+    """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
 
-        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
-
-    A neighbourhood is a random centre and the m rows nearest to it. It scores the centre and the R − 1 rows nearest to it, each given all others, with one
-    factor (block leave-one-out). With R = 1 each row is predicted from its m nearest rows.
-
-    L is no joint density, but the true θ minimises its expectation for any c(i). A row of count ρ is left out whole and scored as one observation of
-    variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
-    rows than these are from each other (repeated measurements, later days), unless groups are given.
-
-    A step of damped Fisher scoring moves θ by −(H + λ diag H)⁻¹∇L, H of `Curvature` (Guinness 2021); λ grows if the loss does not fall as H promises.
-    Neighbours are searched in the metric of the start, and again when a step promises less than 0.003 nats, or after half of the steps. The run has converged
-    if, on the last neighbours, a step promises less than 0.0005 nats per row, or each of the last three gained less.
-
-    Parameters
-    ----------
-    epochs : int or None
-        Scoring steps at most; None = 30.
-    n_neighbours, n_centres, n_scored : int
-        m + 1 − R, the unscored rows of a neighbourhood; C, the number of scored rows, from C/R neighbourhoods whose centres are drawn once without
-        replacement, all rows if there are fewer; R, 1 if groups have several rows.
-    spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres; None = no prior.
-    searches : int
-        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
+    A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by
+    −(H + λ diag H)⁻¹∇L, H of `Curvature` (Guinness 2021); λ grows if the loss does not fall as H promises. Neighbours are searched in the metric of the
+    start, and again when a step promises less than 0.003 nats, or after half of the steps.
     """
 
     exact: ClassVar[bool] = True
+    joint: eqx.AbstractClassVar[bool]
+    n_scored: eqx.AbstractVar[int]
+
     epochs: int | None = None
-    n_neighbours: int = BESIDE_SCORED
+    n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
     searches: int = SEARCHES
-    n_scored: int = N_SCORED
 
     def __check_init__(self) -> None:
         self.check_common("n_neighbours", "n_centres", "n_scored", "searches")
+
+    @abc.abstractmethod
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
+        """Return k rows beside each centre in the metric of `gp`, the nearest first; −1 for none."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         """Plan an evaluation after each step; `advance` takes one step per call."""
@@ -141,14 +128,17 @@ class LeaveOneOut(AbstractLearner):
             how = "learn a kernel with a network by learner='bsgd'"
             raise ValueError(f"{type(self).__name__} learns at most {MAX_PARAMETERS} parameters: {how}")
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
-        _, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
+        order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         n_scored = 1 if source.in_groups else min(self.n_scored, source.size)
         centres = drawn[: max(1, plan.batch_size // n_scored)]  # at most all rows
         X, group = source.inputs(), source.group
-        n_data = effective_number(np.asarray(source.on_host(drawn).weight))
+        if self.joint:
+            n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
+        else:
+            n_data = effective_number(np.asarray(source.on_host(drawn).weight))
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
-        size = min(self.n_neighbours + n_scored, len(rows))
-        return Prepared(group, centres, X, start, pull, n_scored, size)
+        size = min(self.n_neighbours + n_scored, len(order))
+        return Prepared(order, group, centres, X, start, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> ConditionalState:
         """Return the initial state. No random numbers are drawn."""
@@ -217,8 +207,7 @@ class LeaveOneOut(AbstractLearner):
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """Search neighbours in the current metric: the nearest last, followed by the centre."""
         prepared = problem.prepared
-        search = Neighbours(prepared.X, kernel_of(self, state.gp), SLACK)
-        near = search.others(prepared.centres, prepared.size - 1, prepared.group)
+        near = self.neighbours(state.gp, prepared, prepared.size - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
         at, n_searches = densities.unknown(len(prepared.start)), np.int64(state.n_searches + 1)
         return dataclasses.replace(state, near=near, at=at, n_searches=n_searches, n_stalled=np.int64(0))
@@ -227,7 +216,7 @@ class LeaveOneOut(AbstractLearner):
         """Return the curvature with the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
-        found = densities.curvature(gp, problem.source, near, wide, prepared.n_scored)
+        found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
         centre = prepared.start if problem.prior is None else packed(partition(problem.prior)[0])
         pull, away = prepared.pull, packed(partition(gp)[0]) - centre
         return found._replace(
@@ -237,7 +226,67 @@ class LeaveOneOut(AbstractLearner):
         )
 
 
-def kernel_of(learner: LeaveOneOut, gp: Any) -> Any:
+class LeaveOneOut(AbstractConditionals):
+    """Leave-one-out density: each row is predicted from nearby rows.
+
+        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
+
+    A neighbourhood is a centre and the m rows nearest to it. It scores the centre and the R − 1 rows nearest to it, each given all others, with one
+    factor (block leave-one-out). With R = 1 each row is predicted from its m nearest rows.
+
+    L is no joint density, but the true θ minimises its expectation for any c(i). A row of count ρ is left out whole and scored as one observation of
+    variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
+    rows than these are from each other (repeated measurements, later days), unless groups are given.
+
+    The run has converged if, on the last neighbours, a step promises less than 0.0005 nats per row, or each of the last three gained less.
+
+    Parameters
+    ----------
+    epochs : int or None
+        Scoring steps at most; None = 30.
+    n_neighbours, n_centres, n_scored : int
+        m + 1 − R, the unscored rows of a neighbourhood; C, the number of scored rows, from C/R neighbourhoods whose centres are drawn once without
+        replacement, all rows if there are fewer; R, 1 if groups have several rows.
+    spread : float or None
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres; None = no prior.
+    searches : int
+        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
+    """
+
+    joint: ClassVar[bool] = False
+
+    n_neighbours: int = BESIDE_SCORED
+    n_scored: int = N_SCORED
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        search = Neighbours(prepared.X, kernel_of(self, gp), SLACK)
+        return search.others(prepared.centres, k, prepared.group)
+
+
+class Vecchia(AbstractConditionals):
+    """The likelihood of Vecchia (1988): rows in random order, given nearest earlier rows.
+
+        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
+
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; C of the N rows estimate it without bias. Early
+    rows have distant neighbours, so long distances count more than in `LeaveOneOut`. Groups are ignored.
+
+    Parameters
+    ----------
+    epochs, n_neighbours, n_centres, spread, searches
+        See `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
+    """
+
+    joint: ClassVar[bool] = True
+    n_scored: ClassVar[int] = 1
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        positions = np.empty_like(prepared.order)
+        positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
+        return earlier_rows(kernel_of(self, gp), prepared.X, prepared.order, positions[prepared.centres], k)
+
+
+def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
     """Return the kernel that finds the neighbours. Raises ValueError if the model has none."""
     if gp.has_moments:
         name, model = type(learner).__name__, type(gp).__name__

@@ -1,4 +1,4 @@
-"""Conditional densities of rows given neighbours, for leave-one-out learning.
+"""Conditional densities of rows given neighbours, for leave-one-out and Vecchia learning.
 
 NumPy makes and solves the matrices of neighbourhoods, on a thread for each core. JAX evaluates kernels and noise models without a NumPy form, and the
 derivatives of their bilinear forms.
@@ -46,7 +46,8 @@ class Conditional(NamedTuple):
 class Curvature(NamedTuple):
     """L = mean wl, ∇L and H = mean w(½J^V J^Vᵀ + J^e J^eᵀ) over scored rows.
 
-    In unconstrained parameters; w is ρ over its mean.
+    In unconstrained parameters; w is ρ over its mean. For a joint density w is 1, L, ∇L and H are per datum, and H has a term ½(ρ − 1) J^s J^sᵀ,
+    J^s = ∇ log(σ² s), for repeats.
     """
 
     loss: np.float64
@@ -164,7 +165,9 @@ def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"],
 
     def of(part: Int[np.ndarray, "B m"]) -> Conditional:
         rows = neighbourhoods(source, part)
-        return left_out(*systems(gp, rows, np.float64 if wide else np.float32), *_observed(gp, rows, 1))[0]
+        return left_out(
+            *systems(gp, rows, np.float64 if wide else np.float32), *_observed(gp, rows, 1, False)
+        )[0]
 
     parts = in_threads(of, parts_of(near))
     found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
@@ -172,40 +175,57 @@ def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"],
 
 
 def curvature(
-    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool, n_scored: int = 1
-) -> Curvature:
+    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool,
+    joint: bool = False, n_scored: int = 1,
+) -> Curvature:  # fmt: skip
     """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
-    parts = in_threads(lambda part: _sums(gp, source, part, wide, n_scored), parts_of(near))
-    scored = near[:, -n_scored:]
-    total = float(source.weights()[scored[scored != NONE]].sum())
-    means: Any = (sum(part) / total for part in zip(*parts, strict=True))
-    return Curvature(*means)
+    parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
+    means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
+    loss, gradient, hessian = means
+    d = weight_per_row(source, near[:, -n_scored:], joint)
+    return Curvature(loss / d, gradient / d, hessian / d)
 
 
-def _sums(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, R: int) -> tuple:
+def _sums(
+    gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
+) -> tuple:
     """Return sums over neighbourhoods of the parts of `Curvature`."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
     A, y = systems(gp, rows, np.float64 if wide else np.float32, parts)
-    known, u, h, own = left_out(A, y, *_observed(gp, rows, R))
+    known, u, h, own = left_out(A, y, *_observed(gp, rows, R, joint))
     p = u[:, :, None] - own[:, None, :] * h
-    by_A, across, by_more = _slopes(gp, rows, parts, h, p)
+    by_A, across, by_more, by_noise = _slopes(gp, rows, parts, h, p, joint)
     z, V, loss = (values.astype(np.float64) for values in (known.z, known.variance, known.loss))
     rho = rows.weight[:, -R:]
     products = lambda J, w: np.tensordot(J * w[..., None], J, ([0, 1], [0, 1]))  # Σ w J Jᵀ
+    weight = (np.ones_like(rho) if joint else rho) / R
     J_V, J_e = (by_A + by_more) / V[..., None], -across / np.sqrt(V)[..., None]
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
-    H = 0.5 * products(J_V, rho) + products(J_e, rho)
-    return np.sum(rho * loss), np.sum(gradients * rho[..., None], axis=(0, 1)), H
+    H = 0.5 * products(J_V, weight) + products(J_e, weight)
+    if joint:
+        # ½[(ρ − 1) log(2πσ² s) + log ρ], for ρ equal rows beside the conditional of one row of variance σ² s/ρ
+        least = np.maximum(rho, SMALLEST_COUNT)
+        log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
+        loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
+        gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
+        # A row with ρ < 1 has less curvature than its conditional; H keeps the latter, to stay positive.
+        H = H + 0.5 * products(by_noise, weight * np.maximum(rho - 1, 0))
+    return np.sum(weight * loss), np.sum(gradients * weight[..., None], axis=(0, 1)), H
 
 
-def _slopes(gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return h_iᵀ∂A h_i, p_iᵀ∂A h_i and ∂more_i [B, R, P] of the scored rows."""
+def _slopes(
+    gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
+) -> tuple[np.ndarray, ...]:
+    """Return h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i and ∂log(σ² s_i) [B, R, P] of the scored rows."""
     X, count = rows.X, np.where(rows.weight > 0, rows.weight, 1.0)
     R = h.shape[2]
     if not terms:
         parts = _padded(_form_slopes, partition(gp), X.astype(h.dtype), count.astype(h.dtype), h, p)
-        return tuple(np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+        own, across, more, noise = (
+            np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True)
+        )
+        return own, across, (0 if joint else 1) * more, noise
     found = []
     for part in terms:
         found.extend(zip(*_slopes_of_term(part, h, p), strict=True))
@@ -215,10 +235,11 @@ def _slopes(gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray
         sums = (np.einsum("bmr,bmr->br", each, other, dtype=np.float64)[..., None] for other in (h, p))
         found.append(tuple(by_level * total for total in sums))
     own, across = (np.concatenate(part, axis=2) for part in zip(*found, strict=True))
-    more = np.zeros_like(own)
+    more, noise = np.zeros_like(own), np.zeros_like(own)
     if by_level is not None:
-        more[..., -1] = by_level * (1 - 1 / count[:, -R:])
-    return own, across, more
+        noise[..., -1] = by_level / float(gp.noise.level)
+        more[..., -1] = 0 if joint else by_level * (1 - 1 / count[:, -R:])
+    return own, across, more, noise
 
 
 def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
@@ -241,9 +262,11 @@ def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.nd
     return parts
 
 
-def _observed(gp: Any, rows: Data, R: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return σ²s − σ²s/ρ and σ²s [B, R] of the scored rows."""
+def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return σ²s − σ²s/ρ and σ²s [B, R] of the scored rows; 0 for a joint density."""
     X, count = rows.X[:, -R:], rows.weight[:, -R:]
+    if joint:
+        return np.zeros_like(count), np.zeros_like(count)
     one = _noise(gp, X, np.ones_like(count))
     return one - one / np.where(count > 0, count, 1.0), one
 
@@ -251,6 +274,13 @@ def _observed(gp: Any, rows: Data, R: int) -> tuple[np.ndarray, np.ndarray]:
 def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
     """Return the noise variance σ² s/ρ of each row."""
     return noise_of_rows(gp.noise, X.reshape(-1, X.shape[-1]), count.ravel()).reshape(count.shape)
+
+
+def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
+    """Return the divisor of the mean over scored rows: their mean ρ, or n/N for a joint density."""
+    if joint:
+        return source.count / source.size
+    return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
 def is_small(gp: Any, rows: Data) -> bool:
@@ -301,11 +331,9 @@ def _form_slopes(theta: Any, rest: Any, X: Array, count: Array, h: Array, p: Arr
 
         def forms(v: Array) -> tuple[Array, ...]:
             gp = eqx.combine(tree(v), rest)
-            Ah = gp.covariance(X, count) @ h
-            one, mean = (
-                gp.noise.variance(own, part) for part in (jnp.ones(len(own), X.dtype), count[-len(own) :])
-            )
-            return jnp.sum(h * Ah, axis=0), jnp.sum(p * Ah, axis=0), one - mean
+            Ah, each = gp.covariance(X, count) @ h, gp.noise.variance(own, jnp.ones(len(own), X.dtype))
+            more = each - gp.noise.variance(own, count[-len(own) :])
+            return jnp.sum(h * Ah, axis=0), jnp.sum(p * Ah, axis=0), more, jnp.log(each)
 
         return jax.jacrev(forms)(vector)
 
