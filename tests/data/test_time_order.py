@@ -256,7 +256,7 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
     given = of().fit(X, y, groups=group)
     for a, b in zip(*(m.predict(X[:9], return_std=True) for m in (found, given)), strict=True):
         np.testing.assert_array_equal(a, b)
-    told = notes(found.plan_, found.fit_report_, SOME)[0]
+    told = notes(found.plan_, SOME)[0]
     assert (
         "'when'" in told
         and "time_order='interpolate'" in told

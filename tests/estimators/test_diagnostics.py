@@ -1,6 +1,7 @@
 """Whether a fit helps: rows predicted by it against a constant, in every family."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,8 +37,10 @@ def test_the_constant_of_counts_has_their_mean_and_variance_and_is_poisson_where
     )
 
 
-def caution(found, cell=None, weight=ONES):
-    return caution_of(found, np.arange(N) if cell is None else cell, weight, "rows")
+def caution(found, cell=None):
+    rows = Data(np.arange(N)[:, None] * 1.0, np.arange(N) * 1.0, None, np.arange(N) if cell is None else cell)
+    units = SimpleNamespace(inputs=SimpleNamespace(transform=lambda X, dtype: X))
+    return caution_of(units, rows, "rows", lambda *_: found)
 
 
 def test_a_model_is_worse_by_two_standard_errors_of_cells_or_not_at_all():
@@ -61,10 +64,7 @@ def test_rows_that_count_are_judged_as_equal_rows():
     rows = Data(X, y + 10 * _generator.normal(size=80), count, np.arange(80) // 4)
     many = rows.take(np.repeat(np.arange(80), count.astype(int)))
     many = Data(many.X, many.y, None, many.group)
-    said = [
-        caution_of(scores(model._fitted, part), cells_of(part, model._fitted), part.weights, "rows")
-        for part in (rows, many)
-    ]
+    said = [caution_of(model._fitted, part, "rows") for part in (rows, many)]
     assert said[0] == said[1] != ""
     found = constant_of(rows.y, count, False)
     assert_allclose(found.std[0], np.std(many.y), rtol=1e-12)
@@ -87,7 +87,7 @@ def test_intervals_that_hold_too_few_rows_are_said():
 def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
     """Both families without held-out rows: targets ten standard deviations from what is predicted."""
     shifted = lambda fitted, rows: scores(fitted, dataclasses.replace(rows, y=rows.y + 10 * np.std(rows.y)))
-    monkeypatch.setattr("stochgp.families.common.scores", shifted)
+    monkeypatch.setattr("stochgp.estimators.diagnostics.scores", shifted)
     for model in (
         KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),
         SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64, learning_rate=0.03), random_state=0),

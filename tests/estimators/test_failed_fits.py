@@ -88,7 +88,7 @@ def test_an_interrupted_update_raises_and_changes_nothing(monkeypatch):
 def test_an_interrupted_partial_fit_changes_nothing(monkeypatch):
     line = FeatureGPRegressor("linear", likelihood="gaussian").fit(X, Y)
     before = dict(vars(line))
-    monkeypatch.setattr(feature, "caution_of_rows", interrupt)  # the drift is known by then
+    monkeypatch.setattr(feature, "with_rows", interrupt)  # the drift is known by then
     with pytest.raises(KeyboardInterrupt):
         line.partial_fit(X + 3, Y)
     assert_unchanged(line, before)

@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
-from stochgp.budget import Budget
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
-from stochgp.data.reading import Encoder
+from stochgp.data.reading import Encoder, read_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.distributions import AbstractDistribution, Counts, Normal
 from stochgp.estimators.fitted import Fitted
+from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.results import RESULTS, FitResult
@@ -36,7 +36,6 @@ MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no
 ROWS, SECONDS = 512, 2.0  # that are predicted, and seconds of a time limit for them
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
 Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-BEFORE = "these rows, by what was learned before,"  # of a stream
 SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of the mean of the new ones
 MAX_RANGES = 100.0  # distance of a new row from the training range; float32 kernels lose digits of all rows from about 10,000
 MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training standard deviations
@@ -150,14 +149,20 @@ def constant_of(
     return Counts(alike(math.log(mean) - v / 2), alike(v))
 
 
-def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], what: str) -> str:
-    """Return a warning if these rows prefer a constant, or if intervals hold too few of them; else "".
+def caution_of(
+    fitted: Fitted, rows: Data, what: str, score: Callable[[Fitted, Data], Scores] | None = None
+) -> str:
+    """Return a warning if the first of these rows prefer a constant, or if intervals hold too few of them; else "".
 
-    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats per row more.
+    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats per row more. Too few rows, or equal targets, tell nothing.
     """
+    rows = rows.counted().take(slice(ROWS))
+    if len(rows) < FEW_ROWS or np.ptp(rows.y) == 0:
+        return ""
+    weight, found = rows.weights, (score or scores)(fitted, rows)
     model, constant, within = (np.average(part, weights=weight) for part in found)
     rivals = {"a constant": found[1] - 2 / weight.sum()}
-    if prefer(found[0], rivals, cell, weight, fewest=FEW_ROWS).name is not None:
+    if prefer(found[0], rivals, cells_of(rows, fitted), weight, fewest=FEW_ROWS).name is not None:
         return (
             f"{what} are predicted worse than by a constant: {-model:.3f} nats per row, against {-constant:.3f} "
             "for their mean and variance. Predictions and their uncertainty may be useless"
@@ -170,28 +175,43 @@ def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndar
 def caution_after_fit(
     fitted: Fitted,
     learned: FitResult,
-    rows: Data,
-    score: Callable[[Fitted, Data], Scores],
-    budget: Budget,
+    data: TrainingData,
+    score: Callable[[Fitted, Data], Scores] | None,
+    is_optimal: bool,
+    context: FitContext,
 ) -> str:
-    """Return a warning of a useless fit by some training rows, if there is time and memory to predict them; else ""."""
+    """Return a warning of a useless fit, by held-out rows, or by some training rows if there is time and memory to predict them; else "".
+
+    A constant is a model of the family: at the optimum of an exact objective, the fit predicts the training rows at least as well.
+    """
+    held_out, constant = (context.report.get(name, math.nan) for name in ("held_out_nlpd", "constant_nlpd"))
+    if is_optimal or (not math.isnan(held_out) and learned.n_iter > 0):
+        if data.mean_function is not None or not held_out > constant + SETTLED_BY:
+            return ""
+        return (
+            f"held-out rows are predicted worse than by a constant: {held_out:.3f} nats per row, against {constant:.3f} for the mean and "
+            "variance of the training targets. Predictions and their uncertainty may be useless"
+        )
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
-    rows = rows.counted()
+    rows = dataclasses.replace(data.rows, y=data.given_targets(fitted.observation.rounding)).counted()
     rows = rows.take(random_rows(len(rows), ROWS))
-    if deadline.left() < SECONDS or fitted.posterior.need_bytes(len(rows)) > budget.free():
+    if deadline.left() < SECONDS or fitted.posterior.need_bytes(len(rows)) > context.budget.free():
         return ""
-    return caution_of_rows(fitted, rows, "training rows", score)
+    return caution_of(fitted, rows, "training rows", score)
 
 
-def caution_of_rows(
-    fitted: Fitted, rows: Data, what: str, score: Callable[[Fitted, Data], Scores] = scores
-) -> str:
-    """`caution_of` the first of these rows; "" if they are too few, or their targets equal."""
-    rows = rows.counted().take(slice(ROWS))
-    if len(rows) < FEW_ROWS or np.ptp(rows.y) == 0:
-        return ""
-    return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, what)
+def further_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, context: FitContext) -> Data:
+    """Return the next rows of a stream; warn if they are far from the first ones, or predicted badly by the model so far."""
+    fitted = estimator._fitted
+    rows = read_rows(estimator._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
+    rows = within_reach(fitted, rows, stacklevel=3)
+    context.plan_ = estimator.plan_.without("caution")
+    caution = shift_of(fitted, rows) or caution_of(fitted, rows, "these rows, by what was learned before,")
+    if caution:
+        warn(caution, ConvergenceWarning, stacklevel=3)
+        context.record("caution", caution, "of rows of the stream")
+    return rows
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
@@ -201,13 +221,13 @@ def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
     return clusters(X, None if few else rows.group)
 
 
-def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:
+def shift_of(fitted: Fitted, rows: Data) -> str:
     """Return a warning if targets or inputs of a stream are on average far from the first ones; else ""."""
     far = []
-    for name, part in drift(fitted, X, y).items() if len(y) else ():
+    for name, part in drift(fitted, rows).items() if len(rows) else ():
         units = fitted.inputs if name == "inputs" else fitted.targets
         mean, std = np.abs(np.atleast_1d(part["mean"])), np.maximum(np.atleast_1d(part["std"]), 1.0)
-        moved = mean > SHIFT + CERTAIN * std / math.sqrt(len(y))
+        moved = mean > SHIFT + CERTAIN * std / math.sqrt(len(rows))
         if moved.any() and np.any((units.mean != 0) | (units.scale != 1)):  # else first rows are not known
             first = np.arange(len(mean)) == np.argmax(moved)
             which = named_columns(fitted.encoder, first) if name == "inputs" else name
@@ -252,18 +272,10 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
     return rows
 
 
-def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
+def drift(fitted: Fitted, rows: Data) -> dict[str, Any]:
     """Return mean and standard deviation of rows in standardised units: 0 and 1 if they are like those of the fit."""
-    Z, z = fitted.inputs.transform(X), fitted.observation.to_model(X, y)
+    Z, z = fitted.inputs.transform(rows.X), fitted.observation.to_model(rows.X, rows.y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},
         "targets": {"mean": float(z.mean()), "std": float(z.std())},
     }
-
-
-def warned(said: list[str], context: FitContext, stacklevel: int) -> None:
-    """Warn of each, and record them."""
-    for text in said:
-        warn(text, ConvergenceWarning, stacklevel=stacklevel)
-    if said:
-        context.record("caution", "; ".join(said), "of rows of the stream")

@@ -76,26 +76,18 @@ class Fitted:
         """With c times the variances of all that is predicted."""
         return dataclasses.replace(self, observation=self.observation.widened(c))
 
-    def with_inputs(self, X: Float[np.ndarray, "n D"]) -> "Fitted":
-        """With new rows among those that were seen."""
-        return self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(X))
-
-    def with_targets(self, y: Float[np.ndarray, " n"], count: Float[np.ndarray, " n"] | None) -> "Fitted":
-        """With new targets in the mean of log T' and in the support of means."""
-        T = self.observation.transform
-        if T is None or len(y) == 0:
-            return self
-        n = float(len(y) if count is None else count.sum())
-        wider = dataclasses.replace(self, observation=self.observation.supporting(y))
-        return wider.with_slope(float(np.average(T.log_slope(y), weights=count)), n)
-
-    def with_slope(self, log_slope: float, n: float, forget: float = 1.0) -> "Fitted":
-        """With log T' of `n` further rows, of this mean; those so far weigh `forget`."""
-        if self.observation.transform is None:
-            return self
-        old = forget * self.slope_rows
-        mean = (old * self.log_slope + n * log_slope) / (old + n) if old + n > 0 else 0.0
-        return dataclasses.replace(self, log_slope=mean, slope_rows=old + n)
+    def with_rows(self, rows: Data, forget: float = 1.0) -> "Fitted":
+        """With further rows in the ranges of inputs, the support of means, and the mean of log T', in which those so far weigh `forget`."""
+        T, observation, y = self.observation.transform, self.observation, rows.y
+        found = self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(rows.X))
+        if T is None:
+            return found
+        old, n, slope = forget * self.slope_rows, 0.0, 0.0
+        if len(y):
+            n, slope = float(rows.weights.sum()), float(np.average(T.log_slope(y), weights=rows.weight))
+            observation = observation.supporting(y)
+        mean = (old * self.log_slope + n * slope) / (old + n) if old + n > 0 else 0.0
+        return dataclasses.replace(found, observation=observation, log_slope=mean, slope_rows=old + n)
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """E f(x) in target units; of transformed targets and of counts E y, the mean of an observation."""

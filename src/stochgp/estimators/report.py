@@ -15,7 +15,6 @@ from stochgp.data.training import TrainingData
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.warped import along_inputs, kernel_and_directions
 from stochgp.learners import AbstractLearner
-from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.likelihoods import Gaussian
 from stochgp.names import printable
 from stochgp.parameters import value_of
@@ -67,7 +66,7 @@ def learning_text(entry: dict[str, float]) -> str:
     return text
 
 
-def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str]:
+def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     """Return the facts of a fit that a user may not expect, a line each."""
     columns = plan.get("columns", {"choice": {}})["choice"]
     found = [f"column {name!r}: {note}" for name, note in columns.items()]
@@ -77,8 +76,7 @@ def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str
     found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
     if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
         found.append(plan["learning_rows"]["why"])
-    if useless := worse_than_a_constant(plan, report):
-        found.append(useless)
+    found += [plan["caution"]["choice"]] if "caution" in plan else []
     if "noise_floor" in plan:
         found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
     if "time_order" in plan and plan["time_order"]["choice"] == FORECAST:
@@ -86,21 +84,6 @@ def notes(plan: dict[str, Any], report: dict[str, Any], n_rows: int) -> list[str
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
         found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
     return found
-
-
-def worse_than_a_constant(plan: dict[str, Any], report: dict[str, Any]) -> str:
-    """Return a warning if held-out rows, or some of the training rows, are predicted worse than by a constant; else ""."""
-    if "caution" in plan:
-        return plan["caution"]["choice"]
-    if "held_out_nlpd" not in report:
-        return ""
-    found, constant = report["held_out_nlpd"], report["constant_nlpd"]
-    if found <= constant + SETTLED_BY:
-        return ""
-    return (
-        f"held-out rows are predicted worse than by a constant: {found:.3f} nats per row, against {constant:.3f} for the mean and "
-        "variance of the training targets. Predictions and their uncertainty may be useless"
-    )
 
 
 MAX_LISTED, MAX_LINES = 3, 20  # inputs, the most important first; lines of a summary
@@ -120,7 +103,7 @@ def summarise(estimator: Any) -> str:
         *_of_model(estimator),
         _of_fit(estimator),
     ]
-    return with_notes(parts, notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_))
+    return with_notes(parts, notes(estimator.plan_, estimator.n_rows_))
 
 
 def with_notes(lines: list[str], found: list[str]) -> str:

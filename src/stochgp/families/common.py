@@ -18,13 +18,12 @@ from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import DTYPES, check_settings
-from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
+from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,
     notes,
     record_learning,
-    worse_than_a_constant,
 )
 from stochgp.families.targets import (
     refuse_learned_transform,
@@ -178,8 +177,6 @@ def learn(
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     context.report |= {"rows_on_device": on_device, "peak_bytes": need}
     record_learning(learner, found, N, data, context)
-    if data.mean_function is None and (useless := worse_than_a_constant(context.plan_, context.report)):
-        warn(useless, ConvergenceWarning, stacklevel=4)
     return found, rows
 
 
@@ -245,25 +242,20 @@ def store(
             context.end(part.result, _ENDED[part.result])
     if "ended" not in context.plan_:
         context.record("ended", PLANNED, "no limit and no interrupt ended the fit early")
-    # A constant is a model of the family: at the optimum of an exact objective, the fit predicts the training rows at least as well.
     has_converged = all(part.converged for part in parts)
     is_optimal = context.report.get("gradients") == "exact" and has_converged
-    is_judged = "held_out_nlpd" in context.report
-    if learned is not None and not (is_optimal or (is_judged and learned.n_iter > 0)):
-        rows = dataclasses.replace(
-            data.rows, y=data.given_targets(getattr(estimator, "_target", None) == "count")
-        )
-        if caution := caution_after_fit(fitted, learned, rows, score or scores, context.budget):
-            context.record("caution", caution, "according to predictions of rows that the fit has seen")
-            warn(caution, ConvergenceWarning, stacklevel=4)
+    if learned is not None and (
+        caution := caution_after_fit(fitted, learned, data, score, is_optimal, context)
+    ):
+        context.record("caution", caution, "according to predictions of rows of the fit")
+        warn(caution, ConvergenceWarning, stacklevel=4)
     estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
     if fitted.observation.has_noise:
         estimator.noise_variance_ = fitted.observation.noise_variance * data.scale**2
     estimator.n_iter_ = int(
         learned.n_iter if learned is not None else solution.n_steps if solution is not None else 0
     )
-    helps = not worse_than_a_constant(context.plan_, context.report)
-    estimator.converged_ = context.ended == PLANNED and has_converged and helps
+    estimator.converged_ = context.ended == PLANNED and has_converged and "caution" not in context.plan_
     unit = data.log_unit
     estimator.history_ = [
         in_target_units(entry, data.scale, unit) for part in parts for entry in part.history
@@ -272,7 +264,7 @@ def store(
     if nlml is not None:
         estimator.nlml_ = nlml + unit
     estimator.plan_, estimator.fit_report_ = Decisions(context.plan_), context.report
-    for note in notes(estimator.plan_, context.report, data.n_rows):
+    for note in notes(estimator.plan_, data.n_rows):
         logger.info(note)
         say(context.verbose, note)
 

@@ -13,11 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
 from stochgp.context import FitContext
-from stochgp.data.reading import read_rows
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
+from stochgp.estimators.diagnostics import drift, further_rows
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -198,15 +197,10 @@ class FeatureGPRegressor(FamilyRegressor):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
         with open_fit(self, None, None) as context:
             fitted = self._fitted
-            rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
-            rows = within_reach(fitted, rows, stacklevel=3)
+            rows = further_rows(self, X, y, sample_weight, context)
             more = moments_of(fitted, rows)
-            self.drift_ = drift(fitted, rows.X, rows.y)
-            said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
-            context.plan_ = self.plan_.without("caution")
-            warned([text for text in said if text][:1], context, stacklevel=4)
-            self.plan_ = context.plan_
-            fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget).with_targets(rows.y, rows.weight)
+            self.drift_, self.plan_ = drift(fitted, rows), context.plan_
+            fitted = fitted.with_rows(rows, forget)
             self._fitted, nlml = with_rows(fitted, more, forget)
             self.nlml_ = nlml + self._fitted.log_unit
             self.n_rows_ = (self.n_rows_ if forget > 0 else 0) + len(rows)

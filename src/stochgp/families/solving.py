@@ -240,7 +240,7 @@ def updated(
     new = Data(
         fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y), rows.weights
     )
-    found, solved = fitted.with_inputs(rows.X).with_targets(rows.y, rows.weights), None
+    found, solved = fitted.with_rows(rows), None
     posterior: Any
     with jax.enable_x64(True):
         if isinstance(old, LocalPosterior):

@@ -16,12 +16,11 @@ from stochgp import kernels
 from stochgp.choosing import AS_ASKED, Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.memory import MemorySource
-from stochgp.data.reading import read_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import Pace
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
+from stochgp.estimators.diagnostics import further_rows
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -182,7 +181,7 @@ class SparseGPRegressor(FamilyRegressor):
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)
         with open_fit(self, None, None) as context:
-            _continue(self, X, y, sample_weight, context)
+            _continue(self, further_rows(self, X, y, sample_weight, context), context)
         return self
 
     @property
@@ -322,21 +321,15 @@ def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitCon
     return learner.init(learned.gp, problem, key=context.learn_key)
 
 
-def _continue(estimator: Any, X: Any, y: Any, sample_weight: Any, context: FitContext) -> None:
+def _continue(estimator: Any, rows: Data, context: FitContext) -> None:
     """Take steps on the rows and set the fitted attributes."""
-    before = estimator._fitted
-    rows = read_rows(estimator._read(X, learns=True), y, sample_weight, joins=before.encoder)
-    rows = within_reach(before, rows, stacklevel=4)
-    state, losses = _learned(estimator, rows)
-    said = shift_of(before, rows.X, rows.y), caution_of_rows(before, rows, BEFORE)
-    context.plan_ = estimator.plan_.without("caution")
-    warned([text for text in said if text][:1], context, stacklevel=5)
+    before, (state, losses) = estimator._fitted.with_rows(rows), _learned(estimator, rows)
     context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
     context.record("ended", PLANNED, "a stream has no planned end")
     observation = dataclasses.replace(before.observation, likelihood=likelihood_of(state.gp), inflation=None)
     posterior, s = VariationalPosterior.of(state.gp, rows.X.shape[1]), before.target_scale
     estimator._fitted = dataclasses.replace(
-        before.with_inputs(rows.X), posterior=posterior, observation=observation, stream=state
+        before, posterior=posterior, observation=observation, stream=state
     )
     first = estimator.n_iter_ + 1
     estimator.history_ = [{"step": first + k, "loss": loss + float(np.log(s))} for k, loss in losses]

@@ -179,7 +179,7 @@ class PoolEstimator(PosteriorEstimator):
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
             scored = "".join(f"{score} {scores[score]:.4g}, " for score in scores if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{scores['seconds']:.1f} s")
-        return with_notes(lines, notes(self.plan_, self.fit_report_, self.n_rows_))
+        return with_notes(lines, notes(self.plan_, self.n_rows_))
 
     def _store(
         self,
