@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.memory import MemorySource
 from stochgp.data.training import TrainingData
 from stochgp.estimators.base import FamilyRegressor
+from stochgp.estimators.diagnostics import warn_of_data
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -23,7 +24,6 @@ from stochgp.families.common import (
     open_fit,
     read_regression_data,
     store,
-    warn_of_data,
 )
 from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem
@@ -130,7 +130,7 @@ class ConstantRegressor(FamilyRegressor):
             data = read_regression_data(self, X, y, sample_weight, groups, context)
             learner, why = named_learner(self.learner, {"moments": Moments()})
             context.record("learner", type(learner).__name__, why)
-            warn_of_data(self, data, learns=True)
+            warn_of_data(data, learns=True)
             learned, _ = learn(learner, ConstantGP(), data, context)
             posterior = constant_posterior(learned.gp, data)
             observation = observation_model(self, Gaussian(learned.gp.noise), None, posterior, data, True)

@@ -17,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.clustered import cells, clusters, median, paired
+from stochgp.numerics.clustered import cells, clusters, folds, median, paired
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion, Observation, error_distribution
 from stochgp.observations.boosting import Boosting, binned, edges_of
@@ -29,7 +29,6 @@ from stochgp.observations.error_distribution import (
     fit,
     gaussian_dispersion,
     slopes,
-    split,
     student_dispersion,
 )
 from stochgp.parameters import AbstractParameter
@@ -247,7 +246,7 @@ def test_a_scale_of_the_input_is_recovered():
     rows = draws(4000, 13, slope=1.5)
     law = fit(rows, 0, heavy_tails=False)
     found, truth = law.trees.on_host(rows.X), 1.5 * np.sign(rows.X[:, 0])
-    assert abs(found[split(rows, 0) != 0].mean()) < 1e-9
+    assert abs(found[folds(len(rows), rows.group, 4, 0) != 0].mean()) < 1e-9
     assert np.mean(np.abs(found - truth)) < 0.35
     assert_allclose(law.factor, 1, atol=0.25)
 

@@ -16,14 +16,13 @@ from stochgp.budget import Budget
 from stochgp.choosing import Decisions
 from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import summarise
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.exceptions import DataWarning, ExtrapolationWarning
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.base import COUNT
 from stochgp.names import lookup
-from stochgp.numerics.seeds import as_key
+from stochgp.numerics.seeds import as_key, split_key
 from stochgp.observations import MEANS
 from stochgp.solvers import AbstractSolver
 from stochgp.solvers.choice import NAMES
@@ -239,8 +238,6 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
         Its columns are mean, std (the standard deviation), median, lower and upper; the last two are the ends of `predict_interval`.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
@@ -254,8 +251,6 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         ValueError
             Unless 0 < level < 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         return self._distribution(self._read(X), "intervals", 32).interval(level)
 
     def sample_y(
@@ -271,7 +266,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         X = self._read(X)
         self._reserve(f"{n_samples} samples at {len(X)} rows", results=24 * len(X) * n_samples)
         if include_noise:
-            return self._fitted.observed(functions, X, key=draw_keys(key)[1])
+            return self._fitted.observed(functions, X, key=split_key(key)[1])
         return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:

@@ -41,7 +41,7 @@ MAX_RANGES = 100.0  # distance of a new row from the training range; float32 ker
 MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training standard deviations
 
 
-def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
+def warn_of_data(data: TrainingData, *, learns: bool) -> None:
     """Warn of too few rows to learn from, repeated rows, targets without a scale, and counts mostly 0."""
     n, rho, alike = data.n_rows, data.rows.weights, 0.0
     if isinstance(data.transform, Log) and data.transform.shift:
@@ -63,7 +63,7 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
     }
     for text, holds in checks.items():
         if holds:
-            warn(text, UserWarning, stacklevel=stacklevel + 1)
+            warn(text, UserWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,15 +33,6 @@ DRAWN_ROWS = 256  # of one evaluation of functions
 NEW_ROWS = 1_000  # with new categories, of one evaluation at known ones
 
 
-def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """Return keys of functions, and of the noise of observations.
-
-    `split`, because `fold_in` of the same key gives the keys of a split again: no draw of the one is made from a key of the other.
-    """
-    of_functions, of_noise = split_key(key)
-    return of_functions, of_noise
-
-
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A posterior of f given standardised inputs, what is observed of f, and the way from the user's inputs.
@@ -160,7 +151,7 @@ class Fitted:
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
         """Functions drawn from the posterior, in the user's units."""
-        of_functions, _ = draw_keys(key)
+        of_functions = split_key(key)[0]  # the other key is of noise
         m, normals = self.observation.mean_function, None
         with jax.enable_x64(True):
             if m is not None:

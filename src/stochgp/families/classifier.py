@@ -18,9 +18,9 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.distributions import Categorical
 from stochgp.estimators.base import GPEstimator, PosteriorClassifier
-from stochgp.estimators.diagnostics import Scores
+from stochgp.estimators.diagnostics import Scores, warn_of_data
 from stochgp.estimators.fitted import Fitted
-from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store, warn_of_data
+from stochgp.families.common import fitted_model, learn, observation_model, open_fit, store
 from stochgp.families.default_learners import (
     ALL_ROWS_OF_CLASSES,
     CLASSIFIER,
@@ -111,7 +111,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             named = {"svgp": CLASSIFIER, "vgp": ALL_ROWS_OF_CLASSES}
             learner, why = named_learner(self.learner, named, auto)
             context.record("learner", type(learner).__name__, why)
-            warn_of_data(self, data, learns=True)
+            warn_of_data(data, learns=True)
             likelihood = Bernoulli() if n == 2 else Softmax(n)
             gp = start(self, data, likelihood, START_VARIANCE, context)
             learned, _ = learn(learner, gp, data, context)

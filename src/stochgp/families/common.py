@@ -18,7 +18,7 @@ from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import DTYPES, check_settings
-from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, warn_of
+from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,
@@ -26,7 +26,6 @@ from stochgp.estimators.report import (
     record_learning,
 )
 from stochgp.families.targets import (
-    refuse_learned_transform,
     standardised,
     target_transform,
     transformed,
@@ -46,6 +45,7 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.sharding import from_first, mesh_of, n_processes
 from stochgp.tables.molecules import FingerprintEncoder, Inputs
 from stochgp.tables.targets import name_of_targets, refuse_no_counts
+from stochgp.transforms import Log
 from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -91,12 +91,21 @@ def read_regression_data(
     wanted = target_transform(estimator.likelihood)
     if counts and wanted is not None:
         raise ValueError("the likelihood takes counts as they are: leave the transform out")
-    if isinstance(mean, str):
-        _check_mean(mean, are_files(X), inputs, counts)
+    refusals = {
+        "takes rows in memory, not files: read the table first": are_files(X),
+        "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
+        "is not taken with a likelihood of counts: give a number": counts,
+    }
+    for what, holds in refusals.items():
+        if holds and isinstance(mean, str):
+            raise ValueError(f"mean={mean!r} {what}")
     if are_files(X):
         if inputs is not Inputs.NUMBERS:
             raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
-        refuse_learned_transform(wanted)
+        if wanted is not None and not isinstance(wanted, Log):
+            raise ValueError(
+                "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
+            )
         kind = "count" if counts or estimator._target == "count" else "real"
         others = {"sample_weight": sample_weight, "groups": groups}
         data, found = read_files(
@@ -118,24 +127,6 @@ def read_regression_data(
         what = f"{encoder.described}, " if isinstance(encoder, FingerprintEncoder) and encoder.column else ""
         context.record("inputs", "as given", what + inputs.value)
     return dataclasses.replace(data, encoder=encoder)
-
-
-def _check_mean(mean: str, is_of_files: bool, inputs: Inputs, counts: bool) -> None:
-    """Raise ValueError if a linear or tree mean cannot be subtracted."""
-    refusals = {
-        "takes rows in memory, not files: read the table first": is_of_files,
-        "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
-        "is not taken with a likelihood of counts: give a number": counts,
-    }
-    for what, holds in refusals.items():
-        if holds:
-            raise ValueError(f"mean={mean!r} {what}")
-
-
-def warn_of_data(estimator: Any, data: TrainingData, learns: bool) -> None:
-    """Warn of properties of the rows that make a fit less certain than it reports."""
-    encoder = vars(estimator).get("_encoder_of_pool", data.encoder)
-    warn_of(dataclasses.replace(data, encoder=encoder), learns=learns, stacklevel=4)
 
 
 def learn(

@@ -16,7 +16,7 @@ from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.estimators.diagnostics import drift, further_rows
+from stochgp.estimators.diagnostics import drift, further_rows, warn_of_data
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -25,11 +25,9 @@ from stochgp.families.common import (
     read_regression_data,
     reporter,
     store,
-    warn_of_data,
 )
 from stochgp.families.default_learners import FEATURE_LEARNERS, named_learner
 from stochgp.families.feature_posterior import (
-    BEYOND,
     beyond_limits,
     learned_variances,
     moments_of,
@@ -146,7 +144,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
             )
             learner, why = named_learner(self.learner, FEATURE_LEARNERS)
-            warn_of_data(self, data, learns=True)
+            warn_of_data(data, learns=True)
             start = self._start(likelihood, data, context)
             if (
                 isinstance(start.features, features.Linear)
@@ -264,7 +262,6 @@ class FeatureGPRegressor(FamilyRegressor):
             )
             moments = moments._replace(gram=gram, cross=cross)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
-            context.record("features_beyond", *BEYOND)
         context.record("n_features", gp.n_features, "the size of the feature map")
         context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
         return posterior, moments

@@ -17,7 +17,6 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import Extrapolation
-from stochgp.features.fourier import N_EXTRAPOLATION
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evaluators import FEW_ROWS
 from stochgp.learners.evidence import ByEvidence, Evidence
@@ -75,10 +74,6 @@ def _wide(part: Any) -> np.ndarray:
 SLOPE_ROWS = 1_000  # rows for slopes
 LONGEST = 100.0  # standard deviations beyond the range with an effect of all inputs: 10 cost 0.01 nats on pol
 MEDIAN = 0.6745  # of |z|, z ~ N(0, 1)
-BEYOND = (
-    N_EXTRAPOLATION,
-    "0 in the range of the training rows; beyond it f's standard deviation grows to that of the targets",
-)
 
 
 def beyond_limits(

@@ -17,7 +17,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.reading import read_inputs, read_rows
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.estimators.diagnostics import within_reach
+from stochgp.estimators.diagnostics import warn_of_data, within_reach
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -26,7 +26,6 @@ from stochgp.families.common import (
     read_regression_data,
     reporter,
     store,
-    warn_of_data,
 )
 from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner
 from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
@@ -57,7 +56,6 @@ from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
-    MixturePosterior,
 )
 from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
@@ -160,7 +158,7 @@ class KernelGPRegressor(FamilyRegressor):
                 grouped=data.rows.group is not None,
             )  # fmt: skip
             context.record("learner", None if learner is None else type(learner).__name__, why)
-            warn_of_data(self, data, learns=learner is not None)
+            warn_of_data(data, learns=learner is not None)
             require_memory(data, self, context)
             gp, learned = initial_kernel_gp(self, data), None
             if learner is not None:
@@ -175,7 +173,7 @@ class KernelGPRegressor(FamilyRegressor):
             likelihood = Gaussian(posterior.noise)
             learns_noise = is_learned and not isinstance(gp.noise.level, Frozen)
             observation = observation_model(self, likelihood, errors, posterior, data, learns_noise)
-            exact = posterior_at_learned(posterior)
+            exact = getattr(posterior, "base", posterior)  # at the learned hyperparameters
             nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
             fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
@@ -223,7 +221,7 @@ class KernelGPRegressor(FamilyRegressor):
         self.converged_ = bool(solved.converged)
         s, unit = fitted.target_scale, fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, unit) for entry in solved.history]
-        if isinstance(posterior := posterior_at_learned(fitted.posterior), ExactKernelPosterior):
+        if isinstance(posterior := getattr(fitted.posterior, "base", fitted.posterior), ExactKernelPosterior):
             self.nlml_ = posterior.nlml() + unit
         return self
 
@@ -233,11 +231,6 @@ class KernelGPRegressor(FamilyRegressor):
         check_is_fitted(self)
         posterior: Any = self._fitted.posterior
         return (posterior.gp if isinstance(posterior, LocalPosterior) else posterior.system).kernel
-
-
-def posterior_at_learned(posterior: AbstractPosterior) -> AbstractPosterior:
-    """Return the posterior at the learned hyperparameters, of a mixture its base."""
-    return posterior.base if isinstance(posterior, MixturePosterior) else posterior
 
 
 def learned_kernel_gp(

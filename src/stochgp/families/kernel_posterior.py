@@ -203,34 +203,28 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     Targets are standardised by their own mean and variance. A new target of n + 1 equally distributed ones has on average (n + 1)/(n − 1) times the
     squared distance from that mean, in units of that variance. All variances are multiplied by that factor, unless the noise was given.
     """
-    n_rows, n, P = len(posterior.weights), float(posterior.system.weight.sum()), 0
-    theta, need = None, 0
-    if isinstance(posterior, ExactKernelPosterior) and not grouped and n_rows <= MOST_ROWS_OF_MANY:
-        theta = numbers_of(gp)
-        P = len(theta[0])
-        most = MOST_ROWS_OF_MANY if n_rows < FEW_ROWS * P else MOST_ROWS
-        need = 8 * n_rows**2 * (DRAWS + P)
-        if min(n_rows, n) < FEWEST_ROWS or n_rows > most or not 0 < P <= MOST_PARAMETERS:
-            theta = None
-    reason = (
-        None
-        if theta is not None
-        else (
-            f"others are drawn for an exact posterior without groups, of {FEWEST_ROWS} to {MOST_ROWS} rows, up to {MOST_ROWS_OF_MANY} if they are "
-            f"fewer than {FEW_ROWS} for each number, and for up to {MOST_PARAMETERS} numbers"
-        )
+    n_rows, n, (x, at), found = (
+        len(posterior.weights),
+        float(posterior.system.weight.sum()),
+        numbers_of(gp),
+        posterior,
     )
-    refusal, found = context.refusal(reason, need), posterior
-    if refusal is None and theta is not None:
-        found = _mixture(posterior, gp, *theta)
+    most = MOST_ROWS_OF_MANY if n_rows < FEW_ROWS * len(x) else MOST_ROWS
+    is_drawn = isinstance(posterior, ExactKernelPosterior) and not grouped and 0 < len(x) <= MOST_PARAMETERS
+    is_drawn = is_drawn and min(n_rows, n) >= FEWEST_ROWS and n_rows <= most
+    why = (
+        f"others are drawn for an exact posterior without groups, of {FEWEST_ROWS} to {MOST_ROWS} rows, up to {MOST_ROWS_OF_MANY} if they are "
+        f"fewer than {FEW_ROWS} for each number, and for up to {MOST_PARAMETERS} numbers"
+    )
+    refusal = context.refusal(None if is_drawn else why, 8 * n_rows**2 * (DRAWS + len(x)))
+    if refusal is None:
+        found = _mixture(posterior, gp, x, at)
         refusal = (
             "hardly any other has a factor, or the kernel has no variance" if found is posterior else None
         )
-    if refusal is not None:
-        context.record("hyperparameters", 1, f"the learned values: {refusal}")
-    else:
-        why = f"draws predict together, {n:g} rows leave {P} numbers uncertain"
-        context.record("hyperparameters", len(found.parts), why)
+    why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
+    n_draws = 1 if refusal else len(found.parts)
+    context.record("hyperparameters", n_draws, f"the learned values: {refusal}" if refusal else why)
     return found
 
 

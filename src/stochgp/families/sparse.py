@@ -20,7 +20,7 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import Pace
 from stochgp.estimators.base import FamilyRegressor
-from stochgp.estimators.diagnostics import further_rows
+from stochgp.estimators.diagnostics import further_rows, warn_of_data
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -28,7 +28,6 @@ from stochgp.families.common import (
     open_fit,
     read_regression_data,
     store,
-    warn_of_data,
 )
 from stochgp.families.default_learners import sparse_learner
 from stochgp.families.left_out import error_distribution
@@ -153,7 +152,7 @@ class SparseGPRegressor(FamilyRegressor):
                 self, X, y, sample_weight, groups, context, keeps_all=False, counts=is_of_counts(given)
             )
             learner = self._learner(name_of(given), data, context)
-            warn_of_data(self, data, learns=True)
+            warn_of_data(data, learns=True)
             gp = self._start(learner, data, context)
             learned, _ = learn(learner, gp, data, context)
             gp = learned.gp

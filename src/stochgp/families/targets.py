@@ -89,14 +89,6 @@ def transformed(
     return dataclasses.replace(data, transform=T, log_slope=slope)
 
 
-def refuse_learned_transform(wanted: AbstractTransform | str | None) -> None:
-    """Raise ValueError for a transform with parameters, which targets in files do not have."""
-    if wanted is not None and not isinstance(wanted, Log):
-        raise ValueError(
-            "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
-        )
-
-
 def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
     """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
     T = found.transform

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, Int
+from jaxtyping import Array, Float, Float64
 from scipy.optimize import minimize
 
 from stochgp import deadline
@@ -122,7 +122,7 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
         why = "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
     if why:
         return Preference(None, {}, why)
-    part, scaled = split(rows, seed), len(rows) >= MIN_ROWS_SCALED
+    part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
     scored, gaussian, rival, n_scored = [], [], [], 1
     if rows.group is not None:
         n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
@@ -146,14 +146,9 @@ def fit(
     Trees are fitted to three quarters of the rows. The last quarter says how many trees there are, and gives κ and ν. With fewer than 500
     rows, if no tree improves the density, or unless `scaled`, the scale is constant, and all rows give κ and ν. `df` fixes ν.
     """
-    part = split(rows, seed)
+    part = folds(len(rows), rows.group, PARTS, seed)
     scaled = scaled and len(rows) >= MIN_ROWS_SCALED
     return _fit(rows.take(part != 0), rows.take(part == 0), seed, scaled, heavy_tails, df)
-
-
-def split(rows: Data, seed: int) -> Int[np.ndarray, " R"]:
-    """Return a part 0 … 3 for each row, at random; groups stay whole."""
-    return folds(len(rows), rows.group, PARTS, seed)
 
 
 def gaussian_dispersion(squares: Squares, weight: Squares | None = None) -> Dispersion:

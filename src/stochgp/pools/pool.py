@@ -18,9 +18,8 @@ from stochgp.data.reading import Encoder, are_files, read_files, read_training_r
 from stochgp.data.rows import Data
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
-from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.report import notes, with_notes
-from stochgp.numerics.seeds import seed_of, split
+from stochgp.numerics.seeds import seed_of, split, split_key
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, mixed
 from stochgp.tables.molecules import name_inputs
 from stochgp.tables.targets import name_of_targets
@@ -45,11 +44,11 @@ class Pool:
 
     @property
     def encoder(self) -> Encoder | None:
-        return self.members[0].encoder
+        return self.members[-1].encoder
 
     @property
     def seen(self) -> Any:
-        return self.members[0].seen
+        return self.members[-1].seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """Return the bytes of one member after the other, and of the results of all."""
@@ -113,7 +112,7 @@ class Pool:
         """Observations of these functions, with the noise of the member of each function, or of each observation."""
         keys = [jax.random.fold_in(key, k) for k in range(len(self.members) + 1)]
         each = zip(self.members, functions.parts, keys[:-1], strict=True)
-        noisy = [member.observed(part, X, key=draw_keys(own)[1]) for member, part, own in each]
+        noisy = [member.observed(part, X, key=split_key(own)[1]) for member, part, own in each]
         u = functions.u
         if not self.pooling.is_joint:
             u = np.random.default_rng(seed_of(split(keys[-1], 1)[0])).uniform(size=noisy[0].shape)
@@ -133,7 +132,7 @@ class PooledDraws(eqx.Module):
 
     @property
     def encoder(self) -> Encoder | None:
-        return self.parts[0].encoder
+        return self.parts[-1].encoder
 
     def __call__(self, X: Any) -> Any:
         if not isinstance(X, jax.Array):

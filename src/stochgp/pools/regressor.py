@@ -144,12 +144,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """The value of `point_mass=`, if it is a number: then there is nothing to compare."""
         return None if self.point_mass is None or isinstance(self.point_mass, str) else float(self.point_mass)
 
-    @property
-    def _own_likelihood(self) -> dict[str, Any]:
-        """The setting of the user for members; nothing for "auto"."""
-        default = isinstance(self.likelihood, str) and self.likelihood == AUTO
-        return {} if default else {"likelihood": self.likelihood}
-
     def fit(
         self,
         X: Any,
@@ -195,8 +189,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
         """Set `target_`, and return the likelihood of all members, with one transform."""
         self.target_ = REAL if self.target == AUTO else self.target
-        settings = self._own_likelihood
-        is_default = self.target == AUTO and not self._own_likelihood and isinstance(self.members, str)
+        is_auto = isinstance(self.likelihood, str) and self.likelihood == AUTO
+        settings: dict[str, Any] = {} if is_auto else {"likelihood": self.likelihood}
+        is_default = self.target == AUTO and is_auto and isinstance(self.members, str)
         if is_default and self._point_mass is None:
             apart = rows.apart()
             self.target_ = choose_counts(apart, context)

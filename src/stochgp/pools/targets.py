@@ -11,7 +11,6 @@ from sklearn.base import clone
 from stochgp import deadline
 from stochgp.choosing import Decisions, Preference, choice, prefer
 from stochgp.context import FitContext
-from stochgp.data.reading import Encoder
 from stochgp.data.rows import Data
 from stochgp.distributions import AbstractDistribution, Normal, PointMass, Rounded, Warped
 from stochgp.distributions.mixture import recorded_width
@@ -174,14 +173,6 @@ class Hurdle:
         """Return (π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
         return self.classifier.distribution(X).probabilities[:, ::-1]
-
-    @property
-    def encoder(self) -> Encoder | None:
-        return None if self.classifier is None else self.classifier.encoder
-
-    @property
-    def seen(self) -> Any:
-        return None if self.classifier is None else self.classifier.seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
         """Return the bytes of the probabilities of each row."""
