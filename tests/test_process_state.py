@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 from stochgp import FeatureGPRegressor, GPRegressor
 from stochgp.compiled import in_threads
 from stochgp.data.rows import Data
-from stochgp.pools.members import update_posterior
+from stochgp.pools.targets import update_member
 from stochgp.warning import silent, warn
 
 SRC = Path(__file__).parents[1] / "src" / "stochgp"
@@ -89,5 +89,5 @@ def test_silence_is_that_of_one_thread_and_of_the_work_that_it_shares():
 def test_rows_join_a_member_silently():
     member = FeatureGPRegressor("linear", random_state=0).fit(X, Y)
     rows = Data(X[:9] + 50.0, Y[:9], np.ones(9))
-    update_posterior(member, rows)  # where a warning would be an error
+    update_member(member, rows)  # where a warning would be an error
     assert member.n_rows_ == len(X) + 9

@@ -8,7 +8,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.families import left_out
 from stochgp.learners import BSGD, SCGD
-from stochgp.pools import targets, weights
+from stochgp.pools import regressor, weights
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_ctrl_c_before_there_is_a_member_raises():
 
 
 def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
-    monkeypatch.setattr(targets, "update_posterior", interrupts(1, targets.update_posterior))
+    monkeypatch.setattr(regressor, "update_member", interrupts(1, regressor.update_member))
     assert_interrupted(pool().fit(X, Y), "line", "wavy")
 
 

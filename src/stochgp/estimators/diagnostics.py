@@ -22,7 +22,6 @@ from stochgp.learners.evaluators import SETTLED_BY
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.results import RESULTS, FitResult
-from stochgp.tables.molecules import is_packed
 from stochgp.transforms import Log
 from stochgp.warning import warn
 
@@ -72,11 +71,6 @@ class Seen:
 
     low: Float[np.ndarray, " D"]
     high: Float[np.ndarray, " D"]
-
-    @classmethod
-    def of(cls, data: TrainingData) -> "Seen | None":
-        """Return the ranges of the training rows; None for packed fingerprints, whose numbers are words of bits."""
-        return None if is_packed(data.encoder) else cls(*data.limits)
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
         """With further rows among those of training."""

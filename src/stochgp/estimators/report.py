@@ -35,18 +35,14 @@ def record_learning(
     if seen < data.n_rows:
         why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
         context.record("learning_rows", seen, why)
-    settings, rate = {}, None
-    for field in dataclasses.fields(learner):
-        if isinstance(value := getattr(learner, field.name), bool | int | float | str | None):
-            settings[field.name] = value
-    for entry in reversed(found.history):
-        rate = entry.get("rate", rate)
+    settings = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
+    plain = bool | int | float | str | None
     context.report |= {
-        "learner": settings,
+        "learner": {name: value for name, value in settings.items() if isinstance(value, plain)},
         "gradients": "exact" if learner.exact else "stochastic",
         "batch_size": found.plan.batch_size,
         "epochs": found.plan.total_steps / found.plan.steps_per_epoch,
-        "learning_rate": rate,
+        "learning_rate": next((entry["rate"] for entry in found.history if "rate" in entry), None),
         "held_out_rows": found.held_out_rows,
         "result": found.result.name,
     }

@@ -77,9 +77,7 @@ def restored(
             name: restored(part, of_members[name], kinds[of_members[name]["estimator"]], kinds)
             for name, part in tree["members"].items()
         }
-        estimator._pooling = tree["fitted"]
-        return estimator
-    estimator._fitted = tree["fitted"]
+    setattr(estimator, "_pooling" if "members" in tree else "_fitted", tree["fitted"])
     return estimator
 
 
@@ -100,12 +98,12 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         "feature_names": None if names is None else [str(name) for name in names],
         "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
     }
+    tree = {"settings": settings} | ({"fitted": estimator._fitted} if members is None else {})
     if members is not None:
         parts = {name: _parts(member) for name, member in members.items()}
         metadata["members"] = {name: part[1] for name, part in parts.items()}
-        tree = {"fitted": estimator._pooling, "settings": settings}
-        return tree | {"members": {name: part[0] for name, part in parts.items()}}, metadata, left_out
-    return {"fitted": estimator._fitted, "settings": settings}, metadata, left_out
+        tree |= {"fitted": estimator._pooling, "members": {name: part[0] for name, part in parts.items()}}
+    return tree, metadata, left_out
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:

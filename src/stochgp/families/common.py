@@ -43,7 +43,7 @@ from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.sharding import from_first, mesh_of, n_processes
-from stochgp.tables.molecules import FingerprintEncoder, Inputs
+from stochgp.tables.molecules import FingerprintEncoder, Inputs, is_packed
 from stochgp.tables.targets import name_of_targets, refuse_no_counts
 from stochgp.transforms import Log
 from stochgp.warning import say, warn
@@ -208,9 +208,10 @@ def fitted_model(
     data: TrainingData, posterior: AbstractPosterior, observation: Observation, stream: Any = None
 ) -> Fitted:
     """Return the fitted model; `partial_fit` uses `stream`."""
+    seen = None if is_packed(data.encoder) else Seen(*data.limits)  # packed numbers are words of bits
     return Fitted(
         data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
-        observation, Seen.of(data), log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
+        observation, seen, log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
 from stochgp.results import RESULTS, FitResult
-from stochgp.tables.molecules import Inputs, is_packed
+from stochgp.tables.molecules import is_packed
 
 SAMPLE_ROWS = 10_000  # rows from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the remaining time after learning
@@ -139,7 +139,10 @@ class FeatureGPRegressor(FamilyRegressor):
                 raise ValueError(
                     "mean='linear' is not taken by a feature GP: it has a line with features='linear'"
                 )
-            likelihood, inputs = resolve_likelihood(self._likelihood, FEATURE), self._inputs()
+            likelihood, inputs = (
+                resolve_likelihood(self._likelihood, FEATURE),
+                inputs_of(getattr(self.features, "kernel", self._kernel)),
+            )
             data = read_regression_data(
                 self, X, y, sample_weight, groups, context, inputs=inputs, keeps_all=False
             )
@@ -209,9 +212,6 @@ class FeatureGPRegressor(FamilyRegressor):
         """`kernel=`, for features="tanimoto" their kernel."""
         is_tanimoto = isinstance(self.features, str) and self.features == "tanimoto"
         return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
-
-    def _inputs(self) -> Inputs:
-        return inputs_of(getattr(self.features, "kernel", self._kernel))
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
         """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""

@@ -27,7 +27,7 @@ from stochgp.families.common import (
     reporter,
     store,
 )
-from stochgp.families.default_learners import HURRIED, REFIT_OF_DEEP, SPREAD, kernel_learner
+from stochgp.families.default_learners import HURRIED, OF_SUBSET, SPREAD, kernel_learner
 from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
 from stochgp.families.left_out import error_distribution
 from stochgp.families.rotation import rotate_inputs
@@ -251,7 +251,7 @@ def learned_kernel_gp(
     if deep:
         is_default = is_auto or estimator.learner == "bsgd"
         again = networks_held(learned.gp) if is_default and learned.result in DONE else None
-        refit = REFIT_OF_DEEP
+        refit = OF_SUBSET
     else:
         refit, again = learner.refitting(), rotate_inputs(estimator, learned, learner, source, context)
     if again is None:

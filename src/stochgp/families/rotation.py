@@ -105,19 +105,21 @@ def _refusal(
     estimator: Any, learned: FitResult, learner: AbstractLearner, source: MemorySource
 ) -> tuple[str | None, int]:
     """Return the reason against a rotation, or None, and the bytes of the rounds."""
-    stays, reason = "lengthscales stay along the inputs: ", None
-    if not isinstance(estimator.kernel, str):
-        reason = f"{stays}the kernel was given"
-    elif not estimator._rotates:
-        reason = f"{stays}pools rotate no inputs of rows in groups"
-    elif source.size < MIN_ROWS:
-        reason = f"{stays}fewer than {MIN_ROWS:,} rows tell too little of a rotation"
-    elif not isinstance(learner, AbstractConditionals | FullBatch):
-        reason = f"{stays}{type(learner).__name__} does not learn a rotation"
-    elif kernel_and_directions(learned.gp.kernel) is None or dense.terms_of(learned.gp.kernel) is None:
-        reason = f"{stays}the kernel is not RBF or Matérn with one lengthscale for each of several inputs"
-    elif learned.result not in DONE:
-        reason = f"{stays}the run was ended before a rotation could be tried"
+    kernel = learned.gp.kernel
+    reasons = {
+        "the kernel was given": not isinstance(estimator.kernel, str),
+        "pools rotate no inputs of rows in groups": not estimator._rotates,
+        f"fewer than {MIN_ROWS:,} rows tell too little of a rotation": source.size < MIN_ROWS,
+        f"{type(learner).__name__} does not learn a rotation": not isinstance(
+            learner, AbstractConditionals | FullBatch
+        ),
+        "the kernel is not RBF or Matérn with one lengthscale for each of several inputs": (
+            kernel_and_directions(kernel) is None or dense.terms_of(kernel) is None
+        ),
+        "the run was ended before a rotation could be tried": learned.result not in DONE,
+    }
+    first = next((reason for reason, holds in reasons.items() if holds), None)
+    reason = first and f"lengthscales stay along the inputs: {first}"
     m = min(NEIGHBOURS + 1, source.size)
     search = neighbours_bytes(learned.gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
     return reason, search + 2 * 8 * 8 * PAIRS * (1 + source.n_inputs // m)

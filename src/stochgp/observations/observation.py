@@ -158,7 +158,14 @@ class Observation:
 
     def predict(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
         """Return the distribution of an observation at each row."""
-        found = self._untransformed(mean, variance, X)
+        if self._is_normal:
+            m, std = self._normal(mean, variance, X)
+            found = Normal(m, std) if self.inflation is None else self.inflation.observed(m, std)
+        else:
+            found = self._by_likelihood(mean, variance, X)
+            if (units := (self.scale, float(self.targets.mean))) != (1.0, 0.0):
+                found = found.affine(*units)
+            found = found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
         if self.transform is not None:
             found = Warped(found, self.transform, self.support)
         return Rounded(found) if self.rounding else found
@@ -241,14 +248,6 @@ class Observation:
         likelihood = typing.cast(typing.Any, self.likelihood)
         nu = float(likelihood.df) if isinstance(likelihood, StudentT) else math.inf
         return likelihood.noise, 1.0 if nu == math.inf else nu / (nu - 2) if nu > 2 else math.inf
-
-    def _untransformed(self, mean: Latent, variance: Latent, X: MemorySource) -> AbstractDistribution:
-        if self._is_normal:
-            mean, std = self._normal(mean, variance, X)
-            return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
-        found, units = self._by_likelihood(mean, variance, X), (self.scale, float(self.targets.mean))
-        found = found if units == (1.0, 0.0) else found.affine(*units)
-        return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
     def _normal(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
         V = self._inflated(variance[:, 0], X) + self.noise_variances(X)

@@ -260,13 +260,3 @@ def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
             member._fitted = member._fitted.widened(width)
         return True
     return False
-
-
-def update_posterior(member: Any, rows: Data) -> None:
-    """Add held-out rows, if family, time and memory allow it: hyperparameters and features stay."""
-    update = {KernelGPRegressor: "update", FeatureGPRegressor: "partial_fit"}
-    with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
-        deadline.require()
-        for kind, method in update.items():
-            if isinstance(member, kind):
-                getattr(member, method)(rows.X, rows.y, rows.weight)

@@ -1,5 +1,6 @@
 """Targets of pools: counts, real numbers under one transform, or one frequent value and the others."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -9,20 +10,25 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
+from stochgp.budget import MemoryLimitError
 from stochgp.choosing import Decisions, Preference, choice, prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
+from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution, Normal, PointMass, Rounded, Warped
 from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.base import PosteriorRegressor
+from stochgp.families.feature import FeatureGPRegressor
+from stochgp.families.kernel import KernelGPRegressor
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.observations.mean_function import boosted
 from stochgp.pools.division import LEARNED, held_out
-from stochgp.pools.members import raise_interrupt_of, update_posterior
+from stochgp.pools.members import raise_interrupt_of
 from stochgp.pools.pool import Draws, Pool, report_members
 from stochgp.pools.weights import HeldOutPredictions, Inputs, PerRow, PoolWeights, alone
 from stochgp.transforms import AbstractTransform, Log
+from stochgp.warning import silent
 
 REAL, COUNT = "real", "count"
 # Whole numbers of which most are small, and one frequent: for large ones a step of 1 matters little.
@@ -286,8 +292,13 @@ def unless_preferred(
 
 
 def update_member(member: Any, held: Data) -> None:
-    """Update the posterior with held-out rows; in a hurdle model, its members elsewhere with rows of other values."""
-    if not isinstance(member, HurdleRegressor):
-        return update_posterior(member, held)
-    for part in member.estimators_["elsewhere"].estimators_.values():
-        update_member(part, held.take(held.y != member.value))
+    """Update the posterior with held-out rows, if family, time and memory allow it; in a hurdle model, its members elsewhere with rows of other values."""
+    if isinstance(member, HurdleRegressor):
+        for part in member.estimators_["elsewhere"].estimators_.values():
+            update_member(part, held.take(held.y != member.value))
+        return
+    with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
+        deadline.require()
+        for kind, method in ((KernelGPRegressor, "update"), (FeatureGPRegressor, "partial_fit")):
+            if isinstance(member, kind):
+                getattr(member, method)(held.X, held.y, held.weight)

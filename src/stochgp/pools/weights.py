@@ -116,11 +116,6 @@ class HeldOutPredictions:
         beaten = lambda mean: prefer(of_mean(mean), rival, self.cluster, self.weight).name is not None
         return [name for name, mean in each if not beaten(mean)] or self.names
 
-    @property
-    def best(self) -> str:
-        """The member of the highest score."""
-        return max(self.names, key=lambda name: float(np.average(self.scores[name], weights=self.weight)))
-
 
 def predict_held_out(
     members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None, context: FitContext
@@ -240,7 +235,7 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     useful = predictions.of(predictions.informative())
     useless = len(predictions.names) - len(useful.names)
     note = f"; {useless} members predict worse than a constant" if useless else ""
-    best = useful.best
+    best = max(useful.names, key=lambda name: float(np.average(useful.scores[name], weights=useful.weight)))
     few = too_few(len(useful.y))
     if len(useful.names) == 1 or few:
         return alone(best, (few or "there is no other useful member") + note)
