@@ -34,8 +34,6 @@ FEW_BYTES = 1 << 25  # whose check would take longer than the prediction of a ro
 
 logger = logging.getLogger("stochgp.estimators")
 
-DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
-
 
 def _whole(least: int) -> Callable[[Any], bool]:
     return lambda v: isinstance(v, int | np.integer) and not isinstance(v, bool) and bool(v >= least)
@@ -61,7 +59,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
     "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
 }
 CHOICES = {
-    "dtype": tuple(DTYPES),
+    "dtype": ("float32", "float64"),
     "missing": ("auto", "refuse", "keep"),
     "time_order": ("auto", "interpolate", "forecast"),
 }

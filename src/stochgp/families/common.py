@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
@@ -17,7 +18,7 @@ from stochgp.data.memory import MemorySource
 from stochgp.data.reading import are_files, read_files, read_training_rows
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData, in_target_units
-from stochgp.estimators.base import DTYPES, check_settings
+from stochgp.estimators.base import check_settings
 from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
@@ -149,7 +150,7 @@ def learn(
     with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
         may_choose = context.checkpoint is None  # otherwise a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
-        itemsize = DTYPES[data.dtype]
+        itemsize = np.dtype(data.dtype).itemsize
         on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         source = data.source(on_device, context.mesh)

@@ -276,11 +276,11 @@ class FeatureGPRegressor(FamilyRegressor):
     ) -> Dispersion | None:
         """Return the error distribution on held-out rows, for linear features leave-one-out."""
         name, held_out = name_of(likelihood), getattr(learned.evidence, "held_out", None)
-        if isinstance(learned.gp.features, features.Linear) and isinstance(likelihood, str):
-            return error_distribution(likelihood, posterior, learned.gp, data, context)
+        is_line = isinstance(learned.gp.features, features.Linear) and isinstance(likelihood, str)
         few = held_out is not None and name == AUTO and len(held_out) < MIN_HELD_OUT
-        if name == GAUSSIAN or (held_out is not None and not few):
-            return error_distribution(likelihood, posterior, learned.gp, data, context, held_out)
+        if is_line or name == GAUSSIAN or (held_out is not None and not few):
+            rows = None if is_line else held_out
+            return error_distribution(likelihood, posterior, learned.gp, data, context, rows)
         if name == STUDENT:
             raise ValueError(
                 "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"

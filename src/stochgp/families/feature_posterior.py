@@ -90,14 +90,8 @@ def beyond_limits(
     slopes = np.asarray(np.median(np.abs(found), axis=0) / found.dtype.type(MEDIAN), np.float64)
     limits = data.inputs.transform(data.limits, data.dtype)
     scale = 1.0 if data.standardized else np.maximum(data.rows.X[some].std(axis=0), 1e-30)
-    return Extrapolation.init(
-        limits,
-        data.spread / variance,
-        slopes / variance**0.5,
-        longest=LONGEST * scale,
-        key=key,
-        dtype=data.dtype,
-    )
+    far, near = data.spread / variance, slopes / variance**0.5
+    return Extrapolation.init(limits, far, near, longest=LONGEST * scale, key=key, dtype=data.dtype)
 
 
 @eqx.filter_jit

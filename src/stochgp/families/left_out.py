@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Float, Int32
 
 from stochgp import deadline
 from stochgp.budget import Budget
@@ -18,7 +18,6 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.families.starts import AUTO, fixed_df, name_of
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.neighbours import Neighbours, neighbours_bytes
-from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.observations import Dispersion
@@ -39,14 +38,6 @@ BYTES_PER_NUMBER = 64  # of trees, per input of each row
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
     """Return the rows to leave out, at most `most`."""
     return random_rows(n_rows, most, SEED).astype(np.int32)
-
-
-def clusters_of(
-    source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
-) -> tuple[Int[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """Return cluster and frequency weight of each row; X are the inputs of all rows."""
-    group = None if source.group is None else source.group[rows]
-    return clusters(X[rows], group), source.weights()[rows]
 
 
 def left_out_scores(

@@ -12,7 +12,7 @@ from stochgp.choosing import prefer
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
-from stochgp.families.left_out import SOME, beside_others, clusters_of, left_out_scores
+from stochgp.families.left_out import SOME, beside_others, left_out_scores
 from stochgp.kernels import dense
 from stochgp.kernels.warped import kernel_and_directions, turned
 from stochgp.learners import FullBatch
@@ -21,6 +21,7 @@ from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.fit import DONE
 from stochgp.models import KernelGP
 from stochgp.neighbours import neighbours_bytes
+from stochgp.numerics.clustered import clusters
 from stochgp.objectives.conditionals import PAIRS, is_small
 from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
@@ -76,7 +77,8 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
     drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
     n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
     X, sloping, scored = source.inputs(), np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
-    judged = clusters_of(source, X, scored)
+    group = None if source.group is None else source.group[scored]
+    judged = clusters(X[scored], group), source.weights()[scored]
     gp: Any = learned.gp
     kept, n_rounds, doubted, scores = None, 0, False, left_out_scores(gp, source, X, scored)
     for number in range(1, MAX_ROUNDS + 1):

@@ -13,12 +13,7 @@ from scipy.special import ndtr
 
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
-from stochgp.distributions import (
-    AbstractDistribution,
-    Normal,
-    Rounded,
-    Warped,
-)
+from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.observations.error_distribution import Dispersion
