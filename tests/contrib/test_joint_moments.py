@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from stochgp.contrib.joint_predictions import moments_of, pull, value
+from stochgp.contrib.joint_predictions import moments_of, pull, values
 from tests.posteriors.test_contract import BY_SOLVING, GLOBAL, D, local, made
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -19,7 +19,7 @@ FAR = Z + 50.0
 def test_moments_of_sets_are_those_of_the_posterior(name):
     posterior, moments = made(name), moments_of(made(name))
     for sets in (Z, FAR):
-        mean, covariance = value(moments, jnp.asarray(sets))
+        mean, covariance = values(moments, sets)
         assert mean.shape == (3, 4) and covariance.shape == (3, 4, 4)
         for rows, m, C in zip(sets, mean, covariance, strict=True):
             expected, variance = (np.asarray(part) for part in posterior.mean_and_variance(rows))
@@ -43,10 +43,10 @@ def test_slopes_are_differences(name):
     by_mean, by_covariance = _generator.normal(size=(3, 4)), _generator.normal(size=(3, 4, 4))
 
     def total(sets):
-        mean, covariance = value(moments, jnp.asarray(sets))
+        mean, covariance = values(moments, sets)
         return np.sum(by_mean * mean) + np.sum(by_covariance * covariance)
 
-    slope = np.asarray(pull(moments, *map(jnp.asarray, (Z, by_mean, by_covariance)))[0])
+    slope = pull(moments, Z, by_mean, by_covariance)
     assert slope.shape == Z.shape
     for place in [(0, 0, 0), (1, 2, 1), (2, 3, 0)]:
         step = np.zeros_like(Z)
@@ -57,8 +57,8 @@ def test_slopes_are_differences(name):
 @pytest.mark.parametrize("name", BY_SOLVING)
 def test_a_set_does_not_depend_on_the_others(name):
     moments = moments_of(made(name))
-    mean, covariance = value(moments, jnp.asarray(Z))
-    alone = value(moments, jnp.asarray(Z[1:2]))
+    mean, covariance = values(moments, Z)
+    alone = values(moments, Z[1:2])
     assert_allclose(alone[0][0], mean[1], rtol=1e-12)
     assert_allclose(alone[1][0], covariance[1], rtol=1e-10, atol=1e-14)
 

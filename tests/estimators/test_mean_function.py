@@ -12,7 +12,7 @@ from sweeps import some_of
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels, learners, likelihoods
-from stochgp.contrib.joint_predictions import JointPredictions
+from stochgp.contrib.joint_predictions import joint_moments, values
 from stochgp.data.rows import Data
 from stochgp.deadline import within
 from stochgp.likelihoods import Gaussian
@@ -150,7 +150,7 @@ def test_draws_and_covariances_have_the_variance_of_f(mean):
     found, size = np.cov(drawn), np.sqrt(np.outer(std**2, std**2) / n)
     apart = ~np.eye(len(NEW), dtype=bool)
     assert np.all(np.abs(found - covariance)[apart] < 4 * 2**0.5 * size[apart])
-    np.testing.assert_allclose(JointPredictions(model).value(NEW[None])[1][0], covariance, rtol=1e-5)
+    np.testing.assert_allclose(values(joint_moments(model), NEW[None])[1][0], covariance, rtol=1e-5)
     wide = model._fitted.widened(4.0).mean_and_std(NEW, include_noise=True)[1]
     np.testing.assert_allclose(wide, 2 * std, rtol=1e-9)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -22,13 +20,10 @@ from gpytorch.distributions import MultivariateNormal
 from jaxtyping import Float
 from torch import Tensor
 
-from stochgp.contrib.joint_predictions import JointPredictions
+from stochgp.contrib.joint_predictions import draws_at, joint_moments, pull, refuse_encoded, values
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
-from stochgp.numerics.arrays import by_blocks
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
-ROWS = 512  # points at which functions are evaluated at a time
-Numbers = Float[np.ndarray, "..."]
 
 
 class PosteriorModel(Model):
@@ -43,18 +38,13 @@ class PosteriorModel(Model):
         A fitted regressor of this package.
     """
 
+    num_outputs = 1
+    batch_shape = torch.Size([])
+
     def __init__(self, estimator: PosteriorRegressor):
         super().__init__()
-        self._joint = JointPredictions(estimator)
+        self._moments = joint_moments(estimator)
         self.estimator = estimator
-
-    @property
-    def num_outputs(self) -> int:
-        return 1
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.Size([])
 
     def posterior(
         self,
@@ -67,11 +57,9 @@ class PosteriorModel(Model):
         if output_indices not in (None, [0], [-1]):
             raise UnsupportedError(f"outputs {output_indices} were asked for, but the model has one")
         X = self.transform_inputs(X)
-        _check_points(X, self._joint.n_inputs)
-        mean, covariance = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
-        noise = self._noise(X, observation_noise)
+        mean, covariance = _call(self._moments, X, len(self.estimator._fitted.inputs.mean))
         jitter = JITTER * covariance.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
-        covariance = covariance + torch.diag_embed(noise + jitter)
+        covariance = covariance + torch.diag_embed(self._noise(X, observation_noise) + jitter)
         found = GPyTorchPosterior(MultivariateNormal(mean, covariance))
         return found if posterior_transform is None else posterior_transform(posterior=found, X=X)
 
@@ -85,23 +73,15 @@ class PosteriorModel(Model):
             "a PosteriorModel has no fantasies: acquisition functions that look ahead need another model"
         )
 
-    def _value(self, X: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (Mean [… q], covariance [… q, q]) at X [… q, D], in the units of the targets."""
-        mean, covariance = self._joint.value(X.reshape(-1, *X.shape[-2:]))
-        return mean.reshape(X.shape[:-1]), covariance.reshape(*X.shape[:-1], X.shape[-2])
-
-    def _pull(self, X: Numbers, by_mean: Numbers, by_covariance: Numbers) -> Numbers:
-        q = X.shape[-2]
-        sets, by_covariance = X.reshape(-1, *X.shape[-2:]), by_covariance.reshape(-1, q, q)
-        return self._joint.pull(sets, by_mean.reshape(-1, q), by_covariance).reshape(X.shape)
-
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
+        """Return the variance of an observation minus that of f, at least 0, or the given one."""
         if isinstance(observation_noise, Tensor):
             return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
         if not observation_noise:
             return X.new_zeros(X.shape[:-1])
-        rows = _numbers(X).reshape(-1, X.shape[-1])
-        return _tensor(self._joint.noise(rows).reshape(X.shape[:-1]), X)
+        rows, of = _numbers(X).reshape(-1, X.shape[-1]), self.estimator._fitted.mean_and_std
+        noisy, of_f = (of(rows, include_noise=given)[1] for given in (True, False))
+        return _tensor(np.maximum(noisy**2 - of_f**2, 0.0).reshape(X.shape[:-1]), X)
 
 
 class FunctionModel(DeterministicModel):
@@ -115,78 +95,47 @@ class FunctionModel(DeterministicModel):
         The result of `estimator.sample_functions(S)`: S functions, in the units of the targets.
     """
 
+    batch_shape = torch.Size([])
+
     def __init__(self, functions: FunctionDraws):
         super().__init__()
-        if functions.encoder is not None and not getattr(functions.encoder, "is_plain", False):
-            raise ValueError(
-                "the functions are of a table whose columns are encoded: draw them from a model of numbers alone"
-            )
+        refuse_encoded(functions.encoder)
         self.functions = functions
 
     @property
     def num_outputs(self) -> int:
         return self.functions.n_samples
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.Size([])
-
     def forward(self, X: Tensor) -> Tensor:
         """f_s(x) [… q, S] at X [… q, D]."""
-        _check_points(X, len(self.functions.center))
-        (values,) = _Call.apply(X, self._value, self._pull)  # pyright: ignore[reportGeneralTypeIssues]
-        return values
+        return _call(eqx.Partial(draws_at, self.functions), X, len(self.functions.center))[0]
 
-    def _value(self, X: Numbers) -> tuple[Numbers]:
-        values = self._by_rows(_evaluated, X.reshape(-1, X.shape[-1]))
-        return (values.reshape(*X.shape[:-1], -1),)
 
-    def _pull(self, X: Numbers, by_value: Numbers) -> Numbers:
-        rows = X.reshape(-1, X.shape[-1])
-        return self._by_rows(_pulled, rows, by_value.reshape(len(rows), -1)).reshape(X.shape)
-
-    def _by_rows(self, evaluate: Callable, *arrays: Numbers) -> Numbers:
-        """In blocks of `ROWS` rows, the last one filled up to a power of two."""
-        own = lambda *rows: (
-            evaluate(self.functions, *(jnp.asarray(part, self.functions.dtype) for part in rows)),
-        )
-        with jax.enable_x64(True):
-            return by_blocks(own, ROWS, *arrays)[0]
+def _call(function: Callable, X: Tensor, n_inputs: int) -> tuple[Tensor, ...]:
+    if X.ndim < 2 or X.shape[-1] != n_inputs:
+        raise ValueError(f"X must be [… q, {n_inputs}], but got {tuple(X.shape)}")
+    found: Any = _Call.apply(X.reshape(-1, *X.shape[-2:]), function)
+    return tuple(part.reshape(*X.shape[:-2], *part.shape[1:]) for part in found)
 
 
 class _Call(torch.autograd.Function):
-    """X ↦ `value(X)`, a tuple, whose slopes are `pull(X, slopes in each value)`; both are functions of NumPy arrays."""
+    """X ↦ `function(X)`, a tuple, by JAX, with the slopes of X."""
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, value: Callable, pull: Callable) -> tuple[Tensor, ...]:
-        ctx.pull = pull
+    def forward(ctx: Any, X: Tensor, function: Callable) -> tuple[Tensor, ...]:
+        ctx.function = function
         ctx.save_for_backward(X)
-        return tuple(_tensor(found, X) for found in value(_numbers(X)))
+        return tuple(_tensor(found, X) for found in values(function, _numbers(X)))
 
     @staticmethod
-    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (X,) = ctx.saved_tensors
-        return _tensor(ctx.pull(_numbers(X), *map(_numbers, pulls)), X), None, None
+        return _tensor(pull(ctx.function, _numbers(X), *map(_numbers, slopes)), X), None
 
 
-@eqx.filter_jit
-def _evaluated(functions: FunctionDraws, X: Any) -> Any:
-    return functions(X)
-
-
-@eqx.filter_jit
-def _pulled(functions: FunctionDraws, X: Any, by_value: Any) -> Any:
-    return jax.vjp(lambda X: functions(X), X)[1](by_value)[0]
-
-
-def _numbers(X: Tensor) -> Numbers:
+def _numbers(X: Tensor) -> Float[np.ndarray, "..."]:
     return X.detach().cpu().double().numpy()
 
 
-def _tensor(values: Numbers, like: Tensor) -> Tensor:
+def _tensor(values: Float[np.ndarray, "..."], like: Tensor) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(values)).to(like)
-
-
-def _check_points(X: Tensor, n_inputs: int) -> None:
-    if X.ndim < 2 or X.shape[-1] != n_inputs:
-        raise ValueError(f"X must be [… q, {n_inputs}], but got {tuple(X.shape)}")

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from sklearn.utils.validation import check_is_fitted
 
-from stochgp.estimators.base import PosteriorRegressor
+from stochgp.estimators import FunctionDraws, PosteriorRegressor
 from stochgp.numerics.arrays import by_blocks, einsum, matmul
 from stochgp.posteriors import (
     AbstractPosterior,
@@ -34,77 +34,84 @@ from stochgp.posteriors.kernel import times
 ROWS = 512  # that are evaluated at a time
 
 Sets = Float[np.ndarray, "B Q D"]
-Means = Float[np.ndarray, "B Q"]
-Covariances = Float[np.ndarray, "B Q Q"]
 Moments = tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]
 
 SAMPLES = 64  # functions whose covariance stands for the posterior's, with a relative standard error of √(2/64) = 0.18
 
 
-class JointPredictions:
-    """Mean and covariance of f at sets of points X [B, Q, D], in the units of the inputs and of the targets given to `fit`.
+def joint_moments(estimator: Any) -> Any:
+    """Return a function of sets of points [B, Q, D] with the mean [B, Q] and covariance [B, Q, Q] of f, for `values` and `pull`.
 
-    The mean is that of `predict`. The covariance is that of `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the
-    scale of variances included:
+    Points are in the units of the inputs, moments in those of the targets given to `fit`. The mean is that of `predict`. The covariance is that of
+    `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the scale of variances included:
 
         C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances
 
     Raises TypeError for other objects than regressors of this package. Raises ValueError for inputs that are not numbers alone, for targets of
     which f is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
     """
-
-    def __init__(self, estimator: Any):
-        if not isinstance(estimator, PosteriorRegressor):
-            raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
-        check_is_fitted(estimator)
-        fitted = self._fitted = estimator._fitted
-        if fitted.encoder is not None and not getattr(fitted.encoder, "is_plain", False):
-            raise ValueError(
-                "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
-            )
-        if fitted.observation.outward is not None:
-            raise ValueError(
-                "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
-                "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
-            )
-        m, dispersion, posterior = (
-            fitted.observation.mean_function,
-            fitted.observation.inflation,
-            fitted.posterior,
+    if not isinstance(estimator, PosteriorRegressor):
+        raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
+    check_is_fitted(estimator)
+    fitted = estimator._fitted
+    refuse_encoded(fitted.encoder)
+    if fitted.observation.outward is not None:
+        raise ValueError(
+            "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
+            "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
         )
-        prior = None if m is None else lambda rows: (m(rows, jnp), m.deviations(rows, jnp))
-        scale = None if dispersion is None or not dispersion.is_scaling else dispersion.scale
-        # A covariance by a factor is the small difference of two large numbers.
-        is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
-        dtype = np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
-        units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
-        units = [np.asarray(part, np.float64) for part in units]
-        with jax.enable_x64(True):
-            self._moments = eqx.Partial(_in_units, moments_of(posterior), scale, prior, units, dtype)
+    m, dispersion, posterior = (
+        fitted.observation.mean_function,
+        fitted.observation.inflation,
+        fitted.posterior,
+    )
+    prior = None if m is None else lambda rows: (m(rows, jnp), m.deviations(rows, jnp))
+    scale = None if dispersion is None or not dispersion.is_scaling else dispersion.scale
+    # A covariance by a factor is the small difference of two large numbers.
+    is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
+    dtype = np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
+    units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
+    units = [np.asarray(part, np.float64) for part in units]
+    return eqx.Partial(_in_units, moments_of(posterior), scale, prior, units, dtype)
 
-    @property
-    def n_inputs(self) -> int:
-        return len(self._fitted.inputs.mean)
 
-    def value(self, X: Sets) -> tuple[Means, Covariances]:
-        """Return (Mean, covariance) of f at each set."""
-        mean, covariance = self._by_chunk(value, X)
-        return mean, covariance
+def refuse_encoded(encoder: Any) -> None:
+    """Raise ValueError for the encoder of a table, which is no function of numbers alone."""
+    if encoder is not None and not getattr(encoder, "is_plain", False):
+        raise ValueError("the model is of a table whose columns are encoded: fit it to an array of numbers")
 
-    def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
-        """Return the gradient in X of a function whose gradients in means and covariances are given."""
-        return self._by_chunk(pull, X, by_mean, by_covariance)[0]
 
-    def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """Return the variance of an observation, of `predict(X, return_std=True, include_noise=True)`, minus that of f; at least 0."""
-        noisy, of_f = (self._fitted.mean_and_std(X, include_noise=given)[1] for given in (True, False))
-        return np.maximum(noisy**2 - of_f**2, 0.0)
+def draws_at(functions: FunctionDraws, Z: Float[Array, "B Q D"]) -> tuple[Float[Array, "B Q S"]]:
+    """Return (The values of functions at sets)."""
+    rows = Z.reshape(-1, Z.shape[-1]).astype(functions.dtype)
+    return (functions(rows).reshape(*Z.shape[:-1], -1),)
 
-    def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
-        own = lambda *sets: evaluate(self._moments, *(jnp.asarray(part, jnp.float64) for part in sets))
-        with jax.enable_x64(True):
-            return by_blocks(own, max(1, ROWS // arrays[0].shape[1]), *arrays)
+
+def values(function: Callable, X: Sets) -> tuple[np.ndarray, ...]:
+    """Evaluate a function of sets in chunks of about `ROWS` rows; the last one is filled up to a power of two of sets, so that few sizes are compiled."""
+    return _by_chunk(lambda Z: _values(function, Z), X)
+
+
+def pull(function: Callable, X: Sets, *slopes: np.ndarray) -> Sets:
+    """Return the gradient in X of a function of `function`'s results, whose gradients in these are given."""
+    return _by_chunk(lambda *parts: _pull(function, *parts), X, *slopes)[0]
+
+
+def _by_chunk(evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    own = lambda *sets: evaluate(*(jnp.asarray(part, jnp.float64) for part in sets))
+    with jax.enable_x64(True):
+        return by_blocks(own, max(1, ROWS // arrays[0].shape[1]), *arrays)
+
+
+@eqx.filter_jit
+def _values(function: Callable, Z: Array) -> tuple[Array, ...]:
+    return function(Z)
+
+
+@eqx.filter_jit
+def _pull(function: Callable, Z: Array, *slopes: Array) -> tuple[Float[Array, "B Q D"]]:
+    found, backward = jax.vjp(function, Z)
+    return backward(tuple(slope.astype(part.dtype) for slope, part in zip(slopes, found, strict=True)))
 
 
 def _in_units(
@@ -191,16 +198,3 @@ def _by_process(process: Any, Z: Float[Array, "B Q D"]) -> Moments:
         return process.mean(Z)[:, 0], K - matmul(W.T, W) + matmul(V[0].T, V[0])
 
     return jax.vmap(moments)(Z)
-
-
-@eqx.filter_jit
-def value(moments: Callable, Z: Array) -> Moments:
-    """Means and covariances of sets."""
-    return moments(Z)
-
-
-@eqx.filter_jit
-def pull(moments: Callable, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Float[Array, "B Q D"]]:
-    """Return the gradient in Z of a function whose gradients in means and covariances are given."""
-    found, backward = jax.vjp(moments, Z)
-    return backward((by_mean.astype(found[0].dtype), by_covariance.astype(found[1].dtype)))
