@@ -9,11 +9,10 @@ from sweeps import some_of
 
 from stochgp.data.rows import Data
 from stochgp.thompson.maximise import (
-    Maximiser,
     ladder,
     maximise,
     padded,
-    proposals,
+    proposed,
     values_at,
 )
 from tests.posteriors.test_contract import D, made
@@ -61,19 +60,17 @@ def test_padding_changes_no_value_and_few_sizes_occur():
 def test_the_maximum_is_not_below_that_of_a_grid(sign):
     f = functions("kernel exact")
     best = np.max(sign * np.asarray(values_at(f, jnp.asarray(GRID))), axis=0)
-    found, values = maximise(
-        f, Maximiser(candidates=200), BOX, OBSERVED, NEARBY, sign=sign, generator=np.random.default_rng(1)
-    )
+    settings = {"rounds": 8, "proposals": 200, "steps": 100, "generator": np.random.default_rng(1)}
+    found = maximise(f, BOX, OBSERVED, NEARBY, sign=sign, **settings)
     assert np.all((found >= BOX[0]) & (found <= BOX[1]))
-    at_found = np.diagonal(np.asarray(f(jnp.asarray(found))))
-    assert_allclose(values, at_found, rtol=1e-9, atol=1e-9)
+    values = np.diagonal(np.asarray(f(jnp.asarray(found))))
     assert np.all(sign * values > best - 1e-3 * np.ptp(best))
 
 
 def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_by():
-    how = Maximiser(rounds=4, candidates=5000)
+    how = (4, 5000)
     X, y = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 0.5]]), np.array([1.0, 2.0, 4.0])  # shifted: 0, 1, 3
-    found = proposals(how, BOX, Data(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
+    found = proposed(how, BOX, Data(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
     near = found[:, 500:].reshape(-1, 2)  # the first tenth is uniform
     counts = [np.sum(np.abs(near - x).max(axis=1) < 0.01) for x in X]
     assert counts[0] == 0 and sum(counts) == len(near)
@@ -83,5 +80,5 @@ def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_b
     anywhere = found[:, :500].reshape(-1, 2)
     error = np.ptp(BOX, axis=0) / np.sqrt(12 * len(anywhere))
     assert np.all(np.abs(anywhere.mean(axis=0) - (BOX[0] + BOX[1]) / 2) < 4 * error)
-    wide = proposals(how, BOX, Data(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
+    wide = proposed(how, BOX, Data(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
     assert np.all((wide >= BOX[0]) & (wide <= BOX[1]))

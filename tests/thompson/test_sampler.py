@@ -9,10 +9,10 @@ from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.data import Fingerprints
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import known_noise
-from stochgp.thompson import Maximiser, ThompsonSampler
+from stochgp.thompson import ThompsonSampler
 
 BOUNDS = [[0.0, 1.0], [10.0, 12.0]]
-QUICK = Maximiser(rounds=2, candidates=64, steps=20)
+QUICK = {"rounds": 2, "proposals": 64, "steps": 20}
 WIDE = kernels.Matern32([0.4, 0.8], 1.0)
 
 
@@ -30,7 +30,7 @@ def sampler(**settings):
         "bounds": BOUNDS,
         "noise_variance": 1e-4,
         "batch_size": 4,
-        "maximiser": QUICK,
+        **QUICK,
         "dtype": "float64",
     }
     return ThompsonSampler(WIDE, **given | settings)
@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on_to_the_same_points(solver, tmp_path):
         one.tell(X, target(X))
     assert_array_equal(found.ask(), again.ask())
     assert found.best_y_ == again.best_y_ and len(again.history_) == 2
-    assert again.n_told == 28 and again.checkpoint == str(path)
+    assert again.history_[-1]["observations"] == 28 and again.checkpoint == str(path)
 
 
 def test_asking_again_gives_the_same_points_until_something_is_told():
@@ -173,9 +173,7 @@ def test_hyperparameters_are_learned_anew_when_rows_have_doubled():
     settings = {"learner": "full-batch", "noise_variance": None}
     generator = np.random.default_rng(3)
     X = generator.uniform([0, 10], [1, 12], (50, 2))
-    found = ThompsonSampler("matern32", bounds=BOUNDS, batch_size=2, maximiser=QUICK, **settings).tell(
-        X, target(X)
-    )
+    found = ThompsonSampler("matern32", bounds=BOUNDS, batch_size=2, **QUICK, **settings).tell(X, target(X))
     first = found.model_
     found.tell(X[:20] + 1e-3, target(X[:20]))
     assert found.model_ is first and found.model_.n_rows_ == 70
@@ -206,7 +204,7 @@ def test_bad_observations_are_refused_and_nothing_changes(X, y, words):
     with pytest.raises(ValueError, match=words):
         found.tell(X, y)
     assert_array_equal(found.ask(), before)
-    assert found.n_told == 24 and len(found.history_) == 1
+    assert len(found._y) == 24 and len(found.history_) == 1
 
 
 @pytest.mark.parametrize(
@@ -217,6 +215,7 @@ def test_bad_observations_are_refused_and_nothing_changes(X, y, words):
         ({"bounds": [[0, 1, 2]]}, r"bounds must be \[D, 2\]"),
         ({"bounds": [[0, 1], [3, 3]]}, "bounds of input 2"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"steps": -1}, "steps is -1"),
         ({"noise_variance": None}, "noise_variance is None"),
     ],
 )

@@ -21,38 +21,7 @@ BLOCK = 512  # candidates whose values are computed at a time
 OUTSIDE = 1e-6  # of the width of the box: rounding
 STEPS_OF_SIZE = 8  # sizes of padded systems between a power of two and the next
 UNIFORM, STEP_SIZE = 0.1, 1e-3  # share of the candidates; of Adam, in widths of the box
-DEFAULT_NEARBY = (
-    0.1  # of the box: standard deviation of proposals if the kernel has no lengthscale of every input
-)
-
-
-class Maximiser(eqx.Module):
-    """Settings of the search for the maximum of a function f on a box (Lin et al. 2024, appendix on Thompson sampling).
-
-    In each round points are drawn, which all functions share; the best of the round is a start for f. From every start Adam takes steps, clipped to the
-    box. The result is the best of all starts and ends. The paper uses 30 rounds of 50,000 points.
-
-    Raises ValueError for settings outside of their ranges.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds, each of which gives every function one start.
-    candidates : int
-        Points of a round.
-        A tenth of them is uniform in the box. Each other point is an observed row, drawn with a probability proportional to y − min y, plus
-        N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
-    steps : int
-        Steps of Adam from every start, of 10⁻³ widths of the box; 0: the result is the best start.
-    """
-
-    rounds: int = 8
-    candidates: int = 1000
-    steps: int = 100
-
-    def __check_init__(self) -> None:
-        if self.rounds < 1 or self.candidates < 1 or self.steps < 0:
-            raise ValueError(f"{self}: rounds and candidates must be at least 1, steps at least 0")
+DEFAULT_NEARBY = 0.1  # of the box: deviation of proposals if the kernel has no lengthscale of every input
 
 
 Box = Float[np.ndarray, "2 D"]
@@ -61,45 +30,50 @@ Box = Float[np.ndarray, "2 D"]
 
 def maximise(
     functions: AbstractFunctions,
-    how: Maximiser,
     box: Box,
     observed: Data,
     nearby: Float[np.ndarray, " D"],
     *,
+    rounds: int,
+    proposals: int,
+    steps: int,
     sign: float = 1.0,
     generator: np.random.Generator,
-) -> tuple[Float[np.ndarray, "S D"], Float[np.ndarray, " S"]]:
-    """Return (The maximiser of each function, its value there); with `sign` −1 the minimiser.
+) -> Float[np.ndarray, "S D"]:
+    """Return the maximiser of each function on a box, with `sign` −1 the minimiser (Lin et al. 2024, appendix on Thompson sampling).
 
-    `observed` are the rows so far; larger targets are better. `nearby` are the standard deviations of proposals around observed rows. Call it inside of
-    `jax.enable_x64(True)`.
+    In each round points are drawn, which all functions share; the best of the round is a start for f. From every start Adam takes steps of 10⁻³ widths of
+    the box, clipped to it. The result is the best of all starts and ends. Call it inside of `jax.enable_x64(True)`.
+
+    `observed` are the rows so far; larger targets are better. `nearby` are the standard deviations of proposals around observed rows.
     """
     dtype = observed.X.dtype
-    points = proposals(how, box, observed, nearby, generator=generator)
+    points = proposed((rounds, proposals), box, observed, nearby, generator=generator)
     points, box, signs = (np.asarray(x, dtype) for x in (points, box, sign))
-    found, values = _search(padded(functions), points, box, signs, how.steps)
-    return np.asarray(found, np.float64), np.asarray(values, np.float64)
+    return np.asarray(_search(padded(functions), points, box, signs, steps), np.float64)
 
 
-def proposals(
-    how: Maximiser,
+def proposed(
+    shape: tuple[int, int],
     box: Box,
     observed: Data,
     nearby: Float[np.ndarray, " D"],
     *,
     generator: np.random.Generator,
 ) -> Float[np.ndarray, "R C D"]:
-    """Return the candidates of every round; all uniform if no row is better than another."""
+    """Return R rounds of C points: a tenth uniform, the others N(x, diag nearby²) with x drawn in proportion to y − min y, clipped to the box.
+
+    All are uniform if no row is better than another.
+    """
     lower, upper = box
-    shape = (how.rounds, how.candidates, len(lower))
-    anywhere = lower + (upper - lower) * generator.uniform(size=shape)
+    anywhere = lower + (upper - lower) * generator.uniform(size=(*shape, len(lower)))
     chance = np.asarray(observed.y, np.float64) - np.min(observed.y, initial=math.inf)
     total = float(chance.sum())
     if not 0 < total < math.inf:
         return anywhere
-    rows = generator.choice(len(chance), size=shape[:2], p=chance / total)
-    near = np.asarray(observed.X, np.float64)[rows] + nearby * generator.normal(size=shape)
-    n_uniform = round(UNIFORM * how.candidates)
+    rows = generator.choice(len(chance), size=shape, p=chance / total)
+    near = np.asarray(observed.X, np.float64)[rows] + nearby * generator.normal(size=anywhere.shape)
+    n_uniform = round(UNIFORM * shape[1])
     near[:, :n_uniform] = anywhere[:, :n_uniform]
     return np.clip(near, lower, upper)
 
@@ -118,11 +92,8 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
     """Return the same functions with rows of weight 0, so that systems of similar size use one program."""
     if not isinstance(functions, KernelFunctions):
         return functions
-    old = functions.operator
-    if old.inputs is None:
-        return functions
-    size, rows = ladder(old.size), jnp.asarray(old.inputs)
-    X = extended(rows, size - old.size)
+    old, size = functions.operator, ladder(functions.operator.size)
+    X = extended(jnp.asarray(old.inputs), size - old.size)
     operator = KernelOperator.of(old.kernel, X, jnp.ones(size, old.dtype), tile=old.tile)
     operator = eqx.tree_at(lambda op: op.inputs, operator, None, is_leaf=lambda leaf: leaf is None)
     weights = jnp.pad(old.unpad(functions.weights), ((0, operator.padded - old.size), (0, 0)))
@@ -138,7 +109,7 @@ def ladder(size: int) -> int:
 @eqx.filter_jit
 def _search(
     functions: AbstractFunctions, points: Any, box: Any, sign: Any, steps: int
-) -> tuple[Float[Array, "S D"], Float[Array, " S"]]:
+) -> Float[Array, "S D"]:
     best = lambda some: some[jnp.argmax(sign * values_at(functions, some), axis=0)]
     starts = jnp.moveaxis(jax.lax.map(best, points), 0, 1)  # [S, R, D]
     lower, upper = box
@@ -162,7 +133,7 @@ def _search(
     values = jnp.concatenate([total(begun)[1], total(ended)[1]], axis=1)
     best = jnp.argmax(values, axis=1)
     place = jnp.take_along_axis(both, best[:, None, None], axis=1)[:, 0]
-    return jnp.clip(lower + width * place, lower, upper), sign * jnp.max(values, axis=1)
+    return jnp.clip(lower + width * place, lower, upper)
 
 
 def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Float[Array, "C S"]:

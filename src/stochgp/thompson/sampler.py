@@ -24,15 +24,7 @@ from stochgp.solvers.choice import MAX_CHOLESKY_ROWS
 from stochgp.storage.trees import load_tree, save_tree
 from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
-from stochgp.thompson.maximise import (
-    BLOCK,
-    Maximiser,
-    half_lengthscales,
-    maximise,
-    read_box,
-    read_points,
-    values_at,
-)
+from stochgp.thompson.maximise import BLOCK, half_lengthscales, maximise, read_box, read_points, values_at
 
 GROWN = 2  # hyperparameters are learned again from so many times the rows
 ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
@@ -45,10 +37,11 @@ class ThompsonSampler:
     Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
     chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
     (`KernelGPRegressor.update`); every batch draws new functions. `best_x_` and `best_y_` are the best point (with
-    `candidates` its number) and its observation, `history_` has an entry for each `tell`, `model_` is the estimator of the posterior, None before the
+    `candidates` its number) and its observation, `history_` has an entry for each `tell` with the
+    number of `observations`, `model_` is the estimator of the posterior, None before the
     first `tell`.
 
-    Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
+    Raises ValueError unless one of `bounds` and `candidates` is given, for numbers out of range, and, without a learner, for a kernel without
     hyperparameters and for no noise variance.
 
     Parameters
@@ -69,8 +62,9 @@ class ThompsonSampler:
         None: hyperparameters are fixed, in the units of the data; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
     maximize : bool
         False: minimise.
-    maximiser : Maximiser, optional
-        Of functions on the box; None = `Maximiser()`.
+    rounds, proposals, steps : int
+        Of the search for a maximum on the box: in each round a function starts from the best of so many points, and Adam takes so many steps. The paper
+        uses 30 rounds of 50,000 points.
     memory_limit : str or int, optional
         "1GB", or bytes; None = the memory in use and half of the available memory.
     dtype : "float32" or "float64"
@@ -90,7 +84,9 @@ class ThompsonSampler:
     batch_size: int = 8
     learner: Any = None
     maximize: bool = True
-    maximiser: Maximiser | None = None
+    rounds: int = 8
+    proposals: int = 1000
+    steps: int = 100
     memory_limit: Any = None
     dtype: str = "float32"
     random_state: int = 0
@@ -99,9 +95,9 @@ class ThompsonSampler:
     def __post_init__(self) -> None:
         if (self.bounds is None) == (self.candidates is None):
             raise ValueError("give either bounds, a box, or candidates, the points that there are")
-        size = self.batch_size
-        if isinstance(size, bool) or int(size) != size or size < 1:
-            raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
+        for name, least in (("batch_size", 1), ("rounds", 1), ("proposals", 1), ("steps", 0)):
+            if not isinstance(size := getattr(self, name), int | np.integer) or size < least:
+                raise ValueError(f"{name} is {size!r}; it must be a whole number of at least {least}")
         is_known = isinstance(self.kernel, AbstractKernel | Frozen) and self.noise_variance is not None
         if self.learner is None and not is_known:
             raise ValueError(
@@ -118,7 +114,6 @@ class ThompsonSampler:
         if kind is Inputs.FINGERPRINTS:  # packed by the counts of all candidates
             self._packed = Fingerprints.pack(self.candidates)
         self.batch_size, self.random_state = int(self.batch_size), int(self.random_state)
-        self.maximiser = Maximiser() if self.maximiser is None else self.maximiser
         self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
         some = self.candidates
         self._box = read_box(self.bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
@@ -163,11 +158,6 @@ class ThompsonSampler:
         if self.checkpoint is not None:
             self.save(self.checkpoint)
         return self
-
-    @property
-    def n_told(self) -> int:
-        """The number of observations."""
-        return len(self._y)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, from which `ThompsonSampler.load` makes a sampler with the same next points."""
@@ -248,10 +238,10 @@ class ThompsonSampler:
             inputs, dtype = fitted.inputs, fitted.dtype
             box, sign = inputs.transform(self._box, np.float64), 1.0 if self.maximize else -1.0
             observed = Data(inputs.transform(self._X, dtype), sign * self._y)
-            how: Any = self.maximiser
-            nearby = half_lengthscales(self.model_.kernel_, box)
-            functions = self._functions()
-            found, _ = maximise(functions, how, box, observed, nearby, sign=sign, generator=generator)
+            found = maximise(
+                self._functions(), box, observed, half_lengthscales(self.model_.kernel_, box), sign=sign,
+                rounds=self.rounds, proposals=self.proposals, steps=self.steps, generator=generator,
+            )  # fmt: skip
         return np.clip(inputs.inverse(found), *self._box)
 
     def _chosen_candidates(self, generator: np.random.Generator) -> np.ndarray:
@@ -279,8 +269,7 @@ class ThompsonSampler:
         fitted, S, N = self.model_._fitted, self.batch_size, len(self._y)
         posterior: Any = fitted.posterior
         # Blocks of K with slopes, a padded copy of the functions, and values of candidates.
-        how: Any = self.maximiser
-        points = how.candidates if self.candidates is None else len(self.candidates)
+        points = self.proposals if self.candidates is None else len(self.candidates)
         numbers = ARRAYS * BLOCK * min(posterior.system.tile, N) + 3 * N * (S + self._X.shape[1]) + points * S
         need = np.dtype(fitted.dtype).itemsize * numbers + posterior.need_bytes(n_samples=S)
         Budget.of(self.memory_limit).require(need, f"maximising {S} functions")
