@@ -73,9 +73,6 @@ class Laplace(AbstractLikelihood):
         parts = tuple(Normal(mean[:, 0], np.sqrt(variance[:, 0] + each)) for each in noise)
         return Mixture(parts, weight)
 
-    def sample(self, f, X, *, key):
-        return f[:, 0] + value_of(self.scale, f.dtype) * jax.random.laplace(key, f.shape[:1], f.dtype)
-
 
 @stochgp.register("richardson")
 class Richardson(AbstractIterativeSolver):

@@ -66,11 +66,7 @@ class AbstractLikelihood(eqx.Module):
 
     @abc.abstractmethod
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
-        """Return the distribution of an observation at each row, given f ~ N(mean, diag variance)."""
-
-    @abc.abstractmethod
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """Draw one observation of each row given its latent values."""
+        """Return the distribution of an observation at each row, given f ~ N(mean, diag variance); a variance may be 0."""
 
 
 def safe_exp(x: Array) -> Array:
@@ -143,6 +139,3 @@ class Shifted(AbstractLikelihood):
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
         return self.likelihood.predictive(mean + self.shift, variance, X)
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        return self.likelihood.sample(f + self.shift, X, key=key)

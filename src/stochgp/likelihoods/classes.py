@@ -32,9 +32,6 @@ class Bernoulli(AbstractLikelihood):
         u = mean[:, 0] / np.hypot(1.0, np.sqrt(variance[:, 0]))
         return Categorical(log_ndtr_on_host(np.stack([-u, u], axis=1)))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        return jax.random.bernoulli(key, jnp.exp(log_ndtr(f[:, 0]))).astype(f.dtype)
-
 
 class Softmax(AbstractLikelihood):
     """The softmax likelihood P(y = c | f) = exp f_c / Σ_k exp f_k of classes 0, …, C − 1.
@@ -84,9 +81,6 @@ class Softmax(AbstractLikelihood):
             f = mean[i : i + n, None] + std[i : i + n, None] * z
             parts.append(logsumexp(log_softmax(f, axis=-1), axis=1) - np.log(len(z)))
         return Categorical(np.concatenate(parts))
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        return jax.random.categorical(key, f, axis=1).astype(f.dtype)
 
 
 @functools.cache

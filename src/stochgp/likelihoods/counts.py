@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
 from stochgp.distributions import Counts
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
@@ -14,7 +14,6 @@ from stochgp.parameters import AbstractParameter, as_positive, value_of
 from stochgp.transforms import Log
 
 STIRLING = 10.0  # from this shape, Γ(r + y)/Γ(r) uses Stirling's series
-LARGEST_RATE = 1e6  # of a draw
 
 
 class Poisson(AbstractLikelihood):
@@ -36,10 +35,6 @@ class Poisson(AbstractLikelihood):
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
         return Counts(mean[:, 0], variance[:, 0])
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """Draw counts; rates above 10⁶ are set to 10⁶."""
-        return _poisson(key, jnp.exp(f[:, 0]))
 
 
 class NegativeBinomial(AbstractLikelihood):
@@ -68,12 +63,6 @@ class NegativeBinomial(AbstractLikelihood):
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
         return Counts(mean[:, 0], variance[:, 0], float(self.shape))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        """Draw counts; rates above 10⁶ are set to 10⁶."""
-        of_rate, of_count = jax.random.split(key)
-        r = value_of(self.shape, f.dtype)
-        return _poisson(of_count, jnp.exp(f[:, 0]) * jax.random.gamma(of_rate, r, f.shape[:1], f.dtype) / r)
-
 
 def rising(y: Array, r: Any) -> Array:
     """Return log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
@@ -85,7 +74,3 @@ def rising(y: Array, r: Any) -> Array:
     series = (large + y - 0.5) * jnp.log1p(y / large) - y + rest(large + y) - rest(large)
     direct = gammaln(small + y) - gammaln(small) - y * jnp.log(small)
     return jnp.where(r >= STIRLING, series, direct)
-
-
-def _poisson(key: PRNGKeyArray, rate: Array) -> Array:
-    return jax.random.poisson(key, jnp.minimum(rate, LARGEST_RATE)).astype(rate.dtype)

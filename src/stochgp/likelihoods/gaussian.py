@@ -4,11 +4,10 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betaln
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
 from stochgp.distributions import Mixture, Normal, normal_plus_student
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
@@ -42,10 +41,6 @@ class Gaussian(AbstractLikelihood):
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Normal:
         """Return N(m, v + σ²)."""
         return Normal(mean[:, 0], np.sqrt(variance[:, 0] + noise_of_rows(self.noise, X)))
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        std = jnp.sqrt(row_variances(self.noise, X, f.dtype))
-        return f[:, 0] + std * jax.random.normal(key, f.shape[:1], f.dtype)
 
     def _normal(self, y: Array, squares: Array, X: Rows) -> Array:
         s2 = row_variances(self.noise, X, y.dtype)
@@ -86,7 +81,3 @@ class StudentT(AbstractLikelihood):
             what = f"a Student-t with {nu:.3g} degrees of freedom"
             warn(f"{what} has no mean: medians take its place", stacklevel=2)
         return normal_plus_student(mean[:, 0], variance[:, 0], noise_of_rows(self.noise, X), nu)
-
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
-        scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))
-        return f[:, 0] + scale * jax.random.t(key, value_of(self.df, f.dtype), f.shape[:1], f.dtype)

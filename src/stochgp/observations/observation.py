@@ -16,9 +16,9 @@ from stochgp.data.memory import MemorySource
 from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
 from stochgp.likelihoods.noise import noise_of_rows, with_level
+from stochgp.numerics.seeds import split_key
 from stochgp.observations.error_distribution import Dispersion
 from stochgp.observations.mean_function import AbstractMeanFunction
-from stochgp.parameters import cast
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
@@ -276,7 +276,7 @@ class Observation:
             f = (inward - prior) / self.scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
-            Z, wide = X.inputs("float64"), cast(self.likelihood, np.float64)
-            draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
-            draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
-        return self.to_target(np.asarray(draws).T, X)
+            Z, of = X.inputs("float64"), self.likelihood.predictive
+            pairs = zip(latents, split_key(own, len(latents)), strict=True)
+            draws = [of(latent, np.zeros_like(latent), Z).sample(key)[:, 0] for latent, key in pairs]
+        return self.to_target(np.stack(draws, axis=1), X)
