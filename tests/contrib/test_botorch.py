@@ -76,7 +76,8 @@ def test_the_posterior_is_the_estimators(name):
     rows = SETS.numpy().reshape(-1, 2)
     mean, std = ours.predict(rows, return_std=True)
     assert_allclose(found.mean.detach().numpy().ravel(), mean, rtol=1e-8)
-    assert_allclose(found.variance.detach().numpy().ravel(), std**2, rtol=1e-5, atol=1e-7)
+    rtol = 4 * (2 / 64) ** 0.5 if name == "samples" else 1e-5
+    assert_allclose(found.variance.detach().numpy().ravel(), std**2, rtol=rtol, atol=1e-7)
     noisy = model.posterior(SETS, observation_noise=True).variance - found.variance
     assert_allclose(noisy.detach().numpy(), ours.noise_variance_, rtol=1e-7)
     given = torch.full((2, 3, 1), 0.7, dtype=torch.double)
