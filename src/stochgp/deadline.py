@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 COMPILING = 3.0  # seconds of a first piece that compiling may have taken
 SHARE_OF_WORK = 0.3  # minimum share of a first piece spent on work
@@ -24,32 +24,27 @@ class TimeIsUpError(Exception):
 
 
 @contextlib.contextmanager
-def agreeing(agree: Agree) -> Iterator[None]:
+def _set(variable: ContextVar, value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def agreeing(agree: Agree) -> contextlib.AbstractContextManager[None]:
     """Enter a context whose clock returns `agree(seconds)`, the same in several processes."""
-    token = _AGREE.set(agree)
-    try:
-        yield
-    finally:
-        _AGREE.reset(token)
-
-
-@contextlib.contextmanager
-def _set(deadline: float) -> Iterator[None]:
-    token = _DEADLINE.set(deadline)
-    try:
-        yield
-    finally:
-        _DEADLINE.reset(token)
+    return _set(_AGREE, agree)
 
 
 def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
     """Enter a context with a deadline in `seconds` (None = none), or the outer one if earlier."""
-    return _set(min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
+    return _set(_DEADLINE, min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
 
 
 def granted(seconds: float) -> contextlib.AbstractContextManager[None]:
     """Enter a context with at least `seconds`, also after the deadline, for necessary work."""
-    return _set(max(_DEADLINE.get(), _now() + seconds))
+    return _set(_DEADLINE, max(_DEADLINE.get(), _now() + seconds))
 
 
 def left() -> float:

@@ -95,7 +95,7 @@ def test_carried_residuals_are_true_and_a_correction_keeps_them(run):
     made, b, states = run(solver, 5)
     state = states[-1]
     with jax.enable_x64(True):
-        corrected, _ = solver.step(operator(), made, b, solver.after_check(state), None)
+        corrected, *_ = solver.step(operator(), made, b, solver.after_check(state), None)
     assert not bool(corrected.stale)
     for point, residual in (("x", "r"), ("y", "s")):
         true = B - dense() @ np.asarray(getattr(state, point))[:N]

@@ -11,7 +11,6 @@ from stochgp.numerics.linalg import factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
 from stochgp.solvers import SDD, AbstractIterativeSolver, Cholesky, solve
-from stochgp.solvers.base import StepInfo
 from stochgp.solvers.cholesky import refined
 from stochgp.solvers.sdd import DAMPING
 
@@ -38,7 +37,7 @@ class Growing(AbstractIterativeSolver):
     def step(self, operator, constants, b, state, batch):
         exact, mended = constants
         moved = exact + jnp.where(mended, 0.01, 3.0) * (state - exact)
-        return moved, StepInfo(jnp.sum((b - operator.matvec(moved)) ** 2, axis=0))
+        return moved, jnp.sum((b - operator.matvec(moved)) ** 2, axis=0), None
 
     def value(self, state):
         return state

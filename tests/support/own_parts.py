@@ -17,7 +17,6 @@ from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
 from stochgp.solvers import AbstractIterativeSolver
-from stochgp.solvers.base import StepInfo
 from tests.test_toy_family import ConstantPosterior, ConstantRegressor
 
 
@@ -95,7 +94,7 @@ class Richardson(AbstractIterativeSolver):
 
     def step(self, operator, constants, b, state, batch):
         left = b - operator.matvec(state)
-        return state + (constants * left).astype(state.dtype), StepInfo(jnp.sum(left**2, axis=0))
+        return state + (constants * left).astype(state.dtype), jnp.sum(left**2, axis=0), None
 
     def value(self, state):
         return state

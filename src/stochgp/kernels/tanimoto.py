@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, select
-from stochgp.numerics.arrays import n_bits_of, n_bits_shared, words_of
+from stochgp.numerics.arrays import n_bits_shared, words_of
 from stochgp.parameters import AbstractParameter, value_of
 
 UNROLLED = 8  # coordinates per step in sums of minima
@@ -43,7 +43,8 @@ class Tanimoto(AbstractKernel):
         rows = select(X, self.active_dims)
         if self.packed:
             rows = jax.lax.stop_gradient(rows)
-            return rows, n_bits_of(words_of(rows[:, :-1])).astype(rows.dtype) + rows[:, -1]
+            n_bits = jnp.sum(jax.lax.population_count(words_of(rows[:, :-1])), axis=1, dtype=jnp.int32)
+            return rows, n_bits.astype(rows.dtype) + rows[:, -1]
         return rows, jnp.sum(rows, axis=1)
 
     def between(

@@ -152,11 +152,6 @@ def words_of(numbers: Float[Array, "*shape"] | Float[np.ndarray, "*shape"]) -> U
     return jnp.where(coded == 0, jnp.uint32(0), ((coded >> 31) << 30) | low)
 
 
-def n_bits_of(words: UInt32[Array, "N W"]) -> Int32[Array, " N"]:
-    """Return the number of set bits in each row."""
-    return jnp.sum(jax.lax.population_count(words), axis=1, dtype=jnp.int32)
-
-
 def n_bits_shared(x: UInt32[Array, "N W"], z: UInt32[Array, "P W"]) -> Int32[Array, "N P"]:
     """Return the number of common bits of each pair of rows, faster than a matrix product."""
     missing = -x.shape[1] % UNROLLED

@@ -128,16 +128,6 @@ def rounding_error(prior: Any, weight: Any, dtype: DTypeLike) -> Any:
     return ROUNDINGS * float(np.finfo(dtype).eps) * prior * (1 + weight)
 
 
-def safe_variance(
-    of_noise: Float[np.ndarray, " N"],
-    rest: Float[np.ndarray, " N"],
-    prior: Float[np.ndarray, " N"],
-    rounding: Float[np.ndarray, " N"],
-) -> Float[np.ndarray, " N"]:
-    """Return bᵀΣb + max(hᵀK⁺h, its rounding error), and at most the prior variance."""
-    return np.minimum(of_noise + np.maximum(rest, rounding), prior)
-
-
 def safe_covariance(
     of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:

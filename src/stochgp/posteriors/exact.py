@@ -16,7 +16,7 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.numerics.arrays import on_device, on_host
-from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance, safe_variance
+from stochgp.numerics.linalg import factorised, rounding_error, safe_covariance
 from stochgp.numerics.seeds import random_rows, split_key, words_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Rows
 from stochgp.posteriors.kernel import (
@@ -85,7 +85,8 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         explained = np.sum(np.square(half, dtype=np.float64), axis=0)
         weight, of_noise = self._squares(self.factor.rest(half))
         rest = prior - explained - of_noise - self.factor.jitter * weight
-        return safe_variance(of_noise, rest, prior, rounding_error(prior, weight, self.factor.L.dtype))
+        rounding = rounding_error(prior, weight, self.factor.L.dtype)
+        return np.minimum(of_noise + np.maximum(rest, rounding), prior)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """As exact variances: BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""

@@ -1,7 +1,7 @@
 """The interface of solvers of A α = b: frozen objects that `solve` runs."""
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -48,15 +48,6 @@ class AbstractSolver(eqx.Module):
         return solve_bytes(n_rows, n_columns, n_inputs, itemsize, n_arrays=ARRAYS)
 
 
-class StepInfo(NamedTuple):
-    """Estimates of r = b − A α at the point where a step started."""
-
-    residual_squares: Float[Array, " S"]  # an estimate of ‖r‖² for each column
-    energies: Float[Array, " S"] | None = (
-        None  # an estimate of rᵀA⁻¹r, which falls even if ‖r‖ does not; None = unknown
-    )
-
-
 class AbstractIterativeSolver(AbstractSolver):
     """A solver that approaches α step by step: `init`, `step`, `value` and `peak_bytes`.
 
@@ -101,8 +92,8 @@ class AbstractIterativeSolver(AbstractSolver):
         b: Float[Array, "P S"],
         state: PyTree,
         batch: PyTree,
-    ) -> tuple[PyTree, StepInfo]:
-        """Return the state after one step and its info. Pure; fit for jit and scan."""
+    ) -> tuple[PyTree, Float[Array, " S"], Float[Array, " S"] | None]:
+        """Return the state after one step, and estimates of ‖r‖² and rᵀA⁻¹r or None, r = b − A α where it started. Pure; fit for jit and scan."""
 
     @abc.abstractmethod
     def value(self, state: PyTree) -> Float[Array, "P S"]:

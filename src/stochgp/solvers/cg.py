@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import BLOCK, KernelOperator
 from stochgp.operators.kernel import in_float64
-from stochgp.solvers.base import SMALL, AbstractIterativeSolver, StepInfo, solve_bytes
+from stochgp.solvers.base import SMALL, AbstractIterativeSolver, solve_bytes
 from stochgp.solvers.preconditioners import Preconditioner, low_rank_plus_neighbours, partial_cholesky
 
 NEIGHBOURS = 24
@@ -127,11 +127,11 @@ class CG(AbstractIterativeSolver):
         b: Float[Array, "P S"],
         state: "CGState",
         batch: Any,
-    ) -> tuple["CGState", StepInfo]:
-        """Take one step, with one product. The info has the residual of the new point."""
+    ) -> tuple["CGState", Float[Array, " S"], None]:
+        """Take one step, with one product; return the squared residual of the new point."""
         advance, correct = partial(_advanced, operator, constants), partial(_corrected, operator, b)
         state = jax.lax.cond(state.stale, correct, advance, state)
-        return state, StepInfo(_sums(state.s**2))
+        return state, _sums(state.s**2), None
 
     def value(self, state: "CGState") -> Float[Array, "P S"]:
         return state.y.astype(state.given)

@@ -16,7 +16,7 @@ from stochgp.numerics.arrays import matmul
 from stochgp.numerics.linalg import factorised
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
-from stochgp.solvers.base import AbstractIterativeSolver, StepInfo, solve_bytes
+from stochgp.solvers.base import AbstractIterativeSolver, solve_bytes
 
 SHORTEST_HORIZON = 0.75  # epochs
 FIRST_STAGE = 3  # epochs; each stage ends at twice the epochs of the one before
@@ -184,7 +184,7 @@ class SDD(AbstractIterativeSolver):
         b: Float[Array, "P S"],
         state: Descent,
         batch: Int[Array, "..."],
-    ) -> tuple[Descent, StepInfo]:
+    ) -> tuple[Descent, Float[Array, " S"], Float[Array, " S"] | None]:
         rows = batch if constants is None else constants.rows[batch]
         z, v, share = state.z, state.v, operator.size / len(rows)
         error = operator.rows_times(rows, z) + operator.noise[rows, None] * z[rows] - b[rows]
@@ -194,9 +194,8 @@ class SDD(AbstractIterativeSolver):
             alpha = z - rho * v
             v = (rho * v).at[rows].add(-beta * share * error)
             alpha = alpha + v
-            return Descent(alpha + rho * v, v, r * alpha + (1 - r) * state.mean, state.rates), StepInfo(
-                squares
-            )
+            mean = r * alpha + (1 - r) * state.mean
+            return Descent(alpha + rho * v, v, mean, state.rates), squares, None
         beta, gamma, a, r = state.rates
         half = matmul(constants.inverse[batch], error)
         delta = matmul(constants.inverse[batch].T, half)
@@ -204,7 +203,7 @@ class SDD(AbstractIterativeSolver):
         v = (beta * v + (1 - beta) * z).at[rows].add(-gamma * delta)
         z = a * v + (1 - a) * w
         energies = share * jnp.sum(half**2, axis=0)
-        return Descent(z, v, r * z + (1 - r) * state.mean, state.rates), StepInfo(squares, energies)
+        return Descent(z, v, r * z + (1 - r) * state.mean, state.rates), squares, energies
 
     def value(self, state: Descent) -> Float[Array, "P S"]:
         return state.mean

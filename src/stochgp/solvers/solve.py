@@ -17,7 +17,7 @@ from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver, StepInfo
+from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver
 from stochgp.solvers.cg import product_in_float64
 from stochgp.solvers.cholesky import Cholesky
 
@@ -162,21 +162,21 @@ class _Run:
         at = self.epoch, self.n_failures
         self.constants, self.state = solver.adapted(operator, self.constants, self.state, *at)
         batches = solver.batches(operator.size, self.epoch, self.seed)
-        self.state, info = _take_steps(solver, operator, self.constants, self.b, self.state, batches)
-        when_ready(info)
+        self.state, *found = _take_steps(solver, operator, self.constants, self.b, self.state, batches)
+        squares, energies = when_ready(found)
         self.n_steps += len(jax.tree.leaves(batches)[0])
         self.epoch, self.n_epochs = self.epoch + 1, self.n_epochs + 1
-        estimate = np.sqrt(np.asarray(info.residual_squares, np.float64)) / self.norms
-        self._note(estimate, measured=False)
-        return estimate, self._distance(info)
+        squares = np.asarray(squares, np.float64)
+        self._note(np.sqrt(squares) / self.norms, measured=False)
+        return np.sqrt(squares) / self.norms, self._distance(squares, energies)
 
-    def _distance(self, info: StepInfo) -> float:
+    def _distance(self, squares: Float[np.ndarray, " S"], energies: Any) -> float:
         """√(rᵀA⁻¹r) relative to the first epoch in the worst column, or the relative residual."""
-        if info.energies is None:
+        if energies is None:
             self.lowest = min(self.lowest, 1.0)
-            distances = np.asarray(info.residual_squares, np.float64) / self.norms**2
+            distances = squares / self.norms**2
         else:
-            energies = np.asarray(info.energies, np.float64)
+            energies = np.asarray(energies, np.float64)
             self.scale = np.maximum(energies, np.finfo(np.float32).tiny) if self.scale is None else self.scale
             distances = energies / self.scale
         return float(np.sqrt(distances.max())) if np.all(np.isfinite(distances)) else np.inf
@@ -269,11 +269,16 @@ def _take_steps(
     b: Array,
     state: Any,
     batches: Any,
-) -> tuple[Any, StepInfo]:
-    """Return the state after all steps, and the mean of their infos."""
-    step = lambda state, batch: solver.step(operator, constants, b, state, batch)
-    state, infos = jax.lax.scan(step, state, batches)
-    return state, jax.tree.map(lambda values: jnp.mean(values, axis=0), infos)
+) -> tuple[Any, Array, Array | None]:
+    """Return the state after all steps, and the means of their estimates."""
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        state, *estimates = solver.step(operator, constants, b, state, batch)
+        return state, estimates
+
+    state, estimates = jax.lax.scan(step, state, batches)
+    squares, energies = jax.tree.map(lambda values: jnp.mean(values, axis=0), estimates)
+    return state, squares, energies
 
 
 @eqx.filter_jit
