@@ -251,13 +251,9 @@ def parsed_quantiles(text: str | None) -> list[float]:
     return found
 
 
-def left_out(estimator: Any) -> tuple[str, ...]:
-    """Return the columns that `stochgp fit` left out of the inputs."""
-    return tuple((getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
-
-
 def _inputs_of(estimator: Any, table: Any) -> Any:
-    return table.drop_columns([name for name in left_out(estimator) if name in table.column_names])
+    """Return the table without the columns that `stochgp fit` left out of the inputs."""
+    return without(table, (getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
 
 
 def _plain(value: Any) -> Any:

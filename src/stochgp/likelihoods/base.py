@@ -43,8 +43,8 @@ class AbstractLikelihood(eqx.Module):
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """The transform T with E(y | f) = T⁻¹(f); None if the mean is f itself, or does not exist."""
-        return None
+        """The transform T with E(y | f) = T⁻¹(f), log for counts; None if the mean is f itself, or does not exist."""
+        return transforms.Log() if self.is_of_counts else None
 
     @abc.abstractmethod
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:

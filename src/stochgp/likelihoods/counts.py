@@ -11,7 +11,6 @@ from jaxtyping import Array
 from stochgp.distributions import Counts
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
 from stochgp.parameters import AbstractParameter, as_positive, value_of
-from stochgp.transforms import Log
 
 STIRLING = 10.0  # from this shape, Γ(r + y)/Γ(r) uses Stirling's series
 
@@ -20,10 +19,6 @@ class Poisson(AbstractLikelihood):
     """The likelihood P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, also the variance."""
 
     is_of_counts: ClassVar[bool] = True
-
-    @property
-    def mean_transform(self) -> Log:
-        return Log()
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """Return y f − e^f − log y!."""
@@ -50,10 +45,6 @@ class NegativeBinomial(AbstractLikelihood):
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
     is_of_counts: ClassVar[bool] = True
-
-    @property
-    def mean_transform(self) -> Log:
-        return Log()
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """Return log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
