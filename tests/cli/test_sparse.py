@@ -173,4 +173,4 @@ def test_the_task_that_is_asked_for_is_done(tmp_path, capsys):
     assert "not all: the first, 'B', at data row 3" in capsys.readouterr().err
     assert list(fitted_labels(capsys, arguments)) == ["1", "2", "B"]
     assert main([str(a) for a in [*arguments, *QUICK, "--task", "numbers"]]) == 2
-    assert "holds text ('B' at data row 3); the target must be numbers" in capsys.readouterr().err
+    assert "contains text ('B' at data row 3); the target must be numbers" in capsys.readouterr().err

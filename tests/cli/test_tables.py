@@ -139,8 +139,8 @@ def test_a_file_as_people_have_it_is_fitted_with_notes_on_stderr(tmp_path, capsy
     options = ["--target", "preis", "--out", tmp_path / "m", "--json", *QUICK[:-1]]
     code, out, err = run(capsys, "fit", tmp_path / "t.csv", *options)
     assert code == 0, err
-    assert "column 'Unnamed: 0': not learned from: it only counts the rows" in err
-    assert "2 rows of 61 are not learned from: 2 without a target (the first: data row 8)" in err
+    assert "column 'Unnamed: 0': ignored: it only numbers the rows" in err
+    assert "2 rows of 61 are ignored: 2 without a target (the first: data row 8)" in err
     assert json.loads(out)["n_train"] == 61
     model = stochgp.load(tmp_path / "m")
     assert model._fitted.encoder.output_names == ("größe", "tag.days", "tag.weekday")
@@ -155,7 +155,7 @@ def test_what_changes_numbers_is_on_stderr_even_of_a_quiet_run(tmp_path, capsys)
     (tmp_path / "t.csv").write_text("\n".join(["a;b;y", *rows, "see note;1,5;20,5"]))
     options = ["--target", "y", "--out", tmp_path / "m", *QUICK]
     code, _, err = run(capsys, "fit", tmp_path / "t.csv", *options)
-    said = "stochgp: note: column 'a': 1 value(s) that are no numbers are taken as missing, the first, 'see note', at data row"
+    said = "stochgp: note: column 'a': 1 value(s) that are not numbers are treated as missing, the first, 'see note', at data row"
     assert code == 0 and f"{said} 61" in err
     assert 20 < stochgp.load(tmp_path / "m")._fitted.targets.mean < 27
     (tmp_path / "new.csv").write_text("\n".join(["a;b", "see note;1,5", "3,125;2,5"]))
@@ -163,7 +163,7 @@ def test_what_changes_numbers_is_on_stderr_even_of_a_quiet_run(tmp_path, capsys)
     assert code == 0 and f"{said} 1" in err
     (tmp_path / "new.csv").write_text("\n".join(["a;b", "see note;1,5", "none at all;2,5"]))
     err = complaint(capsys, "predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
-    assert "column 'a' held numbers at fit and holds text now: 'see note' at data row 1" in err
+    assert "column 'a' contained numbers at fit and contains text now: 'see note' at data row 1" in err
 
 
 def test_the_bikes_of_every_hour_as_the_file_comes(tmp_path, capsys):

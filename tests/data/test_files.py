@@ -71,7 +71,7 @@ def test_rows_without_a_target_are_left_out_and_counted(folder, table, tmp_path)
     spoilt = table.set_column(3, "y", pa.array(y))
     pa_parquet.write_table(spoilt, tmp_path / "spoilt.parquet")
     pa_parquet.write_table(spoilt.filter(pa.array(np.isfinite(y))), tmp_path / "good.parquet")
-    with pytest.warns(UserWarning, match="2 rows of the files are not learned from"):
+    with pytest.warns(UserWarning, match="2 rows of the files are ignored"):
         found = MODELS["feature"]().fit(tmp_path / "spoilt.parquet", "y")
     whole = MODELS["feature"]().fit(tmp_path / "good.parquet", "y")
     rows = table.slice(0, 50).drop_columns(["y"])
@@ -99,7 +99,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
-    with pytest.raises(ValueError, match="split_by puts all rows into one group"):
+    with pytest.raises(ValueError, match="split_by are the same in all rows"):
         pa_parquet.write_table(rows.append_column("one", pa.array(np.ones(N))), tmp_path / "one.parquet")
         model.fit(data.FileSource.of(tmp_path / "one.parquet", split_by=("one",)), "y")
 
@@ -289,7 +289,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             SparseGPRegressor(likelihood="poisson"),
             folder,
             "y",
-            "counts are whole numbers .* at data row 1",
+            "counts must be whole numbers .* at data row 1",
         ),
         (
             SparseGPRegressor(likelihood=likelihoods.Warped("auto", "log")),
@@ -354,8 +354,8 @@ def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
     [
         ({"y": None}, "y must be the name of the target's column"),
         ({"y": "z"}, "column 'z' is not in the table"),
-        ({"y": "y", "sample_weight": np.ones(N)}, "sample_weight is for rows in memory"),
-        ({"y": "y", "groups": np.ones(N)}, "groups is for rows in memory"),
+        ({"y": "y", "sample_weight": np.ones(N)}, "sample_weight cannot be used with rows in files"),
+        ({"y": "y", "groups": np.ones(N)}, "groups cannot be used with rows in files"),
     ],
 )
 def test_what_does_not_go_with_files_is_refused(folder, arguments, message):

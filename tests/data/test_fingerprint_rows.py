@@ -99,7 +99,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     model = KernelGPRegressor(**settings).fit(X, y)
     before = model.predict(Z)
     with pytest.raises(
-        ValueError, match=r"the first row 4, have larger counts in some column than any row of fit"
+        ValueError, match=r"the first row 4, have larger counts in some column than all rows of fit"
     ) as caught:
         model.update(new, targets)
     assert "\n" not in str(caught.value)
@@ -208,7 +208,7 @@ def test_what_are_no_fingerprints_is_refused_in_one_line():
         model.fit(scipy.sparse.csr_array(np.array([[0, 1.0], [0.5, 0]])), [1.0, 2.0])
     with pytest.raises(ValueError, match=r"expected fingerprints \[N, D\] with N and D above 0"):
         model.fit(np.zeros((0, 3)), [])
-    with pytest.raises(ValueError, match="Input y contains NaN: 1 such, the first at row 3"):
+    with pytest.raises(ValueError, match="Input y contains NaN: 1 such .*, the first at row 3"):
         model.fit(X[:4], [1.0, 2.0, np.nan, 4.0])
     fitted = KernelGPRegressor(**KEPT).fit(X, y)
     with pytest.raises(ValueError, match=f"expected fingerprints of {D} columns, but got 3"):

@@ -88,11 +88,11 @@ REFUSED = {
         r"an entry for each of the 60 rows, not shape \(60, 2\)",
     ),
     "a number": (lambda g: 3, r"an entry for each of the 60 rows, not shape \(\)"),
-    "one group": (lambda g: 0 * g, "one group; at least two"),
+    "one group": (lambda g: 0 * g, "at least two groups"),
     "missing number": (lambda g: np.where(g == 2, np.nan, g), "the group of row"),
-    "missing text": (lambda g: np.array([None, *"a" * 59], object), "the group of row 1 is missing, 1 of 60"),
+    "missing text": (lambda g: np.array([None, *"a" * 59], object), "the group of row 1 is missing"),
     "missing text in a list": (lambda g: ["a", float("nan"), *"a" * 58], "the group of row 2 is missing"),
-    "two kinds": (lambda g: np.array([1, *"a" * 59], object), "of one kind"),
+    "two kinds": (lambda g: np.array([1, *"a" * 59], object), "all numbers or all text"),
 }
 
 
@@ -108,7 +108,7 @@ def test_other_groups_are_refused_in_one_line(case, model):
 
 def test_one_group_beside_rows_of_weight_zero_is_refused():
     X, y, group = make_data()
-    with pytest.raises(ValueError, match="one group; at least two"):
+    with pytest.raises(ValueError, match="at least two groups"):
         kernel_gp().fit(X, y, (group == 3).astype(float), groups=group)
 
 

@@ -64,7 +64,7 @@ def test_rows_without_a_target_are_as_if_they_were_not_there():
     y = np.where(np.arange(N) == 7, np.nan, Y)
     weight = 1.0 + np.arange(N) % 2
     good = np.delete(np.arange(N), 7)
-    said = "1 rows of 400 are not learned from: 1 without a target \\(the first: data row 8"
+    said = "1 rows of 400 are ignored: 1 without a target \\(the first: data row 8"
     with pytest.warns(UserWarning, match=said) as warned:
         found = model().fit(TABLE, y, weight)
     assert len(warned) == 1
@@ -75,7 +75,7 @@ def test_rows_without_a_target_are_as_if_they_were_not_there():
     table.loc[[11, 12]] = np.nan
     with pytest.warns(UserWarning, match="2 missing value.* in a column that had none at fit"):
         assert len(found.predict(table)) == N
-    with pytest.raises(ValueError, match="Input y contains NaN: 1 such, the first at row 8"):
+    with pytest.raises(ValueError, match="Input y contains NaN: 1 such .*, the first at row 8"):
         model().set_params(missing="refuse").fit(TABLE, y)
 
 
@@ -107,5 +107,5 @@ def test_targets_as_text_are_numbers():
         model().fit(PRICE[:, None], texts).predict(PRICE[:9, None]),
         model().fit(PRICE[:, None], np.round(1000 * Y, 6)).predict(PRICE[:9, None]),
     )
-    with pytest.raises(ValueError, match="y must be numbers: column 'y' holds text"):
+    with pytest.raises(ValueError, match="y must be numbers: column 'y' contains text"):
         model().fit(PRICE[:, None], ["a", "b"] * (N // 2))

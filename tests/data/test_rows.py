@@ -78,7 +78,7 @@ def test_copies_up_to_rounding_are_one_row(again, shift, times):
     X = RNG.normal(size=(300 * times, 2)) + shift
     y = RNG.normal(size=300 * times)
     n = len(y)
-    with pytest.warns(UserWarning, match=f"of {2 * n} rows equal others up to rounding"):
+    with pytest.warns(UserWarning, match=f"of {2 * n} rows equal other rows except for rounding"):
         found = Data(np.r_[X, again(X)], np.r_[y, again(y)]).merged()
     assert (
         n <= len(found) <= 1.03 * n and found.weight is None

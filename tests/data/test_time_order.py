@@ -166,7 +166,7 @@ def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_j
     rows, y = np.column_stack([X, day]), 0.2 * day + noise
     assert not depends(dependence(rows, y, np.arange(N, dtype=float))[0])
     group, plan = grouped(rows, y, "either")
-    assert group is not None and "nats worse from earlier ones" in plan["time_order"]["why"]
+    assert group is not None and "nats worse than rows" in plan["time_order"]["why"]
     assert grouped(rows, noise, "either")[0] is None
 
 
@@ -222,7 +222,7 @@ def test_after_as_asked_takes_the_order_of_the_rows():
     wanted = blocks(np.arange(len(y), dtype=np.float64), int(rows.group.max()) + 1)
     np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
     assert read(X[:39], y[:39], "forecast").group is None
-    with pytest.raises(ValueError, match="wants a column of dates"):
+    with pytest.raises(ValueError, match="needs a column of dates"):
         grouped(X[["a"]].to_numpy(), y, "forecast", in_order=False)
     with pytest.raises(ValueError, match="time_order"):
         KernelGPRegressor(time_order="later").fit(X, y)
@@ -269,11 +269,11 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
 def test_a_forecast_that_auto_takes_is_said_as_a_warning():
     X, y = table()
     with pytest.warns(
-        UserWarning, match=r"as a 'forecast': errors of neighbours in time, by 'when', correlate"
+        UserWarning, match=r"as a 'forecast': rows are sorted by 'when': errors of successive rows"
     ):
         assert read(X, y).group is not None
     with pytest.warns(
-        UserWarning, match="time_order='interpolate' predicts better; time_order='forecast' confirms it"
+        UserWarning, match="time_order='interpolate' predicts better; time_order='forecast' avoids"
     ):
         read(X, y, "either")
     with warnings.catch_warnings(action="error"):

@@ -106,7 +106,7 @@ def test_an_outlier_is_moved_near_the_others_and_skewed_columns_say_nothing(name
     far[7, 1] = 1e8
     model = FAMILIES[name]()
     assert said(lambda: model.fit(pd.DataFrame(far, columns=["a", "b"]), y)) == []
-    assert "values up to 1e+08 lie far beyond the others" in model.plan_["columns"]["choice"]["b"]
+    assert "values up to 1e+08 are far from the other values" in model.plan_["columns"]["choice"]["b"]
     assert said(lambda: FAMILIES[name]().fit(np.exp(3 * X), y)) == []
 
 
@@ -152,16 +152,16 @@ def test_what_changes_numbers_is_a_warning_and_in_the_summary():
     frame = pd.DataFrame({"copy": np.exp(target), "amount": texts})
     model = GIVEN()
     found = said(lambda: model.fit(frame, target))
-    assert "column 'copy': it determines the target on its own (correlation of ranks 1.00000)" in found[0]
+    assert "column 'copy': it alone determines the target (rank correlation 1.00000)" in found[0]
     assert (
-        "column 'amount': 1 value(s) that are no numbers" in found[1]
+        "column 'amount': 1 value(s) that are not numbers" in found[1]
         and "'see note', at data row 42" in found[1]
     )
     summary = " ".join(model.summary().split())
     assert all(line.partition(": ")[2] in summary for line in found)
     read = said(lambda: model.predict(frame.assign(amount=["see note", *texts[1:]])))
     assert read == [
-        "column 'amount': 2 value(s) that are no numbers are taken as missing, the first, 'see note', at data row 1"
+        "column 'amount': 2 value(s) that are not numbers are treated as missing, the first, 'see note', at data row 1"
     ]
 
 

@@ -146,6 +146,6 @@ def test_one_number_is_the_weight_of_every_row():
 
 def test_rows_without_a_target_are_left_out_with_one_number_as_the_weight_too():
     missing = np.where(np.arange(80) == 3, np.nan, y)
-    with pytest.warns(UserWarning, match="1 rows of 80 are not learned from"):
+    with pytest.warns(UserWarning, match="1 rows of 80 are ignored"):
         model = KernelGPRegressor(learner=None).fit(X, missing, 2.0)
     assert model.plan_["unused_rows"]["choice"] == 1

@@ -95,7 +95,7 @@ BROKEN = {
     "no attributes": (lambda tree, facts: facts.pop("attributes"), "holds no whole FeatureGPRegressor"),
     "attributes that are none": (lambda tree, facts: facts.update(attributes=None), "holds no whole"),
     "another estimator": (lambda tree, facts: facts.update(estimator="KernelGPRegressor"), "holds no whole"),
-    "no estimator": (lambda tree, facts: facts.pop("estimator"), "holds no fitted estimator"),
+    "no estimator": (lambda tree, facts: facts.pop("estimator"), "does not contain a fitted estimator"),
 }
 
 

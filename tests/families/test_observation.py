@@ -119,7 +119,7 @@ REFUSED = {
     "learner": ({"likelihood": "student-t", "learner": stochgp.learners.SGPR()}, "SGPR takes Gaussian noise"),
     "name": ({"likelihood": "student"}, "did you mean 'student-t'"),
     "classes": ({"likelihood": likelihoods.Softmax(3)}, "classes are for SparseGPClassifier"),
-    "no counts": ({"likelihood": "poisson"}, "counts are whole numbers of at least 0"),
+    "no counts": ({"likelihood": "poisson"}, "counts must be whole numbers of at least 0"),
     "transformed counts": (
         {"likelihood": likelihoods.Warped("poisson", "count")},
         "takes counts as they are",

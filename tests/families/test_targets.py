@@ -194,8 +194,8 @@ def test_the_likelihood_has_the_jacobian_of_rows_that_count():
     ("settings", "y", "words"),
     [
         ({"likelihood": POSITIVE}, Z, "positive targets are wanted by Log"),
-        ({"likelihood": COUNTED}, -Y, "counts are whole numbers of at least 0"),
-        ({"likelihood": COUNTED}, Y, "counts are whole numbers of at least 0"),
+        ({"likelihood": COUNTED}, -Y, "counts must be whole numbers of at least 0"),
+        ({"likelihood": COUNTED}, Y, "counts must be whole numbers of at least 0"),
         ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
         ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be one of"),
     ],

@@ -176,7 +176,7 @@ def test_files_are_read_with_their_labels(tmp_path):
     path.write_text("a,b,where\n" + rows)
     members = {"smooth": SparseGPClassifier("rbf", 20, learner=LEARNER)}
     for more in ({"sample_weight": np.ones(300)}, {"groups": np.arange(300)}):
-        with pytest.raises(ValueError, match="is for rows in memory"):
+        with pytest.raises(ValueError, match="cannot be used with rows in files"):
             GPClassifier(members=members, random_state=0).fit(path, "where", **more)
     found = GPClassifier(members=members, random_state=0).fit(path, "where")
     assert list(found.weights_) == ["smooth"] and list(found.classes_) == list(LABELS)

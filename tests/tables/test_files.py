@@ -82,7 +82,7 @@ def test_odd_but_valid_text(tmp_path, content, expected, suffix):
         (b"\xef\xbb\xbf", "empty"),
         (b"a,b\n", "no rows"),
         (b"a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
-        (b"0.5,1.5\n2,3\n", "first line holds numbers"),
+        (b"0.5,1.5\n2,3\n", "first line contains numbers"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
         (b'a,b\n"1,2\n3,4\n', "Expected 2 columns"),
     ],

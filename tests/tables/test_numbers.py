@@ -64,7 +64,7 @@ def test_odd_numbers_are_read_or_named(form):
 
 @pytest.mark.parametrize("texts", [["3 kg", "3 g"], ["12L", "12M"], ["1.5", "2.5", "3.5", "see note"]])
 def test_categories_that_are_mostly_numbers_are_named(texts):
-    assert "all are taken as categories" in encoded(texts * 20)[1][0]
+    assert "the whole column is read as categories" in encoded(texts * 20)[1][0]
 
 
 def test_codes_are_no_numbers_and_get_no_warning():
@@ -74,17 +74,17 @@ def test_codes_are_no_numbers_and_get_no_warning():
 def test_cells_that_cannot_be_read_are_warnings_of_the_fit():
     said = encoded([*["1.5", "2.5", "3.5"] * 40, "see note"])[1]
     assert said == [
-        "column 'a': 1 value(s) that are no numbers are taken as missing, the first, 'see note', at data row 121"
+        "column 'a': 1 value(s) that are not numbers are treated as missing, the first, 'see note', at data row 121"
     ]
 
 
 NUMBERS = [3.754, 2.5, 4.25] * 20
 AT_PREDICT = {
-    "thousands": ([45000.0, 900.0] * 20, ["1,200"], [1200], "texts are read as numbers, '1,200' as 1200"),
-    "a note": (NUMBERS, ["3.5", "see note"], [3.5, 3.754], "1 value.*no numbers.*'see note', at data row 2"),
+    "thousands": ([45000.0, 900.0] * 20, ["1,200"], [1200], "text is read as numbers, '1,200' as 1200"),
+    "a note": (NUMBERS, ["3.5", "see note"], [3.5, 3.754], "1 value.*not numbers.*'see note', at data row 2"),
     "nothing": (NUMBERS, [np.nan] * 3, [3.754] * 3, "3 missing value.*the first at data row 1"),
     "nothing where some were missing": ([*NUMBERS, np.nan], [np.nan] * 30, [3.754] * 30, "30 missing value"),
-    "per cent": (NUMBERS, ["15%", "2"], [0.15, 2], "texts are read as numbers, '15%' as 0.15"),
+    "per cent": (NUMBERS, ["15%", "2"], [0.15, 2], "text is read as numbers, '15%' as 0.15"),
     "the same": (["3.5", "4"] * 20, ["3.5", " 2"], [3.5, 2], ""),
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_a_column_that_is_read_otherwise_at_predict_is_named(case):
 
 def test_a_column_that_cannot_be_read_at_all_is_refused():
     with pytest.raises(
-        ValueError, match="column 'a' held numbers at fit and holds text now: 'see note' at data row 1"
+        ValueError, match="'a' contained numbers at fit and contains text now: 'see note' at data row 1"
     ):
         encoded(NUMBERS, ["see note", "none"])
 

@@ -108,7 +108,7 @@ def test_times_with_a_zone_are_utc():
         assert TableEncoder.fit(table).output_names == encoder.output_names
     shifted = pd.DataFrame({"when": ["2011-01-01T02:00:00+02:00"]})
     assert encoder.transform(shifted)[0, 0] == 0.0
-    assert "held dates with a time zone at fit and holds dates without a time zone now" in refusal(
+    assert "contained dates with a time zone at fit and contains dates without a time zone now" in refusal(
         encoder.transform, TABLES["pandas"]()
     )
     assert "without a time zone at fit and holds dates with a time zone now: 2" in refusal(
@@ -131,17 +131,17 @@ def test_text_that_is_no_date_is_named_with_its_row(row):
     encoder = TableEncoder.fit(pd.DataFrame({"when": dates}), missing="refuse")
     dates[row] = "2011-02-30"
     message = refusal(encoder.transform, pd.DataFrame({"when": dates}))
-    assert "'when'" in message and f"holds text now: '2011-02-30' at data row {row + 1}" in message
+    assert "'when'" in message and f"contains text now: '2011-02-30' at data row {row + 1}" in message
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([5, 6], "'when' held dates at fit and holds numbers now: 5.0 at data row 1"),
-        ([True, False], "held dates at fit and holds true and false now"),
+        ([5, 6], "'when' contained dates at fit and contains numbers now: 5.0 at data row 1"),
+        ([True, False], "contained dates at fit and contains true and false now"),
         (["2011-01-01", None], "'when' has 1 missing or infinite value, at data row 2"),
-        (["2011-01-01", "2011-01-01T00:00:00Z"], "holds text now: '2011-01-01T00:00:00Z' at data row 2"),
-        (pd.to_timedelta([1, 2]), "held dates at fit and holds numbers now"),
+        (["2011-01-01", "2011-01-01T00:00:00Z"], "contains text now: '2011-01-01T00:00:00Z' at data row 2"),
+        (pd.to_timedelta([1, 2]), "contained dates at fit and contains numbers now"),
     ],
 )
 def test_what_is_given_for_dates_at_predict(values, words):
@@ -152,10 +152,10 @@ def test_what_is_given_for_dates_at_predict(values, words):
 def test_dates_where_none_were():
     dates = pd.DataFrame({"a": pd.to_datetime(["2011-01-01"])})
     numbers, text = pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": ["u", "v"]})
-    assert "held numbers at fit and holds dates now: 2011-01-01" in refusal(
+    assert "contained numbers at fit and contains dates now: 2011-01-01" in refusal(
         TableEncoder.fit(numbers).transform, dates
     )
-    assert "held text at fit and holds dates now: 2011-01-01" in refusal(
+    assert "contained text at fit and contains dates now: 2011-01-01" in refusal(
         TableEncoder.fit(text).transform, dates
     )
 

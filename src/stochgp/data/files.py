@@ -51,25 +51,25 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """Rows that are read from files at each pass, in the same order: files by their names, at most 65,536 rows at a time.
+    """Rows that are read from files at each pass.
 
-    A column of text files has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
-    with the wider type among `types`. Made by `FileSource.of`, which checks that the files are there.
+    Files are sorted by their names and read in blocks of at most 65,536 rows, always in the same order. The first rows of a text file decide the type of a
+    column. If later rows need a wider type, reading raises TooNarrowError: add this type to `types`. `FileSource.of` checks that the files exist.
 
     Parameters
     ----------
     path : Path
         A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these types and have the same columns.
     columns, types : tuple of str, mapping of str to Arrow types
-        The columns to read (None = all), and types of columns of text files whose first rows do not show them.
+        The columns to read (None = all), and types of columns in text files if their first rows do not show the type.
     part : (float, int, bool), optional
-        The share that a random division sets aside, its seed, and whether to read the rows set aside, or the others; None = all.
+        The share of rows that a random split holds out, its seed, and True to read the held-out rows or False to read the other rows; None = all rows.
     weight, split_by : str, tuple of str
-        A column of frequency weights, which is no input; columns whose values belong together, such as patients: rows that agree in them are on the same side
-        of every division. They are inputs unless `columns` leaves them out.
+        The column of frequency weights, which is not an input; columns that define groups, such as patients. Rows with equal values in these columns are on
+        the same side of every split. These columns are inputs unless `columns` excludes them.
     target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
-        Set by `fit`: the target's column, its numbers and their transform without parameters to learn; all classes, sorted; how inputs become numbers; of all
-        rows the number, and the summary of inputs and target; what a model sees.
+        Set by `fit`: the target's column, kind and transform; the sorted classes; the encoder of the inputs; the number of rows and their summary; shift, scale
+        and dtype of the rows that a model uses; its devices.
     """
 
     path: Path
@@ -93,21 +93,21 @@ class FileSource(Source):
     def of(
         cls, path: str | os.PathLike, *, weight: str | None = None, split_by: Sequence[str] = ()
     ) -> "FileSource":
-        """Raise ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
+        """Return the source. Raises ValueError for a missing file or column, and for a folder without tables or with several types."""
         if isinstance(split_by, str):
-            raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
+            raise TypeError(f"split_by must be a tuple of names, such as ({split_by!r},), not a string")
         source = cls(Path(path), weight=weight, split_by=tuple(split_by))
         source.only(source.beside)
         return source
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
-        """Return these columns. Raises ValueError for a name that the first file does not have, with the nearest."""
+        """Return the source of these columns. Raises ValueError, with the nearest name, if the first file lacks one."""
         next(tables_of(files_of(self.path)[0], columns))
         return replace(self, columns=columns)
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Columns that are read even if they are no inputs."""
+        """Columns that are read although they are not inputs."""
         return self.split_by if self.weight is None else (self.weight, *self.split_by)
 
     def inputs(self, table: pa.Table) -> list[str]:
@@ -117,7 +117,7 @@ class FileSource(Source):
         return [name for name in table.column_names if name in wanted and name not in others]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
-        """Return the other rows, and those set aside: a row is set aside if the hash of its values says so."""
+        """Return the sources of the training rows and of the held-out rows. The hash of its values decides for each row."""
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
@@ -140,7 +140,7 @@ class FileSource(Source):
 
     @property
     def count(self) -> float:
-        """Σρ of all rows."""
+        """Sum of the frequency weights of all rows."""
         return self.of_rows.count
 
     @property
@@ -149,7 +149,7 @@ class FileSource(Source):
         return self.kind == "real" or self.transform is not None
 
     def read(self) -> Iterator[Data]:
-        """Yield the rows of positive weight block by block; the hash of the `split_by` columns is their group."""
+        """Yield blocks of rows with positive weight. The hash of the `split_by` columns is their group."""
         for block in with_targets(self, self.target, self.encoder.missing):
             with block.placing():
                 rows = self.numbers(block.table)
@@ -157,7 +157,7 @@ class FileSource(Source):
                 yield rows
 
     def numbers(self, table: pa.Table) -> Data:
-        """Return the rows of positive weight of a part of the files, standardised if `scales` are known."""
+        """Return the rows of a block with positive weight, standardised if `scales` are known."""
         key = row_hashes(table, self.split_by) if self.split_by else None
         X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
         rows = Data(X, self.targets(table), self.weights(table), key).counted()
@@ -168,7 +168,7 @@ class FileSource(Source):
         return replace(rows, X=X, y=y)
 
     def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
-        """Return the targets of a model for a block. Text is refused: other blocks may write it otherwise."""
+        """Return the targets of a block. Refuses text, because other blocks may write numbers differently."""
         if self.kind == "class":
             labels: Any = self.labels
             return np.searchsorted(labels, label_column(table, self.target)).astype(np.float64)
@@ -181,23 +181,23 @@ class FileSource(Source):
             raise TableError(f"target column {self.target!r}: {error}") from error
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """Return the targets of a model, of these numbers."""
+        """Return the targets that the model learns from these numbers."""
         if self.transform is None:
             return y
         self.transform.check(y)
         return np.asarray(self.transform(y), np.float64)
 
     def weights(self, table: pa.Table) -> Float[np.ndarray, " N"] | None:
-        """Return the column of weights of a block."""
+        """Return the weights of the rows of a block."""
         if self.weight is None:
             return None
         column = column_named(table, self.weight)
         if column.kind != "number":
-            raise TableError(f"the column of weights {self.weight!r} holds no numbers")
-        return checked_weights(column.values, f"the column of weights {self.weight!r}", "data row")
+            raise TableError(f"the weight column {self.weight!r} must contain numbers")
+        return checked_weights(column.values, f"the weight column {self.weight!r}", "data row")
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of `size` rows on the device; rows of weight 0 fill up the last of a file's block."""
+        """Yield all rows in order, in blocks of `size` rows on the device. Rows of weight 0 fill the last block of each file block."""
         for rows in self.read():
             for start in range(0, len(rows), size):
                 yield padded(rows.take(slice(start, start + size)), size, self.dtype)
@@ -206,7 +206,7 @@ class FileSource(Source):
 def with_targets(
     blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
-    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150, an error with "refuse"; add their numbers to `dropped`."""
+    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150, and add their number to `dropped`. With "refuse", raise an error."""
     for block in blocks:
         bad = np.zeros(block.table.num_rows, bool)
         if target in block.table.column_names:
@@ -217,7 +217,7 @@ def with_targets(
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {np.argmax(bad) + 1}"
             with block.placing():
-                raise TableError(f'{what}; missing="auto" (--set missing=auto) leaves such rows out')
+                raise TableError(f'{what}; missing="auto" (--set missing=auto) ignores such rows')
         if dropped is not None:
             dropped.append(int(bad.sum()))
         if not bad.all():
@@ -254,7 +254,7 @@ def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """Return the source with encoder, labels and summary; a uniform sample, in memory for twice its rows; the number of rows without a target."""
+    """Return the source with encoder, labels and summary, a uniform sample of its rows, and the number of rows without a target. The memory is that of two samples."""
     most = n_sample(len(column_names(source.path)))
     while True:
         try:
@@ -262,7 +262,7 @@ def open_files(
             break
         except TooNarrowError as narrow:
             if source.types.get(narrow.name) == narrow.wider:
-                what = f"column {narrow.name!r} holds numbers or dates in some files and text in others"
+                what = f"column {narrow.name!r} contains numbers or dates in some files and text in others"
                 raise TableError(f"{source.path}: {what}") from None
             source = replace(source, types={**source.types, narrow.name: narrow.wider})
     with rewording(lambda text: f"{source.path}: {text}"):
@@ -299,7 +299,7 @@ def _sampled(
             parts = [_smallest(parts, most)]
             largest = parts[0][0].max()
     if not size or len(names) == 1:
-        raise TableError(f"{source.path}: there are no input columns with rows beside the target {target!r}")
+        raise TableError(f"{source.path}: there are no rows, or no column besides the target {target!r}")
     return replace(source, size=size), *_smallest(parts, most), sum(dropped)
 
 

@@ -24,18 +24,18 @@ DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
 
 
 class Source:
-    """N rows that are read from the first to the last, as often as needed."""
+    """N rows that are read in order, as often as needed."""
 
     size: int
     count: float  # Σρ: how many rows they stand for
     mesh: Mesh | None = None  # shares passes over the rows
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """All rows in order, in blocks of at most `size` rows on the device; rows of weight 0 fill blocks up."""
+        """Yield all rows in order, in blocks of at most `size` rows on the device. Rows of weight 0 fill blocks."""
         raise NotImplementedError
 
     def blocks(self, size: int) -> Iterator[Data]:
-        """As `local_blocks`; on a mesh each device has at most `size` rows of a block, in equal parts filled up by rows of weight 0."""
+        """Yield the blocks of `local_blocks`. On a mesh each device has an equal part of a block, at most `size` rows, filled with rows of weight 0."""
         if self.mesh is None:
             yield from self.local_blocks(size)
             return
@@ -44,11 +44,11 @@ class Source:
 
 
 class MemorySource(Source):
-    """N rows in memory, in any order: on the device, or on the host and standardised as they are taken, one stack of batches or block at a time.
+    """N rows in memory, on the device or on the host; rows on the host are standardised block by block.
 
-    X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped; `group` [N] has the number of each row's
-    group (None = a group each). Without `inputs` and `targets` values are taken as they are. `dtype` is that of the rows for a model, and
-    `mesh` shares passes over the rows.
+    X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group` [N] has the number of each row's
+    group (None = every row is a group). Without `inputs` and `targets` nothing is standardised. The model gets rows of `dtype`, and the devices
+    of `mesh` share passes over the rows.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class MemorySource(Source):
 
     @property
     def X(self) -> Float[np.ndarray, "N D"]:
-        """Inputs on the host, as they were given (of rows on the device, in their dtype)."""
+        """The original inputs on the host; rows on the device keep their dtype."""
         rows = np.asarray(self._rows.X)
         return rows[: self.size] if self.indices is None else rows[self.indices]
 
     def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-        """Return standardised inputs on the host, in the dtype of the source or in `dtype`. Raises ValueError for rows of NaN."""
+        """Return standardised inputs on the host, in `dtype` (None = that of the source). Raises ValueError for NaN."""
         dtype, scale = self.dtype if dtype is None else dtype, self._scales[0]
         return np.asarray(self.X, dtype) if scale is None else scale.transform(self.X, dtype)
 
     def evaluated(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
-        """Return float64 results [N, …] of `evaluate` for blocks of `n_block` standardised rows, the last one filled up.
+        """Return float64 results [N, …] of `evaluate` for blocks of `n_block` standardised rows.
 
-        None means CHUNK_ROWS rows, without filling up. Rows of NaN have results of NaN. Raises ValueError for results that are not finite.
+        The last block is filled up; `n_block` None means CHUNK_ROWS rows without filling up. Rows with NaN give NaN. Raises ValueError for results that are not finite.
         """
         results, X = tuple[np.ndarray, ...](), self.X
         skipped = np.isnan(X[:, 0])
@@ -99,8 +99,8 @@ class MemorySource(Source):
                 for result, value in zip(results, values, strict=True):
                     if (bad := first_not_finite(value)) is not None:
                         what = f"the prediction of row {start + bad[0] + 1} is not a finite number"
-                        size = f"its inputs, up to {np.abs(part[bad[0]]).max():g} in size"
-                        raise ValueError(f"{what}: {size}, lie too far from the training rows")
+                        size = f"its largest standardised input has the size {np.abs(part[bad[0]]).max():g}"
+                        raise ValueError(f"{what}: {size}, too far from the training rows")
                     result[start : start + len(part)] = value
         for result in results:
             result[skipped] = np.nan
@@ -108,7 +108,7 @@ class MemorySource(Source):
 
     @property
     def in_groups(self) -> bool:
-        """Return True if groups have several rows."""
+        """Return True if a group has several rows."""
         return self.group is not None and len(np.unique(self.group)) < self.size
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
@@ -121,11 +121,11 @@ class MemorySource(Source):
         return found
 
     def weights(self) -> Float[np.ndarray, " N"]:
-        """Return ρ of every row."""
+        """Return the frequency weight ρ of every row."""
         return np.ones(self.size) if self.weight is None else self.weight
 
     def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
-        """Return the rows at `indices`, on the host, rounded to the dtype of the rows first."""
+        """Return the rows at `indices` on the host, after rounding to the dtype of the rows."""
         numbers = indices if self.indices is None else self.indices[indices]
         X, y, weight = (np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight))
         inputs, targets = self._scales
@@ -134,7 +134,7 @@ class MemorySource(Source):
         return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
-        """Return the rows at `indices` (any shape), on the device. A CPU takes them on the host, without a program for each shape."""
+        """Return the rows at `indices` (any shape) on the device. On a CPU NumPy selects them, so that no shape needs compiling."""
         if self.on_device and jax.default_backend() != "cpu":
             numbers = indices if self.indices is None else self.indices[indices]
             return _gather(self._rows, np.asarray(numbers, np.int32))
@@ -142,12 +142,12 @@ class MemorySource(Source):
         return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of min(`size`, `padded_size(N)`) rows, which divide by the devices; the last is filled up."""
+        """Yield all rows in order, in blocks of min(`size`, `padded_size(N)`) rows, a multiple of the devices. The last block is filled up."""
         n_devices = 1 if self.mesh is None else self.mesh.size
         return self.equal_blocks(min(size, -(-padded_size(self.size) // n_devices) * n_devices))
 
     def equal_blocks(self, size: int) -> Iterator[Data]:
-        """All rows in order, in blocks of `size` rows, the last filled up by rows of weight 0."""
+        """Yield all rows in order, in blocks of `size` rows. Rows of weight 0 fill the last block."""
         for start in range(0, self.size, size):
             part = np.arange(start, min(start + size, self.size))
             weight = on_device(filled_up(self.weights()[part].astype(self.dtype), size, 0.0))
@@ -155,13 +155,13 @@ class MemorySource(Source):
 
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
-    """Rows on the device, without groups, filled up to `size` by rows of weight 0."""
+    """Return rows on the device, without groups, filled up to `size` with rows of weight 0."""
     fill = lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0))
     return Data(fill(rows.X), fill(rows.y), fill(rows.weights))
 
 
 def padded_size(n: int) -> int:
-    """Return one of few sizes of at least n that share compiled code: powers of two up to 1,024, eight sizes between these up to 16,384, then n."""
+    """Return the next size with compiled code: a power of two up to 1,024, one of eight sizes per power up to 16,384, else n."""
     if n > LARGEST_PADDED:
         return n
     step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
@@ -171,7 +171,7 @@ def padded_size(n: int) -> int:
 def shuffled_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return the batches of steps start … start + K − 1 by the seed and the step alone: a new shuffle for every epoch of ⌊n/B⌋ steps."""
+    """Return the batches of steps start … start + K − 1, with a new shuffle for each epoch of ⌊n/B⌋ steps. They depend only on seed and step."""
     n, per_epoch = len(indices), len(indices) // batch_size
     steps = np.arange(start, start + n_steps)
     batches = np.empty((n_steps, batch_size), np.int64)
@@ -185,7 +185,7 @@ def shuffled_batches(
 def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return the batches of steps start … start + K − 1: independent uniform draws, by the seed and the step alone."""
+    """Return the batches of steps start … start + K − 1: independent uniform draws that depend only on seed and step."""
     first, last = start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER)
     seeds, shape = [(*seed, block) for block in range(first, last)], (DRAWN_TOGETHER, batch_size)
     drawn = np.concatenate([np.random.default_rng(seed).choice(indices, shape) for seed in seeds])

@@ -40,7 +40,7 @@ from .training import TrainingData
 logger = logging.getLogger("stochgp.estimators")
 
 FIT = 6  # calls from here to that of `fit`
-CODE = "the target {:.10g}, a code for a missing value far from all others (missing='keep' learns from it)"
+CODE = "the target {:.10g}, probably a code for a missing value (missing='keep' trains on such rows)"
 MAX_SAMPLE = 1_000_000  # rows of files to learn θ from: more change it by less than 0.01 nats per row
 SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
@@ -59,9 +59,9 @@ def read_training_rows(
 ) -> tuple[Data, Encoder | None]:  # fmt: skip
     """Return the checked rows given to `fit`, in the user's units, and the encoder of their inputs.
 
-    Equal rows become one with the sum of their weights (`Data.merged`); rows without weight or target are left out. Without
-    `groups`, `time_order` decides about blocks of time (`groups_in_time`). Set `n_features_in_` and `feature_names_in_`. Raises ValueError or
-    TypeError, naming row and column, for values that cannot be used.
+    Equal rows become one row with the sum of their weights (`Data.merged`). Rows without weight or target are ignored. Without `groups`,
+    `time_order` decides whether blocks of time are groups (`groups_in_time`). Sets `n_features_in_` and `feature_names_in_`. Raises ValueError
+    or TypeError, with row and column, for values that cannot be used.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
@@ -81,7 +81,7 @@ def read_training_rows(
     rows = Data(numbers, y, weight, group)
     rows = rows.take(without_skipped(rows.X)) if is_packed(encoder) else rows
     if rows.group is not None and (rows.group == rows.group[0]).all():
-        raise ValueError("groups puts all rows into one group; at least two are needed")
+        raise ValueError("groups has the same value for all rows; at least two groups are needed")
     note_columns(encoder, context)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
@@ -106,7 +106,7 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
     if estimator.missing != "keep" and getattr(estimator, "_checks_targets", False):
         codes, said = checked_targets(y, weight, estimator.missing == "refuse")
     if said:
-        warn(f"{said}; they are learned from, and may be errors", DataWarning, stacklevel=FIT)
+        warn(f"{said}; the model learns from them, but they may be errors", DataWarning, stacklevel=FIT)
         context.record("target_outliers", "learned from", said)
     drop = np.isnan(y) | codes
     if drop.all():
@@ -119,14 +119,14 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
             for what, which in reasons.items()
             if which.any()
         )
-        n_dropped, why = int(drop.sum()), f"of {len(y)} are not learned from: {said}"
+        n_dropped, why = int(drop.sum()), f"of {len(y)} are ignored: {said}"
         warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=FIT)
         context.record("unused_rows", n_dropped, why)
     return ~drop if weight is None else ~drop & (weight > 0)
 
 
 def note_columns(encoder: Encoder | None, context: FitContext) -> None:
-    """Record columns of the training table that are not taken as they are, and warn of values that may be wrong."""
+    """Record how columns of the training table were changed, and warn of values that may be wrong."""
     if not isinstance(encoder, TableEncoder):
         return
     if encoder.notes:
@@ -139,7 +139,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 def read_rows(
     X: np.ndarray, y: Any, sample_weight: Any, *, joins: Encoder | None, may_weigh_nothing: bool = False
 ) -> Data:
-    """Return checked rows of inputs that are numbers already. `joins` is the encoder of a fitted model whose rows they join."""
+    """Return checked rows with numbers as inputs. `joins` is the encoder of a fitted model that gets more rows."""
     if is_packed(joins):
         refuse_further_counts(X)
     y = read_targets(y)
@@ -148,7 +148,7 @@ def read_rows(
 
 
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
-    """Return the numbers of a table or an array given to a fitted estimator."""
+    """Return the inputs of a fitted estimator as numbers, from a table or an array."""
     if isinstance(encoder, FingerprintEncoder):
         return encoder.transform(X)
     X = unmasked(X)
@@ -206,17 +206,17 @@ def read_files(
     estimator: Any, X: Any, target: Any, others: dict[str, Any], context: FitContext, *,
     keeps_all: bool, kind: Literal["real", "count", "class"] = "real", transform: Any = None,
 ) -> tuple[TrainingData, FileSource]:  # fmt: skip
-    """Return a uniform sample of the rows in files, standardised by all of them, with the source of all.
+    """Return a uniform sample of the rows in files, standardised with all rows, and the source of all rows.
 
-    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that
-    cannot be used, and if a family that `keeps_all` rows has no memory for them.
+    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that cannot
+    be used, and MemoryLimitError if `keeps_all` is True and there is no memory for all rows.
     """
     lookup(estimator.missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
     if not isinstance(target, str):
-        what = "y must be the name of the target's column where X names files"
-        raise TypeError(f"{what}, but is {type(target).__name__}")
+        what = "X names files, so y must be the name of the target's column"
+        raise TypeError(f"{what}, but it has the type {type(target).__name__}")
     for name in [name for name, value in others.items() if value is not None]:
-        raise ValueError(f"{name} is for rows in memory: X names files")
+        raise ValueError(f"{name} cannot be used with rows in files, only with rows in memory")
     source = X if isinstance(X, FileSource) else FileSource.of(X)
     source = replace(source, target=target, kind=kind, transform=transform)
     seed = context.sample_seed + SAMPLE_SEED
@@ -240,7 +240,7 @@ def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext)
         return groups_in_time(rows.X, rows.y, source.encoder, order, context.record, in_order=False)
     group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
     if group.max() == 0:
-        raise ValueError("split_by puts all rows into one group; at least two are needed")
+        raise ValueError("the columns of split_by are the same in all rows; at least two groups are needed")
     return group
 
 
@@ -250,7 +250,7 @@ def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, c
     if looks and (said := checked_targets(rows.y, None, refuses, leaves_out=False)[1]):
         warn(f"of {len(rows)} rows of the files: {said}", DataWarning, stacklevel=3)
     if n_dropped:
-        why = "of the files are not learned from: they have no target"
+        why = "of the files are ignored: they have no target"
         warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=3)
         context.record("unused_rows", n_dropped, why)
     note_columns(source.encoder, context)

@@ -25,15 +25,15 @@ NEAR, FEWEST_NEAR = 1e-8, 0.01  # of the range of the middle 80 % of a column; o
 
 @dataclass(frozen=True, eq=False)
 class Standardiser:
-    """z = (x − mean) / scale, column by column; x = z · scale + mean.
+    """Standardisation of columns: z = (x − mean) / scale.
 
     Parameters
     ----------
     mean : float64 array [D], or [] for targets
-        Of each column.
+        The mean of each column.
     scale : float64 array [D], or [] for targets
-        The standard deviation, divisor N. A column that does not vary, or only by rounding (standard deviation at most 10 machine epsilons of its largest
-        magnitude), has scale 1; a constant one becomes exactly 0 and comes back exactly.
+        The standard deviation with divisor N. A column is constant if its standard deviation is at most 10 machine epsilons of its largest magnitude. It has
+        the scale 1, so a column of equal values becomes exactly 0.
     """
 
     mean: np.ndarray
@@ -41,9 +41,9 @@ class Standardiser:
 
     @classmethod
     def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
-        """Return mean and standard deviation of X [N, D] or [N], read in chunks, in float64; weights count as repetitions.
+        """Return the standardisation of X [N, D] or [N] in float64. A row of weight 2 counts twice.
 
-        Raises ValueError on no rows, on values that are not finite or beyond 1e150, and on weights that cannot be used.
+        Raises ValueError without rows, for values that are not finite or exceed 1e150, and for weights that cannot be used.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -58,7 +58,7 @@ class Standardiser:
 
     @classmethod
     def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
-        """Mean 0 and scale 1: shape (D,) for inputs, () for targets."""
+        """Return mean 0 and scale 1 of this shape: (D,) for inputs, () for targets."""
         return cls(np.zeros(shape, np.float64), np.ones(shape, np.float64))
 
     def transform(
@@ -79,17 +79,17 @@ class Standardiser:
         if (bad := first_not_finite(Z)) is not None:
             refuse_not_finite(X, start)
             raise ValueError(
-                f"{X[bad]!s} at {_place(bad, start)} is too large for {Z.dtype} once standardised"
+                f"{X[bad]!s} at {_place(bad, start)} is too large for {Z.dtype} after standardising"
             )
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Z · scale + mean in float64; Z: [N, D], or any shape where the mean is a single number."""
+        """Return Z · scale + mean in float64. Z is [N, D], or of any shape if the mean is a single number."""
         return np.asarray(Z, np.float64) * self.scale + self.mean
 
 
 class Summary(NamedTuple):
-    """Number (or sum of the weights), smallest and largest value, mean, and Σ (x − mean)² of each column of some rows."""
+    """Sum of the weights and, for each column, the smallest and largest value, the mean and Σ (x − mean)²."""
 
     count: float
     low: Any
@@ -98,9 +98,9 @@ class Summary(NamedTuple):
     squares: Any
 
     def plus(self, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
-        """Return the summary with these rows: M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, δ the difference of means (Chan, Golub and LeVeque 1983).
+        """Return the summary after adding these rows (Chan, Golub and LeVeque 1983).
 
-        Rows of weight 0 are left out. Raises ValueError for values whose squares are no numbers.
+        M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, with the difference δ of the means. Rows of weight 0 are ignored. Raises ValueError for values whose squares overflow.
         """
         X, rho = np.asarray(X, np.float64), np.ones(len(X)) if weight is None else weight
         if not (rho > 0).all():
@@ -108,7 +108,7 @@ class Summary(NamedTuple):
         bad = ~(np.abs(X) <= LARGEST).all(axis=0)  # of NaN too
         if bad.any():
             column = int(np.argmax(bad)) + 1
-            raise ValueError(f"column {column} holds values that are not finite or beyond {LARGEST:g}")
+            raise ValueError(f"column {column} has values that are not finite or exceed {LARGEST:g}")
         if len(X) == 0:
             return self
         n = float(np.sum(rho))
@@ -119,7 +119,7 @@ class Summary(NamedTuple):
         return Summary(total, low, high, self.mean + delta * (n / total), squares)
 
     def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
-        """Mean and standard deviation; scale 1 of a column that does not vary, or only by the rounding of `dtype`."""
+        """Return mean and standard deviation. The scale is 1 if a column only varies within the rounding error of `dtype`."""
         mean = np.where(self.low == self.high, self.low, self.mean)
         deviation = np.sqrt(self.squares / self.count)
         rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(self.low), np.abs(self.high))
@@ -130,13 +130,13 @@ NO_ROWS = Summary(0.0, np.inf, -np.inf, 0.0, 0.0)
 
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
-    """Row and column of the first value that is infinite or NaN; None if all are finite."""
+    """Return row and column of the first value that is infinite or NaN, or None."""
     bad = ~np.isfinite(X)
     return tuple(int(index) for index in np.argwhere(bad)[0]) if bad.any() else None
 
 
 def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:
-    """ValueError with the first row, counted from `start`, and column whose value is infinite or NaN."""
+    """Raise ValueError, with row (counted from `start`) and column, for a value that is infinite or NaN."""
     if (bad := first_not_finite(X)) is not None:
         what = "NaN" if np.isnan(X[bad]) else "infinity (inf)"
         raise ValueError(f"Input X contains {what} at {_place(bad, start)} (rows and columns count from 1)")
@@ -158,7 +158,7 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
 )
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Rows: inputs X [N, D], targets y [N], frequency weights [N] (None = 1 each) and the number of each row's group [N] (None = a group each).
+    """Rows: inputs X [N, D], targets y [N], frequency weights [N] (None = 1) and group numbers [N] (None = every row is a group).
 
     Leading axes may be added, for a stack of K batches. A row of weight 0 marks padding.
     """
@@ -173,11 +173,11 @@ class Data:
 
     @property
     def weights(self) -> Real[Any, " N"]:
-        """ρ of every row."""
+        """The frequency weight ρ of every row."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
     def take(self, rows: Any) -> "Data":
-        """Return the rows of these numbers, of a slice or of a mask."""
+        """Return the rows that indices, a slice or a mask select."""
         return jax.tree.map(itemgetter(rows), self)
 
     def wide(self) -> "Data":
@@ -190,9 +190,9 @@ class Data:
         return self if self.weight is None or (self.weight > 0).all() else self.take(self.weight > 0)
 
     def merged(self, is_packed: bool = False) -> "Data":
-        """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
+        """Replace equal rows of a group by one row with the sum of their weights.
 
-        Of rows of numbers that are equal when `rounded`, all but one are left out, with a warning, if these are at least 1 %.
+        Up to 10,000 rows are also sorted; more rows are merged only if they are copies (`apart`). If at least 1 % of the rows equal others after rounding, they are removed.
         """
         few, D, rows = len(self) <= MERGED_ROWS, self.X.shape[1], self
         if few:  # -0.0 becomes 0.0
@@ -208,8 +208,8 @@ class Data:
         # Near rows also equal by chance the first of near ones.
         kept = equal == equal if is_packed else equal_rows(rows.columns[::-1], rounded) == equal
         if kept.mean() <= 1 - FEWEST_NEAR:
-            said = f"{(~kept).sum()} of {len(rows)} rows equal others up to rounding"
-            warn(f"{said}: they are taken for copies, and left out", DataWarning, stacklevel=5)
+            said = f"{(~kept).sum()} of {len(rows)} rows equal other rows except for rounding errors"
+            warn(f"{said}; they are removed as copies", DataWarning, stacklevel=5)
             rows = rows.take(kept)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
@@ -219,9 +219,9 @@ class Data:
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Data":
-        """Replace rows of weight ρ by ρ rows, up to 10,000, if they are equal by chance: each may then be held out alone.
+        """Replace rows of weight ρ by ρ rows, up to 10,000, unless they are copies, so that each can be held out alone.
 
-        They are if, of two rows of equal inputs and group, one in ten has another target. Copies of the same row are not.
+        Equal rows are not copies if at least one in ten pairs of rows with equal inputs and group has different targets.
         """
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):
@@ -233,12 +233,12 @@ class Data:
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:
-    """Return the number of ordered pairs of rows of one group, of groups of sizes n."""
+    """Return the number of ordered pairs of rows within groups of sizes n."""
     return float(n @ (n - 1))
 
 
 def rounded(values: Real[np.ndarray, " N"]) -> Real[np.ndarray, " N"]:
-    """Values with one in place of all that differ by rounding: of x and float32(x), where these alone are near, and of those within 10⁻⁸ of the spread."""
+    """Return the values with one value for all that differ by rounding: x and float32(x) if no others are near, and values within 10⁻⁸ of the spread."""
     x, where = np.unique(np.asarray(values, np.float64), return_inverse=True)
     with np.errstate(over="ignore"):
         single = x.astype(np.float32).astype(np.float64)

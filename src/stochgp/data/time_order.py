@@ -39,53 +39,53 @@ SEED = 0
 def groups_in_time(
     X: Matrix | None, y: Vector, encoder: Any, time_order: str, record: Callable[[str, Any, str], None], in_order: bool = True,
 ) -> Int32[np.ndarray, " N"] | None:  # fmt: skip
-    """Return the number of each row's block of time, None if rows are judged one by one; `record` the decision.
+    """Return the number of each row's block of time, or None if rows are held out one by one.
 
-    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls. "forecast"
-    without such columns takes the order of the rows. X is None if inputs are no numbers. Raises ValueError for "forecast" without an order.
+    "auto" looks for a column of dates or columns that increase from row to row, "either" also for a column that never decreases. "forecast" takes the order
+    of the rows if there is no such column. X is None if inputs are not numbers. Raises ValueError for "forecast" without an order. `record` gets the decision.
     """
     N, asked, either = len(y), time_order == FORECAST, time_order == EITHER
     if time_order == INTERPOLATE or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
         return None
     order = None if X is None else order_in_time(X, encoder, in_order, either)
     if order is None and asked and not in_order:
-        raise ValueError("time_order='forecast' of rows in files wants a column of dates among the inputs")
+        raise ValueError("time_order='forecast' needs a column of dates if the rows are in files")
     if order is None and asked:
         order = np.arange(N, dtype=np.float64), "the order of the rows"
     if order is None or (not asked and len(np.unique(order[0])) < (FEWEST_BLOCKS if either else FEWEST)):
         return None
     position, what = order
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
-    why = f"errors of neighbours in time, by {what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
+    why = f"rows are sorted by {what}: errors of successive rows have a correlation of {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
-        why = f"as asked, by {what}"
+        why = f"as asked, with rows sorted by {what}"
     elif not depends(found):
         later = drift(X, y, position) if X is not None and either else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:
-            record("time_order", INTERPOLATE, f"{why}: too little to judge rows by whole blocks of time")
+            record("time_order", INTERPOLATE, f"{why}, too little to hold out whole blocks of time")
             return None
-        why = f"by {what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
+        why = f"rows are sorted by {what}: earlier rows predict the last rows {later.value:.2f} ± {later.stderr:.2f} nats worse than rows of the same time"
     group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (either and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
     _record_forecast(
-        f"{why}; so rows are held out and left out in {group.max() + 1} blocks of time", asked, record
+        f"{why}; so validation holds out whole blocks of time ({group.max() + 1} blocks)", asked, record
     )
     return group
 
 
 def _record_forecast(why: str, asked: bool, record: Callable[[str, Any, str], None]) -> None:
-    why += ". For new rows between these, time_order='interpolate' predicts better"
+    why += ". For new rows within the training period, time_order='interpolate' predicts better"
     if not asked:
         said = f"time_order='auto' treats this table as a 'forecast': {why}"
-        warn(f"{said}; time_order='forecast' confirms it", stacklevel=5)
+        warn(f"{said}; time_order='forecast' avoids this warning", stacklevel=5)
     record("time_order", FORECAST, why)
 
 
 def order_in_time(
     X: Matrix, encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Vector, str] | None:
-    """Return when rows were taken, in days or places, and by which columns; None if nothing shows it."""
+    """Return the time of each row (days or positions) and the names of the columns that show it, or None."""
     places = encoder.places if isinstance(encoder, TableEncoder) else ()
     dates = [(X[:, place.start], repr(rule.name)) for rule, place in places if rule.kind == "time"]
     if dates:
@@ -99,11 +99,11 @@ def order_in_time(
 
 
 def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
-    """Return columns with the time of rows in order, [] for none, and after which rows it changes.
+    """Return the columns that give the time of sorted rows ([] for none), and after which rows the time changes.
 
-    One column that never falls and is seldom the same for two rows: a counter, a time stamp. Or whole numbers up to 366, of which the first
-    never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such
-    a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
+    Either one column that never decreases and seldom repeats a value, such as a time stamp. Or whole numbers up to 366 such as year, month, day and hour:
+    each never decreases while the columns before it stay constant. If these are all columns, the table is a grid and [] is returned. With `sorted_too`, a
+    column that never decreases and has 20 different values suffices.
     """
     (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
     alone = {j: (np.diff(X[:, j]) > 0).sum() for j in range(D) if D > 1 and _never_falls(X[:, j], tied)}
@@ -133,21 +133,21 @@ def _never_falls(values: Vector, tied: Bool[np.ndarray, " N-1"]) -> bool:
 
 
 def blocks(position: Vector, n: int) -> Int32[np.ndarray, " N"]:
-    """Return the number of each row's block: `n` of equally many rows in order, those of one time in one."""
+    """Return the number of each row's block: `n` equal blocks in order of time; rows of equal time share a block."""
     first = np.searchsorted(np.sort(position), position)  # of the rows of one time
     return np.unique(first * n // len(position), return_inverse=True)[1].astype(np.int32)
 
 
 def n_blocks(n_rows: int, reach: int) -> int:
-    """Blocks of a hundredth of the rows; longer ones, up to a twentieth, where dependence reaches beyond half of that."""
+    """Return the number of blocks: 100, or fewer (at least 20) if errors depend on each other over more than half a block."""
     return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
 
 
 def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
-    """Return the correlation between the errors of a row and the next, and after how many rows it is below UNRELATED.
+    """Return the correlation between errors of successive rows, and the lag at which it is below UNRELATED.
 
-    Each row is predicted by the mean of its 10 nearest rows of other blocks, of 40. Row i is predicted from one half of every second block,
-    row i + lag from the other half: so their errors have no noise of neighbours in common.
+    The rows form 40 blocks. The mean of the 10 nearest rows of other blocks predicts each row. The predictions of rows i and i + lag use different
+    halves of the rows, so their errors have no neighbours in common.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     order = np.argsort(position, kind="stable")
@@ -184,15 +184,15 @@ def _errors_from(
 
 
 def depends(correlation: Estimate) -> bool:
-    """Return True if knowing the next row is worth 0.01 nats per row, −½ log(1 − ρ²), by two standard errors of ρ."""
+    """Return True if the next row adds at least 0.01 nats per row, −½ log(1 − ρ²), at ρ less two standard errors."""
     least = correlation.value - SURE * correlation.stderr
     return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 
 
 def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
-    """½ log of how much larger squared errors of the last 15 % of the rows are if they are predicted from earlier rows alone.
+    """Return ½ log of the ratio of squared errors if only earlier rows predict the last 15 % of the rows.
 
-    Half of them are predicted by the means of their 10 nearest rows: of earlier ones, and of these and the other half.
+    The mean of the 10 nearest rows predicts half of these rows: once from earlier rows only, once also from the other half.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])

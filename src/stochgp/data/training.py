@@ -22,7 +22,7 @@ _SCALED = ("variance", "noise_variance")
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Checked rows in the user's units, and what standardises them."""
+    """Checked rows in the user's units, and their standardisation."""
 
     rows: Data  # in the user's units
     inputs: Standardiser
@@ -41,7 +41,7 @@ class TrainingData:
     def of(
         cls, rows: Data, standardize: bool, mean: float | None, dtype: str, leaves_inputs: bool = False, leaves_targets: bool = False,
     ) -> "TrainingData":  # fmt: skip
-        """Standardise inputs and targets, unless these are left as they are. `mean`, in target units, replaces the average of the targets, or 0."""
+        """Return the rows with the standardisation of inputs and targets. `mean`, in target units, replaces the average of the targets, or 0."""
         scaled = standardize and not leaves_targets
         inputs, targets = (
             Standardiser.fit(values, rows.weight) if has_scale else Standardiser.identity(values.shape[1:])
@@ -57,7 +57,7 @@ class TrainingData:
 
     @property
     def n_all(self) -> int:
-        """Number of rows, those outside the sample included."""
+        """Number of all rows, also of rows outside the sample."""
         return self.n_rows if self.everything is None else self.everything.size
 
     @property
@@ -71,45 +71,45 @@ class TrainingData:
 
     @property
     def log_unit(self) -> float:
-        """log s − mean log T'(y): the NLML per datum in the user's units less that in the model's, whose targets are T(y)/s but for a shift."""
+        """log s − mean log T'(y): the NLML per datum in the user's units minus the NLML for the model's targets (T(y) − shift)/s."""
         return math.log(self.scale) - self.log_slope
 
     @functools.cached_property
     def spread(self) -> float:
-        """Start of variances: the mean square of the model's targets, 1 if they are standardised or all 0. ValueError if it is extreme."""
+        """Initial variance: the mean square of the model's targets, 1 if they are standardised or all 0. ValueError if it is extreme."""
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
         least = max(float(limits.tiny), float(wide.tiny) ** 0.5)
         most = min(float(limits.max), float(wide.max) ** 0.5)
         if not least < found / RANGE < found * RANGE < most:
-            what = f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances"
-            raise ValueError(f'{what}: standardize=True divides by it, dtype="float64" holds more')
+            what = f"the mean square of the targets is {found:.3g}, too small or too large for {self.dtype}"
+            raise ValueError(f'{what}: set standardize=True or dtype="float64"')
         return found
 
     @functools.cached_property
     def X(self) -> Float[np.ndarray, "N D"]:
-        """Standardised, in the model's dtype."""
+        """Standardised inputs in the model's dtype."""
         return self.inputs.transform(self.rows.X, self.dtype)
 
     @functools.cached_property
     def y(self) -> Float[np.ndarray, " N"]:
-        """Standardised, in float64."""
+        """Standardised targets in float64."""
         return self.targets.transform(self.rows.y)
 
     @functools.cached_property
     def limits(self) -> Float[np.ndarray, "2 D"]:
-        """The smallest and the largest value of each input of all rows, in the user's units."""
+        """The smallest and largest value of each input over all rows, in the user's units."""
         if self.everything is not None:
             return np.stack([self.everything.of_rows.low, self.everything.of_rows.high])[:, :-1]
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
-        """Return these rows, standardised by all."""
+        """Return these rows with the standardisation of all rows."""
         values = None if self.mean_values is None else self.mean_values[indices]
         return dataclasses.replace(self, rows=self.rows.take(indices), everything=None, mean_values=values)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
-        """As they were given, before a transform, with the mean function."""
+        """Return the original targets, before a transform, including the mean function."""
         y = self.rows.y if self.mean_values is None else self.rows.y + self.mean_values
         if self.transform is None:
             return y
@@ -117,13 +117,13 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """All rows, standardised, for passes that a mesh shares; those in files too."""
+        """Return a source of all standardised rows, also of rows in files, for passes that a mesh shares."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
 
     def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
-        """Return standardised rows for a learner, on the device or standardised as they are taken; a mesh shares passes."""
+        """Return standardised rows for a learner, on the device or on the host. A mesh shares passes."""
         rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
             return MemorySource(self.X, self.y, rows.weight, **of)
@@ -132,7 +132,7 @@ class TrainingData:
 
 
 def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
-    """Return an entry of the history for targets of standard deviation s instead of 1: variances gain s², densities and losses `log_unit`."""
+    """Return an entry of the history in the user's units: variances are multiplied by s², and `log_unit` is added to losses."""
     units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
     found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
     return found | {name: found[name] * a + b for name, (a, b) in units.items() if name in entry}

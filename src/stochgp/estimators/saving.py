@@ -44,7 +44,7 @@ def load(path: Any) -> Any:
     tree, metadata = load_tree(path)
     name = metadata.get("estimator")
     if name not in kinds:
-        raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
+        raise ValueError(f"{path} does not contain a fitted estimator, or another version saved it")
     try:
         return restored(tree, metadata, kinds[name], kinds)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

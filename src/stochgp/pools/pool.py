@@ -120,7 +120,7 @@ class Pool:
 
 
 class PooledDraws(eqx.Module):
-    """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
+    """S functions drawn from a pool. JAX arrays are refused if weights depend on the row."""
 
     parts: tuple[Any, ...]
     u: Float[Array, " S"]

@@ -18,7 +18,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 class CategoryTargets(NamedTuple):
-    """C values of each of N rows, whose statistics are taken, and the weights of rows; rows of a `group` share a fold."""
+    """Targets [N, C] for statistics within categories, and the weights of rows. Rows of a `group` share a fold."""
 
     values: Float64[np.ndarray, "N C"]
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ class CategoryTargets(NamedTuple):
     def of(
         cls, y: np.ndarray, seed: int, group: Any = None, target: str = "real", classes: bool = False, weight: Any = None
     ) -> "CategoryTargets":  # fmt: skip
-        """Real targets as they are, positive ones and counts by logarithms, 0 or 1 for each class. `weight` holds frequency weights."""
+        """Return real targets unchanged, logarithms of positive targets and counts, and 0 or 1 for each class. `weight` has frequency weights."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
             found, code = np.unique(y, return_inverse=True)
@@ -44,12 +44,12 @@ class CategoryTargets(NamedTuple):
 
     @property
     def fold(self) -> Int64[np.ndarray, " N"]:
-        """The fold of each row: a fifth of the groups, or rows, each."""
+        """The fold of each row, one of five; groups stay whole."""
         return folds(len(self.values), self.group, FOLDS, self.seed)
 
 
 def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
-    """Return the number of each text's category; the number of categories if it is none."""
+    """Return the index of each text's category; len(categories) for a text that is not a category."""
     found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(categories, texts.type)))
     return np.asarray(pc.fill_null(found, len(categories)).to_numpy(), np.int64)
 
@@ -57,7 +57,7 @@ def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
 def statistics_of(
     texts: Any, categories: tuple[str, ...], targets: CategoryTargets
 ) -> tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]:
-    """Return names and values of the statistics of each category and, last, of none, by all rows."""
+    """Return names and values of the statistics of each category and, last, of unknown texts, from all rows."""
     codes = codes_of(texts, categories)
     is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
@@ -74,7 +74,7 @@ def at_ranks(table: tuple[tuple[float, ...], ...], n: int) -> Float64[np.ndarray
 def out_of_fold(
     texts: Any, categories: Sequence[str], names: Sequence[str], targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
-    """Return the statistics of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
+    """Return the statistics of each row from the rows of the other folds, with counts scaled up to all rows."""
     codes, fold, found = codes_of(texts, categories), targets.fold, np.empty((len(texts), len(names)))
     for number in np.unique(fold):
         here = fold == number

@@ -39,14 +39,14 @@ class TableError(ValueError):
 
 
 class Caution(str):
-    """A line to be raised as a UserWarning: values that are not taken as they are, with column, count and an example."""
+    """The text of a warning about changed values, with column, count and an example."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column by its kind; without values it counts as numbers.
+    """A column with its kind; a column without values has the kind "number".
 
-    `values` [N] are float64 for numbers and booleans (0 and 1), NaN where missing; Arrow strings for text; int64, microseconds since 1970, for times.
+    `values` [N] are float64 with NaN for missing ones (numbers, and booleans as 0 and 1), Arrow strings (text), or int64 microseconds since 1970 (times).
     """
 
     name: str
@@ -60,13 +60,13 @@ class Column:
 
     @property
     def infinite(self) -> Bool[np.ndarray, " N"]:
-        """Numbers that are infinite, or beyond 1e150."""
+        """A mask of numbers that are infinite or beyond 1e150."""
         if self.kind not in ("number", "boolean"):
             return np.zeros(len(self.missing), bool)
         return np.abs(self.values) > LARGEST
 
     def first(self, bad: Bool[np.ndarray, " N"]) -> str:
-        """Return the place of the first of these rows, with its value."""
+        """Return the text that names the first of these rows and its value."""
         value = self.values[int(np.argmax(bad))]
         shown = repr(value.as_py()) if self.kind == "text" else f"{value:g}"
         return f"the first, {shown}, at data row {row_of_first(bad)}"
@@ -74,7 +74,7 @@ class Column:
 
 @contextlib.contextmanager
 def rewording(change: Callable[[str], str]) -> Iterator[None]:
-    """Change the text of a TableError of the block, such as by the name of a file."""
+    """Change the text of a TableError that the block raises, for example to add the name of a file."""
     try:
         yield
     except TableError as error:
@@ -82,7 +82,7 @@ def rewording(change: Callable[[str], str]) -> Iterator[None]:
 
 
 def table_columns(table: Any) -> dict[str, Any]:
-    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows. Refuses all else."""
+    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows. Other types are refused."""
     if is_array(table):
         array = np.asarray(unmasked(table))
         if array.ndim != 2:
@@ -110,14 +110,14 @@ def table_columns(table: Any) -> dict[str, Any]:
 
 
 def is_array(table: Any) -> bool:
-    """Return True if columns are known by position: arrays, lists of rows."""
+    """Return True if columns have no names: for arrays and lists of rows."""
     return not hasattr(type(table), "columns")  # of the type: some frames compute the attribute
 
 
 def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
-    """Return the column of a series or an array [N]; times of day become hours, durations seconds, mixed kinds text.
+    """Return the column of a series or an array [N]. Times of day become hours, durations seconds, mixed kinds text.
 
-    Raises TableError, naming the column, on infinite values, other types and, unless allowed, missing values (with the first row).
+    Raises TableError, with the column, for infinite values, other types and, unless `allow_missing`, missing values (with the first row).
     """
     column = _read(name, raw)
     bad = column.infinite if allow_missing else column.infinite | column.missing
@@ -125,7 +125,7 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     if count == 0:
         return column
     if count == len(bad) > 1:
-        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite")
+        raise TableError(f"column {name!r} has no values: all {count} are missing or infinite")
     row = int(np.argmax(bad))
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
     place = f"{'value, at' if count == 1 else 'values, the first at'} data row {row + 1}: {shown}"
@@ -134,7 +134,7 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
 
 
 def column_named(table: Any, name: str, allow_missing: bool = False) -> Column:
-    """Return `read_column` of a column of a data frame. Raises TableError, with the nearest name, if it is not there."""
+    """Return `read_column` of a column of a data frame. Raises TableError, with the nearest name, if it is absent."""
     columns = table_columns(table)
     if name not in columns:
         raise TableError(f"column {name!r} is not in the table; {did_you_mean(name, columns)}")
@@ -153,18 +153,18 @@ def read_any(name: str, raw: Any) -> Column:
         return replace(column, values=texts, missing=np.asarray(texts.is_null()).astype(bool))
     if not (infinite := column.infinite).any():
         return column
-    said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {column.first(infinite)}"
+    said = f"{int(infinite.sum())} infinite value(s) are treated as missing, {column.first(infinite)}"
     values = np.where(infinite, np.nan, column.values)
     return replace(column, values=values, missing=column.missing | infinite, caution=said)
 
 
 def row_of_first(bad: np.ndarray) -> int:
-    """Return the data row, from 1, of the first True."""
+    """Return the number, from 1, of the first row that is True."""
     return int(np.argmax(bad)) + 1
 
 
 def joined(*notes: str) -> str:
-    """Return the notes in one."""
+    """Return the notes joined into one text."""
     return "; ".join(filter(None, notes))
 
 
@@ -176,7 +176,7 @@ def is_number(text: str) -> bool:
 
 
 def unmasked(values: Any) -> Any:
-    """Return a NumPy masked array with NaN, NaT or None in place of masked values; anything else as it is."""
+    """Return a NumPy masked array with NaN, NaT or None for masked values, and other objects unchanged."""
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return values
     kind = values.dtype.kind
@@ -185,7 +185,7 @@ def unmasked(values: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if it stands for no value: None, NaN, NaT, pandas' NA."""
+    """Return True for None, NaN, NaT and pandas' NA."""
     if value is None or type(value).__name__ == "NAType":  # pandas
         return True
     if isinstance(value, decimal.Decimal):
@@ -203,7 +203,7 @@ def _read(name: str, raw: Any) -> Column:
         if kind == "O":
             return _read_objects(name, raw.tolist())
         if kind not in "UMm":
-            raise TableError(f"an array of dtype {raw.dtype} is neither numbers nor text")
+            raise TableError(f"an array of dtype {raw.dtype} contains neither numbers nor text")
         return _read_arrow(name, pa.array(raw if kind == "U" else raw.astype(f"{kind}8[us]")))
     native = raw.to_native()
     if type(getattr(native, "dtype", None)).__name__ == "SparseDtype":
@@ -238,10 +238,10 @@ def _read_arrow(name: str, values: Any) -> Column:
     try:
         texts = values.cast(pa.large_string())
     except pa.ArrowNotImplementedError as error:
-        what = f"has type {of}, which is neither numbers, dates nor text"
+        what = f"has the type {of}; only numbers, dates and text can be used"
         raise TableError(f"column {name!r} {what}") from error
     except pa.ArrowInvalid as error:
-        raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?") from error
+        raise TableError(f"column {name!r} contains bytes, not text; is the file in UTF-8?") from error
     texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     return Column(name, "text", texts, missing, category=category)
 
@@ -263,7 +263,7 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         if kind is None:
             shown = textwrap.shorten(repr(value), 40, placeholder="…")
             what = f"a value of type {type(value).__name__} ({shown} at data row {row + 1})"
-            raise TableError(f"column {name!r} holds {what}; it must hold numbers, dates or text")
+            raise TableError(f"column {name!r} contains {what}; it must contain numbers, dates or text")
         found.add(kind)
     if found <= {"number", "boolean"} or found == {"span"}:
         numeric = np.full(len(values), np.nan)
@@ -282,7 +282,7 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         micros[~missing] = [np.datetime64(value, "us") for value in there]
         return Column(name, "time", micros.astype(np.int64), missing, True in zoned)
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
-    mixed = f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
+    mixed = f"contains values of more than one kind ({', '.join(sorted(found))}) and is read as text"
     note = mixed if len(found) > 1 else ""
     return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=note)
 

@@ -16,7 +16,7 @@ from .columns import Caution, Column, TableError, is_array, joined, read_any, re
 from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
-REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
+REMEDY = '; missing="auto" in fit (--set missing=auto) fills in such values'
 MISSING = ("auto", "refuse")
 INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
 UNNAMED = "Unnamed: "
@@ -27,18 +27,18 @@ STAND_INS = 32  # known categories in place of a new one
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """A table's columns as a float64 matrix [N, D], by rules found on the training table (docs/methods/data.md).
+    """Encoder of tables as float64 matrices [N, D], with rules from the training table (docs/methods/data.md).
 
     Parameters
     ----------
     columns : tuple of ColumnRule
-        How each column of the training table becomes numbers, in their order; dropped columns included.
+        The rule of each column of the training table, in their order. Dropped columns are included.
     named : bool
-        Whether columns are matched by name. Those of arrays are matched by position, and none is dropped.
+        True if columns are matched by name. Columns of arrays are matched by position, and none is dropped.
     missing : "auto" or "refuse"
-        "auto": a missing or infinite number, or a missing time, becomes the median of the training column, a missing or new text has no category, and a
-        further 0/1 column marks missing values if the training column had some. Columns that tell nothing are dropped. "refuse": such values are errors, and all
-        columns stay.
+        "auto": the median of the training column replaces a missing or infinite number and a missing time. A missing or new text has no category. If the
+        training column had missing values, a 0/1 column marks them. Constant and repeated columns are dropped. "refuse": missing values are errors, and all
+        columns are kept.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -47,10 +47,10 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
-        """Return the rules for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
+        """Return the encoder with a rule for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Text with more than 50 categories needs `targets`. Raises TableError, naming column and row, for types that are neither numbers, dates nor text, and,
-        with `missing="refuse"`, for missing and infinite values.
+        Text with more than 50 categories needs `targets`. Raises TableError, with column and row, for types other than numbers, dates and text, and with
+        `missing="refuse"` for missing and infinite values.
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
@@ -66,7 +66,7 @@ class TableEncoder:
             rule = _useful(rule, column, alike) if imputes and named else rule
             useful.append(_without_leak(rule, column, targets))
         if all(rule.kind == "dropped" for rule in kept):
-            raise TableError(f"the table has no column to learn from: {kept[0].name!r}: {kept[0].note}")
+            raise TableError(f"the table has no useful column: {kept[0].name!r}: {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
         return cls(tuple(rules), named, missing)
 
@@ -77,7 +77,7 @@ class TableEncoder:
 
     @property
     def is_plain(self) -> bool:
-        """Return True if it is of an array of numbers that stay as they are, if they are finite."""
+        """Return True for the encoder of an array whose finite numbers do not change."""
         return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
@@ -87,16 +87,16 @@ class TableEncoder:
         return {name: note for name, note in notes.items() if note}
 
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
-        """Return the matrix of a table: columns by name, in any order.
+        """Return the matrix of a table, whose named columns may have any order.
 
-        Raises TableError, naming column and row, for values that cannot be used.
+        Raises TableError, with column and row, for values that cannot be used.
         """
         return self.encoded(table)[0]
 
     def encoded(
         self, table: Any, new_categories: bool = False
     ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """Return the matrix and notes on its values: `Caution` unless of new categories alone, which `new_categories` takes in any case."""
+        """Return the matrix and notes on its values. Notes are `Caution`, except for new categories. `new_categories` True always accepts these."""
         inputs = self._matched(table)
         X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
         for rule, place in self.places:
@@ -110,7 +110,7 @@ class TableEncoder:
     def in_folds(
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: CategoryTargets
     ) -> Float64[np.ndarray, "N D"]:
-        """X, the matrix of the training table, with statistics of a row's category by the rows of other folds. Equal rows share a fold."""
+        """Return the training matrix X with the statistics of each row's category from other folds. Equal rows share a fold."""
         inputs, imputes = self._matched(table), self.missing != "refuse"
         read = lambda name: texts_of(column_of(name, inputs[name], imputes))
         coded = [(rule, place, read(rule.name)) for rule, place in self.with_statistics]
@@ -123,13 +123,13 @@ class TableEncoder:
 
     @property
     def places(self) -> list[tuple[ColumnRule, slice]]:
-        """Rules, each with its columns of the matrix."""
+        """Each rule with its columns of the matrix."""
         ends = np.cumsum([len(rule.output_names) for rule in self.columns]).tolist()
         return list(zip(self.columns, map(slice, [0, *ends], ends), strict=False))
 
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
-        """Rules with statistics of the targets, each with the columns of these."""
+        """Each rule that has statistics of the targets, with the columns of these statistics."""
         places = [(rule, place) for rule, place in self.places if rule.table]
         return [(rule, slice(place.start, place.stop - rule.indicator)) for rule, place in places]
 
@@ -156,7 +156,7 @@ class TableEncoder:
 
 
 def column_of(name: str, raw: Any, imputes: bool) -> Column:
-    """`read_any`; unless values are imputed, `read_column`, which raises TableError for missing or infinite ones."""
+    """Return `read_any` if values are imputed, else `read_column`, which refuses missing and infinite values."""
     return read_any(name, raw) if imputes else read_column(name, raw, remedy=REMEDY)
 
 
@@ -169,10 +169,10 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     is_index = column.name.lower() in INDEX_NAMES or column.name.startswith(UNNAMED)
     is_index = is_index and column.kind == "number" and bool((there == np.floor(there)).all())
     if is_index and len(np.unique(there)) == len(there) > 1:
-        return dropped(rule, "it only counts the rows")
+        return dropped(rule, "it only numbers the rows")
     is_one = len(rule.categories) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
-        return dropped(rule, "it has one value in all rows", float(there[0]) if is_number else None)
+        return dropped(rule, "it is constant", float(there[0]) if is_number else None)
     content: Any = (
         column.values.to_pylist() if is_text else [np.where(column.missing, 0, column.values).tobytes()]
     )
@@ -193,14 +193,14 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
     from scipy.stats import rankdata  # takes long to load
 
     found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-    leak = f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
+    leak = f"it alone determines the target (rank correlation {found:.5f}): is it known before the target?"
     return replace(rule, caution=joined(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """Return the rows with a new category in a column of statistics, and these with 32 known ones instead, at equally spaced ranks of means."""
+    """Return the rows with a new category in a column of statistics, and 32 versions of these rows with known categories at equally spaced ranks."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     places: Any = getattr(encoder, "with_statistics", ())
     for number, (rule, place) in enumerate(places):

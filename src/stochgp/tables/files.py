@@ -52,9 +52,9 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zlib.err
 def read_table(path: str | os.PathLike) -> pa.Table:
     """Return the table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
 
-    In text files empty cells and ?, -, NA, n/a, NaN, null, None are missing; numbers, true/false, ISO dates and times are recognised, all else is text.
+    In text files, empty cells and ?, -, NA, n/a, NaN, null, None are missing values. Numbers, true/false, ISO dates and times are recognised.
 
-    Raises ValueError, in one line, if the file is missing, of unknown suffix, empty, without rows, ragged, truncated or damaged.
+    Raises ValueError, with a text of one line, for a file that is missing, empty, ragged or damaged, has no rows or has an unknown suffix.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def read_table(path: str | os.PathLike) -> pa.Table:
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length to a .csv, .tsv, .parquet or .feather file, as `table_writer` does.
+    """Write columns of equal length to a .csv, .tsv, .parquet or .feather file.
 
     Parameters
     ----------
@@ -92,9 +92,9 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """Return a function that writes columns of equal length to a .csv, .tsv, .parquet or .feather file, or to "-" as CSV: each call more rows.
+    """Return a function that appends columns of equal length to a .csv, .tsv, .parquet or .feather file. "-" prints CSV.
 
-    After a failure, the file is as before. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    A failure does not change an existing file. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
     is_text, path = os.fspath(path) == "-", Path(path)
     suffix = ".csv" if is_text else file_suffix(path, WRITABLE_SUFFIXES)
@@ -126,7 +126,7 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
-    """Return the suffix of `path` among `known`, in lower case. Raises ValueError with the nearest one."""
+    """Return the suffix of `path` in lower case. Raises ValueError, with the nearest `known` suffix, for others."""
     name = Path(path).name.lower()
     found = [suffix for suffix in known if name.endswith(suffix)]
     if found:
@@ -137,7 +137,7 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
 
 
 def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
-    """Return the file, or those of the folder and of folders in it, sorted by their names. Raises ValueError unless they are tables of one type."""
+    """Return the file, or all files in the folder and its subfolders, sorted by name. Raises ValueError unless they are tables of one type."""
     path = Path(path)
     if not path.is_dir():
         file_suffix(path, SUFFIXES)
@@ -147,9 +147,9 @@ def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
     found = [file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._"]
     suffixes = sorted({file_suffix(file, SUFFIXES) for file in found})
     if not found:
-        raise ValueError(f"{path}: the folder holds no files")
+        raise ValueError(f"{path}: the folder contains no files")
     if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
-        raise ValueError(f"{path}: the folder holds files of more than one type: {quoted(suffixes)}")
+        raise ValueError(f"{path}: the folder contains files of more than one type: {quoted(suffixes)}")
     return tuple(sorted(found, key=lambda file: file.relative_to(path).as_posix()))
 
 
@@ -182,7 +182,7 @@ def _named(table: pa.Table) -> pa.Table:
 def tables_of(
     file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file in tables of at most 65,536 rows; `columns` None = all. TooNarrowError if later rows need other `types`."""
+    """Yield the rows of a file in tables of at most 65,536 rows; `columns` None = all. Raises TooNarrowError if later rows need other `types`."""
     suffix = file_suffix(file, SUFFIXES)
     try:
         if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
@@ -255,8 +255,8 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
     delimiter = delimiter or _delimiter(lines[: -1 if is_cut else None][:LINES] or lines)
     cells = next(csv.reader(lines[:1], delimiter=delimiter))
     if all(map(is_number, cells)) and not all(cell.strip().isdigit() for cell in cells):
-        what = f"the first line holds numbers ({lines[0][:40]})"
-        raise ValueError(f"{file}: {what}; it must hold the column names")
+        what = f"the first line contains numbers ({lines[0][:40]})"
+        raise ValueError(f"{file}: {what}; it must contain the column names")
     rows = csv.reader(lines[1 : -1 if is_cut else None], delimiter=delimiter)
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     mark, skipped = "," if has_comma else ".", int(bool(says))

@@ -30,16 +30,16 @@ MOST_NAMED = 8  # rows in a warning
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """N packed rows of counts, for `fit` and `predict` of an estimator with the Tanimoto kernel. Made by `pack`.
+    """N packed rows of counts, for estimators with the Tanimoto kernel; build it with `pack`.
 
-    Rows of bits of 1,024 columns take 140 bytes each.
+    A row of 1,024 bits takes 140 bytes.
 
     Parameters
     ----------
     levels : tuple of int
-        How many bits each column is stored as: its largest count among the training rows.
+        The number of bits of each column: its largest count among the training rows.
     words : float32 array [N, W]
-        The packed rows, 31 bits a number (`numerics.words`); the last number of a row is its further count.
+        The packed rows, 31 bits per number. The last number of a row counts the elements for which there are no bits.
     """
 
     levels: tuple[int, ...]
@@ -47,17 +47,17 @@ class Fingerprints:
 
     @classmethod
     def pack(cls, X: Any, levels: tuple[int, ...] | None = None) -> "Fingerprints":
-        """Rows of whole numbers from 0 up, as an array or a SciPy sparse matrix; `levels` None = the largest of each column.
+        """Pack counts, an array or a SciPy sparse matrix; `levels` None = the largest count of each column.
 
-        Raises ValueError, naming row and column, for other numbers, and if a row would have more than 131,072 bits.
+        Raises ValueError, with row and column, for values that are not counts, and for rows of more than 131,072 bits.
         """
         X = checked_counts(X, whole=True)
         levels = tuple(map(int, X.max(axis=0).toarray().ravel())) if levels is None else levels
         if X.shape[1] != len(levels):
             raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]}")
         if sum(levels) > MOST_ELEMENTS:
-            what = f"the largest counts of all columns are {sum(levels)} together"
-            raise ValueError(f"{what}; packed rows hold up to {MOST_ELEMENTS}")
+            what = f"the sum of the largest counts of all columns is {sum(levels)}"
+            raise ValueError(f"{what}; a packed row has at most {MOST_ELEMENTS} bits")
         sizes, n_rows = np.array(levels), X.shape[0]
         column = np.repeat(np.arange(len(sizes)), sizes)
         level = 1 + np.arange(len(column)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -79,7 +79,7 @@ class Fingerprints:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Molecules, columns."""
+        """The numbers of molecules and columns."""
         return len(self.words), len(self.levels)
 
 
@@ -92,15 +92,15 @@ class Morgan:
     Parameters
     ----------
     radius : int
-        Of the largest fragment, in bonds from its centre.
+        The radius of the largest fragment, in bonds from its centre.
     n_bits : int
-        Columns into which fragments are folded; RDKit has as many by default.
+        The number of columns into which fragments are folded, by default as in RDKit.
     counts : bool
-        False keeps only which fragments occur.
+        True: counts of fragments. False: 1 for each fragment that occurs.
     chirality : bool
-        Whether mirror images are distinguished.
+        True distinguishes mirror images.
     skip_unreadable : bool
-        True: `fit` leaves molecules out that cannot be read, and predictions for them are NaN. False: an error names the first.
+        True: `fit` ignores molecules that cannot be read, and predictions for them are NaN. False: an error names the first one.
     """
 
     radius: int = 2
@@ -115,15 +115,15 @@ class Morgan:
             raise ValueError(f"{what}, got {self.radius} and {self.n_bits}")
 
     def __call__(self, smiles: Any) -> Any:
-        """Return counts [N, n_bits] of SMILES, a sequence or a column, as a sparse matrix for `fit` and `predict`; NaN in rows that are skipped.
+        """Return counts [N, n_bits] as a sparse matrix, from a sequence or column of SMILES. Skipped rows are NaN.
 
-        Raises ValueError, with its row, for a molecule that cannot be read, and if none can be read.
+        Raises ValueError, with the row, for a molecule that cannot be read, and if none can be read.
         """
         values = smiles.to_pylist() if hasattr(smiles, "to_pylist") else smiles
         return self.read([one if isinstance(one, str) else None for one in values], "the input")
 
     def read(self, smiles: Sequence[str | None], what: str) -> Any:
-        """Return the same of texts, None for missing ones; `what` is the subject of errors."""
+        """Return counts of texts (None = missing); `what` begins the text of errors."""
         counts, bad = fingerprints_of(smiles, self)
         if bad.all():
             raise TableError(f"{what}: none of the {len(bad)} molecules can be read")
@@ -133,7 +133,7 @@ class Morgan:
             text = smiles[int(np.argmax(bad))]
             shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
             place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
-            end = "data.Morgan(skip_unreadable=True)(smiles) leaves them out"
+            end = "data.Morgan(skip_unreadable=True)(smiles) skips them"
             raise TableError(f"{what} has {bad.sum()} molecule(s) that cannot be read, {place}; {end}")
         rows = np.flatnonzero(bad)
         skipped = (np.full(len(rows), np.nan), (rows, np.zeros(len(rows), np.int64)))
@@ -142,7 +142,7 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Rows as packed words: of counts, or of the SMILES in a `column` of tables."""
+    """Encoder of counts, or of SMILES in a `column` of tables, as packed rows."""
 
     levels: tuple[int, ...]
     column: str | None = None
@@ -151,7 +151,7 @@ class FingerprintEncoder:
     def fit(
         cls, X: Any, column: str | None = None
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
-        """Return the encoder and the packed rows of arrays, sparse matrices or `Fingerprints`, or of a column of a table."""
+        """Return the encoder and the packed rows of an array, a sparse matrix, `Fingerprints` or a column of a table."""
         packed = _packed(X if column is None else _molecules_of(X, column))
         return cls(packed.levels, column), packed.words
 
@@ -167,7 +167,7 @@ class FingerprintEncoder:
 
     @property
     def described(self) -> str:
-        """For the summary of a model."""
+        """Description for the summary of a model."""
         if self.column is None:
             kind = "bits" if max(self.levels, default=0) <= 1 else "counts"
             return f"fingerprints of {len(self.levels)} {kind}"
@@ -176,18 +176,18 @@ class FingerprintEncoder:
         )
 
     def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
-        """Packed rows. Raises as `Fingerprints.pack`, for other levels, and, naming the row, for an unreadable molecule of a table."""
+        """Return packed rows. Raises ValueError like `Fingerprints.pack`, for other levels, and for an unreadable molecule of a table."""
         if self.column is not None:
             return _packed(_molecules_of(X, self.column), self.levels).words
         packed = _packed(counts_of(X), self.levels)
         if packed.levels != self.levels:
             raise ValueError(
-                "these fingerprints have other levels than those of fit: pack(X, levels) with these"
+                "these fingerprints were packed with other levels than in fit: use pack(X, levels) with its levels"
             )
         return packed.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
-        """None: one column is read, or columns have no names."""
+        """No names, because all other columns are ignored or columns have no names."""
         return ()
 
 
@@ -196,7 +196,7 @@ MORGAN = Morgan()  # of columns of SMILES
 
 
 def checked_counts(X: Any, whole: bool = False) -> Any:
-    """Return a CSR matrix of finite numbers of at least 0, `whole` ones if required. Raises ValueError, naming row and column, for others."""
+    """Return a CSR matrix of finite numbers ≥ 0, whole numbers if `whole`. Raises ValueError, with row and column, for other values."""
     if not scipy.sparse.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2 or X.dtype.kind not in "biuf":
@@ -205,13 +205,13 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
         raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
     X = scipy.sparse.csr_array(X)
     X.sum_duplicates()
-    bad, what = ~(np.isfinite(X.data) & (X.data >= 0)), "a fingerprint holds numbers of at least 0"
+    bad, what = ~(np.isfinite(X.data) & (X.data >= 0)), "fingerprints must be numbers of at least 0"
     if whole and not bad.any():
-        bad, what = X.data != np.floor(X.data), "packed fingerprints hold whole numbers"
+        bad, what = X.data != np.floor(X.data), "packed fingerprints must be whole numbers"
     if bad.any():
         first = int(np.argmax(bad))
         row, column = int(np.searchsorted(X.indptr, first, side="right")), X.indices[first] + 1
-        raise ValueError(f"{what}, but row {row}, column {column} holds {X.data[first]} (both count from 1)")
+        raise ValueError(f"{what}, but row {row}, column {column} is {X.data[first]} (both count from 1)")
     return X
 
 
@@ -232,23 +232,23 @@ def _packed(X: Any, levels: tuple[int, ...] | None = None) -> Fingerprints:
 def _molecules_of(table: Any, name: str) -> Any:
     """Return the counts of the SMILES in this column. Raises TableError without such a column of text."""
     if is_array(table):
-        raise TableError(f"molecules are a column of a data frame, {name!r}, but got an array")
+        raise TableError(f"molecules must be in the column {name!r} of a data frame, but got an array")
     column = column_named(table, name, allow_missing=True)
     if column.kind != "text" and not column.missing.all():
-        raise TableError(f"column {name!r} holds a {column.kind}, not SMILES")
+        raise TableError(f"column {name!r} has the kind {column.kind}, not SMILES")
     smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
     return MORGAN.read(smiles, f"column {name!r}")
 
 
 def smiles_column(table: Any) -> str | None:
-    """Return the only column of a table if it is text; None if all are numbers. Raises TableError if there are others beside it."""
+    """Return the only column of a table if it is text, and None if all columns are numbers. Raises TableError for other tables."""
     columns = table_columns(table)
     if all(read_column(name, values, allow_missing=True).kind != "text" for name, values in columns.items()):
         return None
     if len(columns) > 1:
         others = ", ".join(map(repr, columns))
         raise TableError(
-            f"the Tanimoto kernel takes one column of SMILES, or counts; drop the others of {others}"
+            f"the Tanimoto kernel takes either one column of SMILES or counts; drop the other columns: {others}"
         )
     return next(iter(columns))
 
@@ -275,15 +275,15 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
 
 
 class Inputs(Enum):
-    """Treatment of an estimator's inputs, as `plan_` says it."""
+    """Treatment of an estimator's inputs, in the words of `plan_`."""
 
-    NUMBERS = "standardised if so asked"
-    AS_GIVEN = "as they are: the Tanimoto kernel knows the origin and the scale, so `standardize` is of the targets alone"
-    FINGERPRINTS = "as they are, packed as sets of bits: the Tanimoto kernel knows the origin, so `standardize` is of the targets alone"
+    NUMBERS = "standardised if `standardize` is True"
+    AS_GIVEN = "unchanged: the Tanimoto kernel depends on origin and scale, so `standardize` changes only the targets"
+    FINGERPRINTS = "packed as sets of bits: the Tanimoto kernel depends on the origin, so `standardize` changes only the targets"
 
 
 def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray | None = None) -> None:
-    """Set `n_features_in_`, and `feature_names_in_` where inputs have names."""
+    """Set `n_features_in_`, and `feature_names_in_` if inputs have names."""
     estimator.n_features_in_ = n_inputs
     if names is not None:
         estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -292,9 +292,9 @@ def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray
 
 
 def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
-    """Return the encoder and the packed rows for `fit`; (None, rows of float64) for an array that holds fractions.
+    """Return the encoder and the packed rows for `fit`; (None, rows of float64) for an array with fractions.
 
-    The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, naming row and column, for other values.
+    The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, with row and column, for other values.
     """
     if is_table(X) and (column := smiles_column(X)) is not None:
         name_inputs(estimator, 1, [column])
@@ -311,7 +311,7 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
 
 
 def counts_of(X: Any) -> Any:
-    """Return the numbers of a data frame; arrays, sparse matrices and `Fingerprints` as they are."""
+    """Return the numbers of a data frame; arrays, sparse matrices and `Fingerprints` do not change."""
     return TableEncoder.fit(X).transform(X) if is_table(X) else X
 
 
@@ -326,21 +326,21 @@ def is_packed(encoder: Any) -> bool:
 
 
 def refuse_further_counts(words: np.ndarray) -> None:
-    """Raise ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
+    """Raise ValueError for packed rows with more counts than bits, because the similarity of two such rows is unknown."""
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(
-            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than any row of "
-            "fit, by whose largest counts rows are packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that hold new rows too"
+            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than all rows of "
+            "fit, so they cannot be packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that suffice for new rows"
         )
 
 
 def without_skipped(rows: np.ndarray) -> np.ndarray:
-    """Return the rows of a molecule encoder that were read; warn of the others."""
+    """Return the readable rows of a molecule encoder, and warn of unreadable rows."""
     there = ~np.isnan(rows[:, 0])
     if not there.all():
         which = np.flatnonzero(~there) + 1
         more = f" and {len(which) - MOST_NAMED} more" if len(which) > MOST_NAMED else ""
         places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (from 1)"
-        warn(f"{len(which)} molecule(s) cannot be read and are left out: {places}", DataWarning, stacklevel=6)
+        warn(f"{len(which)} molecule(s) cannot be read and are ignored: {places}", DataWarning, stacklevel=6)
     return there

@@ -54,11 +54,11 @@ _SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comm
 class Reading:
     """A way to read the texts of a column.
 
-    number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
-              after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
+    number    a number, perhaps with a `unit` before or after it and marks between thousands; `comma`: the decimal mark is a comma.
+              (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`times`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
-    span      hours, of 01:20:00 or 1h 20m
+    time      a date (`times`); `day_first`: the day comes before the month; `digits`: it may be a number such as 20141013
+    span      hours, from a text such as 01:20:00 or 1h 20m
     """
 
     kind: Literal["number", "boolean", "time", "span"]
@@ -76,9 +76,9 @@ Found = tuple[Reading, str, str]  # a way to read a column, a note, and what may
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None, digits_are_dates: bool = False
 ) -> tuple[Reading | None, Column]:
-    """Return how a column is read (None if as it is; texts are then categories), and the column as it is read.
+    """Return the reading of a column (None: texts are categories), and the column after reading it.
 
-    At most a hundredth of the texts, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
+    At most 1 % of the texts, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
     """
     reading, read = _reading_of_texts(column, strict, day_first) if column.kind == "text" else (None, column)
     dates = None
@@ -117,7 +117,7 @@ def _reading_of_texts(column: Column, strict: bool, day_first: bool | None) -> t
     bad = as_read(nearly[0], column)[1]
     if 2 * bad.sum() > n:
         return None, column
-    said = f"{bad.sum()} of {n} values are no numbers as the others are, {column.first(bad)}: all are taken as categories"
+    said = f"{bad.sum()} of {n} values are not numbers, {column.first(bad)}: the whole column is read as categories"
     return None, replace(column, caution=joined(column.caution, said))
 
 
@@ -141,7 +141,7 @@ def _some(different: Any) -> Any:
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
-    """Return the column of values that its texts stand for, missing if they cannot be read, and these cells."""
+    """Return the column with the values of its texts, and a mask of unreadable cells, which become missing."""
     different, codes = _coded(column)
     read, is_read = read_texts(reading, different)
     bad, values = np.zeros(len(column.missing), bool), np.zeros(len(column.missing), read.dtype)
@@ -150,7 +150,7 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
     if kind != "time":
         values[missing] = np.nan
     what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[kind]
-    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, " if bad.any() else ""
+    said = f"{bad.sum()} value(s) that are not {what} are treated as missing, " if bad.any() else ""
     caution = joined(column.caution, said and said + column.first(bad))
     as_kind: Any = "number" if kind == "span" else kind
     read = replace(column, kind=as_kind, values=values, missing=missing, zoned=reading.zoned, caution=caution)
@@ -164,20 +164,20 @@ def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
 
 
 def with_digits(column: Column) -> Column:
-    """Return a column of numbers as texts, 20141013.0 as "20141013"; of other numbers texts that are no dates."""
+    """Return a column of numbers as texts, 20141013.0 as "20141013". Texts of fractions are not dates."""
     texts = [f"{x:.0f}" if x.is_integer() else "" for x in column.values.tolist()]
     digits = pa.array(np.array(texts, object), pa.large_string(), mask=column.missing)
     return replace(column, kind="text", values=digits)
 
 
 def all_digits(column: Column) -> bool:
-    """Return True if texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
+    """Return True if texts have only digits, such as 20141013, but not 20141013.0 or 20,141,013."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
 
 
 def numbers_as_dates(column: Column) -> Column | None:
-    """Whole numbers of one length that are all dates such as 20141013, 201410 or 201410131205, and of which 13 differ, as dates; None for others."""
+    """Return whole numbers such as 20141013, 201410 or 201410131205 as dates. None unless all are dates of one length, and 13 differ."""
     if column.kind != "number":
         return None
     numbers = column.values[~column.missing]
@@ -192,11 +192,11 @@ def numbers_as_dates(column: Column) -> Column | None:
         if bad.any():
             return None
     shown = f"{numbers[0]:.0f} {times.TAKEN} {times.day_of(found.values[~found.missing][0])}"
-    return _noted(found, f"whole numbers that are dates: {shown}")
+    return _noted(found, f"whole numbers are read as dates: {shown}")
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " n"]]:
-    """Return the values of different texts, and which could be read."""
+    """Return the values of different texts, and a mask of readable texts."""
     if reading.kind == "time":
         found = times.dates_of(texts, reading.day_first)
         return found["micros"], found["is_date"] & (found["zoned"] == reading.zoned)
@@ -214,7 +214,7 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
 
 
 def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers, NaN if a text is none, and their units."""
+    """Return the numbers (NaN for other texts) and their units."""
     found = [_number(text.strip(), comma) for text in texts.to_pylist()]
     values, units = zip(*found, strict=True) if found else ((), ())
     return np.array(values, np.float64), np.array(units, dtype=object)
@@ -254,7 +254,7 @@ def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
     if unit not in POINT_MONEY and "," in first:
         others = parsed(different, not comma)[0]
         if not ((values == others).any() or np.isnan(values + others).any()):
-            doubt = f"in all {len(codes)} values {first[-4]!r} may stand between thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
+            doubt = f"in all {len(codes)} values {first[-4]!r} may separate thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
     return Reading("number", comma, unit), ", ".join(said), doubt
 
 

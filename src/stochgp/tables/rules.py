@@ -35,9 +35,9 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """x ↦ m + s g((x − m)/s), g(z) = z for |z| ≤ c, else sign(z) (c + log(1 + |z| − c)): smooth, increasing, and the identity for 99.9 % of the rows.
+    """A bound of outliers: x ↦ m + s g((x − m)/s), with g(z) = z for |z| ≤ c, else sign(z) (c + log(1 + |z| − c)).
 
-    m is the median; s the interquartile range, or twice the median distance of other values from m if that is 0.
+    It changes less than 0.1 % of the training rows. m is the median, s the interquartile range or, if that is 0, twice the median distance of other values from m.
     """
 
     center: float
@@ -58,8 +58,8 @@ class Bound:
 class ColumnRule:
     """A rule that turns one column into numbers.
 
-    A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `categories`, or `table`, statistics of the targets within
-    each; a time one column for each of `parts`; a column that is dropped nothing. Without `fill` a missing text is 0 in all columns.
+    A number becomes one column, within `bound`, a boolean 1 or 0, and a time one column for each of `parts`. Text becomes one 0/1 column for each of
+    `categories`, or the statistics of the targets within its category (`table`). Without `fill`, a missing text is 0 in all columns.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ColumnRule:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The column's own name; name=category for every category; name.days and so on; name=(missing) for the indicator."""
+        """Names of the rule's columns: name, name=category, name.days and so on, and name=(missing) for the indicator."""
         if self.kind == "text" and not self.table:
             names = [f"{self.name}={category}" for category in self.categories]
         elif self.kind in ("text", "time"):
@@ -89,23 +89,23 @@ class ColumnRule:
 
 
 def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
-    """Return the rule of a column that is not learned from."""
-    return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}", caution=rule.caution)
+    """Return the rule of a column that the model ignores."""
+    return ColumnRule(rule.name, "dropped", fill=value, note=f"ignored: {why}", caution=rule.caution)
 
 
 def rule_of(
     column: Column, imputes: bool, targets: CategoryTargets | None = None, named: bool = True, day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:  # fmt: skip
-    """Return the rule for a training column, and the column as it is read.
+    """Return the rule for a training column, and the column after reading it.
 
-    In a `named` column, numbers such as 20141013 are dates if values are imputed; then a few unreadable cells are missing. Raises TableError
-    for more than 50 categories without `targets`, and, if nothing is imputed, for a column without values.
+    If values are imputed, numbers such as 20141013 in a `named` column are dates, and a few unreadable cells are missing. Raises TableError
+    for more than 50 categories without `targets` and, if nothing is imputed, for a column without values.
     """
     name = column.name
     if column.missing.all():
         if imputes:
-            return dropped(ColumnRule(name, "number"), "it holds no values"), column
-        raise TableError(f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it")
+            return dropped(ColumnRule(name, "number"), "it has no values"), column
+        raise TableError(f"column {name!r} has no values: all {len(column.missing)} are missing; drop it")
     reading, column = readings.reading_of(column, not imputes, day_first, named and imputes)
     if times.TAKEN in column.note:
         warn(f"column {name!r}: {column.note}", DataWarning, stacklevel=2)
@@ -126,7 +126,7 @@ def rule_of(
         return rule, column
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
     limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
-    said = f"values up to {most:.6g} lie far beyond the others: those below {limits} are moved nearer, by a logarithm"
+    said = f"values up to {most:.6g} are far from the other values: a logarithm moves values below {limits} nearer"
     return replace(rule, bound=bound, note=joined(rule.note, said)), column
 
 
@@ -139,24 +139,24 @@ def _rule_of_categories(
     if imputes and len(categories) > UNIQUE * int((~column.missing).sum()):
         return dropped(rule, f"{len(categories)} different texts, nearly one for each row (an identifier?)")
     if targets is None:
-        what = f"column {column.name!r} holds text with {len(categories)} different values"
-        most = f"at most {MAX_CATEGORIES} are encoded without targets"
-        raise TableError(f"{what}; {most}: group them, give numbers, or drop the column")
+        what = f"column {column.name!r} contains {len(categories)} different texts"
+        most = f"without targets, at most {MAX_CATEGORIES} can be encoded"
+        raise TableError(f"{what}; {most}: group them, use numbers, or drop the column")
     names, table = statistics_of(column.values, categories, targets)
-    what = f"{', '.join(names)} of the targets of their rows, for training rows by other rows"
-    note = joined(rule.note, f"{len(categories)} different texts are encoded by {what}")
+    what = f"{', '.join(names)} of the targets with this text (for a training row, from other rows)"
+    note = joined(rule.note, f"{len(categories)} different texts are encoded as {what}")
     return replace(rule, categories=categories, parts=names, table=table, note=note)
 
 
 def encode(
     rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
-    """Write a column's numbers into zeros, one column for each of the rule's `output_names`; return a note. Refuses other kinds of values."""
+    """Write a column's numbers into `out`, zeros with a column for each of `output_names`, and return a note. Refuses other kinds of values."""
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
             return ""
         other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
-        said = f"{other.sum()} value(s) differ from the only one at fit, {rule.fill:g}, {column.first(other)}: their effect is not known"
+        said = f"{other.sum()} value(s) differ from the only training value, {rule.fill:g}, {column.first(other)}: the model ignores the column"
         return said if other.any() else ""
     column, said = _as_at_fit(rule, column, strict)
     missing = column.missing
@@ -164,9 +164,9 @@ def encode(
         out[:, -1] = missing
     is_usual = rule.indicator and not (len(out) >= readings.FEWEST and missing.all())
     if missing.any() and not said and not is_usual:
-        had = "values" if rule.indicator else "none"
+        had = "values" if rule.indicator else "no missing values"
         stand_in = f"{'no category' if rule.kind == 'text' else 'the median'}, the first at data row {row_of_first(missing)}"
-        said = f"{missing.sum()} missing value(s) in a column that had {had} at fit are taken as {stand_in}"
+        said = f"{missing.sum()} missing value(s) in a column with {had} at fit are treated as {stand_in}"
     if rule.kind == "text":
         return joined(said, _encode_categories(rule, column, out, strict and not new_categories))
     if rule.kind == "time":
@@ -182,7 +182,7 @@ def encode(
 
 
 def texts_of(column: Column) -> Any:
-    """Return a column's values as texts: 1.0 as "1", booleans as "true" and "false"; None where missing."""
+    """Return a column's values as texts: 1.0 as "1", booleans as "true" and "false", missing values as None."""
     if column.kind == "text":
         return column.values
     values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
@@ -208,7 +208,7 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
         first, is_new = int(np.argmin(read.missing)), rule.reading is None and kind == "number"
-        texts = f"texts are read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
+        texts = f"text is read as numbers, {column.values[first].as_py()!r} as {read.values[first]:g}"
         return read, joined(texts if is_new and not bad.all() else "", read.caution)
     if "time" in (column.kind, rule.kind) and (column.kind, column.zoned) != (rule.kind, rule.zoned):
         raise _changed(rule, column)
@@ -225,7 +225,7 @@ def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableE
     if column.kind in ("text", "time"):
         value = repr(value.as_py()) if column.kind == "text" else value.astype("datetime64[us]")
     place = f"{value} at data row {row + 1}"
-    return TableError(f"column {rule.name!r} held {held} at fit and holds {holds} now: {place}")
+    return TableError(f"column {rule.name!r} contained {held} at fit and contains {holds} now: {place}")
 
 
 def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
@@ -245,11 +245,11 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
         why = f", which was not in the training data ({count} such rows)"
         raise TableError(f"column {rule.name!r} has the category {place}{why}")
     stand_in = "a random one of the known categories" if rule.table else "no category"
-    return f"{count} value(s) that were not in the training rows are taken as {stand_in}, the first {place}"
+    return f"{count} value(s) that are not in the training rows are treated as {stand_in}, the first {place}"
 
 
 def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
-    """Return the bound of finite values; None if none is far beyond 99.9 % of them (or all but one)."""
+    """Return the bound of finite values, or None if no value is far from 99.9 % of them (or from all others)."""
     if len(x) < MIN_ROWS:
         return None
     center = float(np.median(x))
@@ -267,7 +267,7 @@ def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
 
 
 def isolated(x: Float[np.ndarray, " N"], center: float, least: float, ratio: float) -> Bool[np.ndarray, " N"]:
-    """Values more than `least` from the centre and `ratio` times as far as the next nearer one on their side, and all beyond them."""
+    """Return a mask of values farther than `least` from the centre, after a gap: `ratio` times as far as the next value on their side."""
     found = np.zeros(len(x), bool)
     for distance in (x - center, center - x):
         ordered = np.sort(np.append(distance[distance > 0], 0.0))

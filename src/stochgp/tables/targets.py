@@ -39,19 +39,19 @@ MIN_RANGE = 1e-150  # of targets, whose square is not 0
 def target_column(
     table: Any, name: str, allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
-    """Return the column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
+    """Return the column `name` of a data frame as float64. All texts must be numbers, such as $1,200 or 12%.
 
-    Raises ValueError if it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
-    values (with the first data row and the count).
+    Raises ValueError if the column is absent (with the nearest name) or contains dates, other text, infinite values or, unless allowed, missing
+    values (with their number and the first row).
 
     Parameters
     ----------
     table : data frame
-        Of pandas, polars or pyarrow.
+        A data frame of pandas, polars or pyarrow.
     name : str
         The target's column.
     allow_missing : bool
-        Whether values may be missing; they are NaN.
+        True: missing values become NaN. False: they raise ValueError.
     reads_text : bool
         False refuses text of any kind.
     """
@@ -60,10 +60,10 @@ def target_column(
 
 
 def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
-    """NaN where missing. Raises TableError for a column that holds no numbers."""
-    what = f"column {column.name!r} holds"
+    """Return the numbers of a column, NaN for missing ones. Raises TableError for other columns."""
+    what = f"column {column.name!r} contains"
     if column.kind == "time":
-        raise TableError(f"{what} dates or times; the target must be numbers, such as days since a start")
+        raise TableError(f"{what} dates or times; the target must be numbers, such as days since a date")
     if column.kind != "text":
         if column.note in (OF_DAY, DURATIONS):
             warn(f"the targets are {column.note}, and so are predictions", DataWarning, stacklevel=3)
@@ -79,7 +79,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
 
 
 def holds_classes(table: Any, name: str) -> bool:
-    """Return True if the column `name` holds labels of classes: text or booleans. Refuses text that is partly numbers, dates or too varied."""
+    """Return True if the column `name` contains class labels: text or booleans. Refuses text with some numbers, dates or too many values."""
     column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
@@ -94,24 +94,24 @@ def holds_classes(table: Any, name: str) -> bool:
         f"text with {n_different} different values": n_different > MAX_CATEGORIES,
     }
     for fault in [fault for fault, holds in faults.items() if holds]:
-        remedy = "if its values are labels of classes, give --task classes"
-        raise TableError(f"target column {name!r} holds {fault}; {remedy}")
+        remedy = "if its values are labels of classes, set --task classes"
+        raise TableError(f"target column {name!r} contains {fault}; {remedy}")
     return True
 
 
 def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
-    """Return the column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
+    """Return the column `name` of a data frame as class labels.
 
-    Raises ValueError if it is absent (with the nearest name), holds dates, or has missing values.
+    Booleans and whole numbers become integers, other numbers float64. Raises ValueError if the column is absent or has dates or missing values.
 
     Parameters
     ----------
     table, name : data frame, str
-        As of `target_column`.
+        See `target_column`.
     """
     column = _named_column(table, name)
     if column.kind == "time":
-        raise TableError(f"target column {name!r} holds dates or times; classes are text or numbers")
+        raise TableError(f"target column {name!r} contains dates or times; classes must be text or numbers")
     if column.kind == "text":
         return np.array(column.values.to_pylist(), dtype=object)
     with np.errstate(invalid="ignore"):  # numbers that no integer holds
@@ -120,14 +120,14 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
 
 
 def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " C"]:
-    """Return the sorted labels with those of a block of a file. Raises TableError for two kinds, and for more than 1,000."""
-    found, what = np.unique(label_column(table, name)), f"target column {name!r} holds"
+    """Return the sorted labels, including new labels of a block. Raises TableError for text and numbers, and for more than 1,000 labels."""
+    found, what = np.unique(label_column(table, name)), f"target column {name!r} contains"
     if labels is not None and len(found):
         if (labels.dtype == object) != (found.dtype == object):
             raise TableError(f"{what} text in some files and numbers in others")
         found = np.unique(np.concatenate([labels, found]))
     if len(found) > MAX_CLASSES:
-        raise TableError(f"{what} more than {MAX_CLASSES} different labels: no classes")
+        raise TableError(f"{what} more than {MAX_CLASSES} different labels, too many for classes")
     return found
 
 
@@ -137,27 +137,27 @@ def _named_column(table: Any, name: str, allow_missing: bool = False) -> Column:
 
 
 def refuse_no_counts(y: np.ndarray) -> None:
-    """Raise ValueError, with the first, for targets that are no counts."""
+    """Raise ValueError, with the first row, for targets that are not counts."""
     bad = (y < 0) | (y != np.floor(y))
     if bad.any():
         found = f"{bad.sum()} of {bad.size} targets are not, such as {y[np.argmax(bad)]:g} at data row {row_of_first(bad)}"
-        raise ValueError(f"counts are whole numbers of at least 0, but {found}")
+        raise ValueError(f"counts must be whole numbers of at least 0, but {found}")
 
 
 def name_of_targets(y: Any) -> str | None:
-    """Return the name of a series; y itself if it is the name of a column of files."""
+    """Return the name of a series, or y if it is the name of a column in files."""
     name = y if isinstance(y, str) else getattr(y, "name", None)
     return name if isinstance(name, str) else None
 
 
 def refuse_no_targets(estimator: Any, y: Any) -> None:
-    """Raise ValueError, as scikit-learn words it, where y is None."""
+    """Raise ValueError, with the text of scikit-learn, if y is None."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
 
 def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None = None) -> np.ndarray:
-    """Return y [N] in float64, NaN if missing: of texts that are all numbers, durations in seconds, times of day in hours. Dates are refused."""
+    """Return y [N] in float64, NaN if missing. Texts must be numbers; durations become seconds, times of day hours. Dates are refused."""
     from sklearn.utils.validation import column_or_1d  # takes long to load
 
     y = column_or_1d(unmasked(y), warn=True)
@@ -175,17 +175,17 @@ def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None
             context.record("target_unit", column.note, "the unit of targets and predictions")
     there = y[np.isfinite(y)]
     if len(there) and 0 < (width := np.max(there) - np.min(there)) < MIN_RANGE:
-        raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
+        raise ValueError(f"the targets differ by at most {width:.3g}: use a smaller unit")
     bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
     if bad.any():
         what = "NaN" if np.isnan(y[np.argmax(bad)]) else "infinity or a value beyond 1e150"
-        place = f"{bad.sum()} such, the first at row {row_of_first(bad)} (rows count from 1)"
+        place = f"{bad.sum()} such value(s), the first at row {row_of_first(bad)} (rows count from 1)"
         raise ValueError(f"Input y contains {what}: {place}")
     return y
 
 
 def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
-    """Return the sorted classes, and the number of each row's class, NaN if the label is missing. Refuses labels that are no classes."""
+    """Return the sorted classes, and the index of each row's class, NaN for a missing label. Refuses labels that cannot be classes."""
     from sklearn.utils.multiclass import check_classification_targets  # takes long to load
     from sklearn.utils.validation import column_or_1d
 
@@ -206,14 +206,14 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
 
 
 def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
-    """Raise ValueError where the rows to learn from are all of one of the classes."""
+    """Raise ValueError if all training rows have the same class."""
     if len(np.unique(numbers)) < 2:
         only = classes.tolist()[int(numbers[0])]
         raise ValueError(f"y has one class only, {only!r}: at least two are needed")
 
 
 def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False) -> np.ndarray | None:
-    """Return the weights [N]; one number stands for all rows. Raises ValueError for weights that cannot be used."""
+    """Return the weights [N]; one number applies to all rows. Raises ValueError for weights that cannot be used."""
     if sample_weight is None:
         return None
     given, N = (
@@ -224,51 +224,51 @@ def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
     if found.shape != (N,):
         raise ValueError(f"sample_weight has the shape {found.shape} for {N} rows; it must be [{N}]")
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
-        raise ValueError("the sum of sample_weight is zero, or too small a number")
+        raise ValueError("the sum of sample_weight is zero or too small")
     return found
 
 
 def checked_weights(weight: np.ndarray, name: str = "sample_weight", row: str = "row") -> np.ndarray:
-    """Return the weights [N]. Raises ValueError, with the first row, for negative ones, NaN and those beyond 1e30."""
+    """Return the weights [N]. Raises ValueError, with the first row, for negative weights, NaN and weights above 1e30."""
     bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
     if bad.any():
         value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"
-        what = f"negative, {value:g}," if value < 0 else f"{value:g}, not from 0 to {LARGEST_WEIGHT:g},"
+        what = f"negative, {value:g}," if value < 0 else f"{value:g}, not between 0 and {LARGEST_WEIGHT:g},"
         raise ValueError(f"{name} is {what} {place}")
     return weight
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
-    """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
+    """Return group numbers from 0. `groups` has a value for each row: numbers, text, or anything else that can be sorted."""
     groups = unmasked(groups)
     found = np.asarray(groups)
     missing_labels(groups, "the group")
     if found.shape != (n_rows,):
-        raise ValueError(f"groups must have an entry for each of the {n_rows} rows, not shape {found.shape}")
+        raise ValueError(f"groups must have one entry for each of {n_rows} rows, but has shape {found.shape}")
     try:
         return np.unique(found, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:
-        raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
+        raise ValueError(f"groups must be all numbers or all text: {error}") from error
 
 
 def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
-    """Return the labels that are None or NaN; in a list, before NumPy makes text of them. ValueError if any are, and `refused` says what they are."""
+    """Return a mask of labels that are None or NaN, also in lists. Raises ValueError if there are any and `refused` names the labels."""
     values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
     if values.dtype.kind not in "fO":
         return np.zeros(values.size, bool)
     missing = np.array([is_missing(value) for value in values.ravel().tolist()], bool)
     if refused and missing.any():
-        what = f"{refused} of row {row_of_first(missing)} is missing"
-        raise ValueError(f"{what}, {missing.sum()} of {missing.size} are (rows count from 1)")
+        what = f"{refused} of row {row_of_first(missing)} is missing (rows count from 1)"
+        raise ValueError(f"{what}; {missing.sum()} of {missing.size} are missing")
     return missing
 
 
 def checked_targets(
     y: Float[np.ndarray, " N"], weight: Any, refuses: bool = False, leaves_out: bool = True,
 ) -> tuple[Bool[np.ndarray, " N"], str]:  # fmt: skip
-    """Return the targets that are codes and left out, and a note on others far from all (`target_outliers`).
+    """Return a mask of targets that are codes for missing values, and a note on other outliers (`target_outliers`).
 
-    `refuses`: ValueError for codes.
+    With `refuses`, codes raise ValueError.
     """
     has_weights = np.shape(weight) == y.shape
     codes, far = target_outliers(np.where(np.asarray(weight) == 0, np.nan, y) if has_weights else y)
@@ -278,17 +278,17 @@ def checked_targets(
         return codes, ""
     place = lambda row: f" at data row {row + 1}" if leaves_out else ""  # a sample is in another order
     shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
-    said = f"{len(rows)} target(s) more than {FAR_TARGET:g} robust standard deviations from the median, beyond a gap: {shown}"
+    said = f"{len(rows)} target(s) are more than {FAR_TARGET:g} robust standard deviations from the median, after a gap: {shown}"
     if is_refused:
-        raise ValueError(f"{said}; missing='keep' learns from them")
+        raise ValueError(f"{said}; missing='keep' trains on them")
     return codes, said
 
 
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """Return the targets that are codes for missing values, and others far from all; NaN is neither.
+    """Return masks of the targets that are codes for missing values, and of other outliers; NaN is neither.
 
-    Both lie beyond a gap, more than 20 robust standard deviations from the median: 1.4826 times the median distance from it (of other values
-    if that is 0). Codes are 99, −99.9 …, a power of ten from 10⁵, the end of an integer type, at least 10³⁰, or the target of 3 rows, but not 0.
+    Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation is 1.4826 times the median distance from the
+    median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits of integer types, values from 10³⁰, and outliers in at least 3 rows, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]

@@ -59,20 +59,20 @@ _DATES = np.dtype([("micros", int), ("is_date", bool), ("zoned", bool), ("first"
 
 
 def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
-    """Return whole microseconds of Arrow dates or timestamps, 0 if missing; True if they are UTC."""
+    """Return whole microseconds of Arrow dates or timestamps (0 if missing), and True if they are in UTC."""
     zone = getattr(values.type, "tz", None)
     exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0)
     return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """Return the days, and other parts that vary; the day of the year only of more than a year."""
+    """Return "days" and the other parts that vary; the day of the year only if times span more than a year."""
     parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
-    """Days since `start`; yearday 1 to 366, 1 March always the 61st; weekday 0 to 6 from Monday; hour of the day below 24."""
+    """Return days since `start`, yearday 1 to 366 (1 March is always 61), weekday 0 (Monday) to 6, or hour 0 to 24."""
     if name == "days":
         return (micros - start) / DAY
     if name == "weekday":
@@ -91,7 +91,7 @@ def day_of(micros: int) -> str:
 
 
 def dates_of(texts: Any, day_first: bool) -> np.ndarray:
-    """`_DATES` of an Arrow array of texts in which none is missing. `day_first` decides what 1/2/2017 is."""
+    """Return `_DATES` of an Arrow array of texts without missing ones. With `day_first`, 1/2/2017 is 1 February."""
     texts = pc.call_function("utf8_trim_whitespace", [texts])
     found, rest = np.zeros(len(texts), _DATES), np.arange(len(texts))
     for form in _FORMS if len(texts) else ():
@@ -153,10 +153,10 @@ def _ahead(zone: str) -> int:
 
 
 def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str, np.ndarray]:
-    """Return True if the day comes first in dates such as 1/2/2017; a note; `dates_of` the different texts.
+    """Return True if the day comes first in dates such as 1/2/2017, a note, and `dates_of` the different texts.
 
-    A number above 12 decides; else `of_table`, the order in other columns; else the order in which all dates are first days of a month; else
-    that in which they are evenly spaced; else that in which they move least from row to row; else the day comes first.
+    The first criterion that applies decides: a number above 12; `of_table`, the order in other columns; the order in which all dates are first days
+    of a month; in which they are evenly spaced; in which they change least from row to row. Else the day comes first.
     """
     found = {True: dates_of(different, True)}
     rows = codes[found[True]["first"][codes] > 0]
@@ -169,7 +169,7 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
     if order is not True:
         found[False] = dates_of(different, False)
     if order is not None:
-        return order, f"dates with the {'day' if order else 'month'} first{why}", found[order]
+        return order, f"dates are read with the {'day' if order else 'month'} first{why}", found[order]
 
     def oddness(order: bool) -> tuple[bool, bool, int]:
         micros = found[order]["micros"][rows]
@@ -180,11 +180,11 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
 
     order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
     shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
-    said = f"dates that may have the day or the month first: by the days between them {shown}"
+    said = f"the day or the month may come first in these dates; according to the gaps between dates, {shown}"
     return order, said, found[order]
 
 
 def certain_order(found: np.ndarray) -> bool | None:
-    """Return True if the day comes first in `dates_of` texts, if a number above 12 shows it."""
+    """Return True or False if a number above 12 shows that the day or the month comes first, else None."""
     days, months = int((found["first"] > 12).sum()), int((found["second"] > 12).sum())
     return days >= months if days or months else None
