@@ -44,7 +44,7 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
 class FitContext:
     """The limits of one call of `fit`, and its decisions and measurements so far.
 
-    It is made once in `fit` and passed to functions of families and pools, and to nothing below them.
+    `fit` creates it and passes it to functions of families and pools only.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class FitContext:
         bar: ProgressBar | None = None,
     ):
         self.budget = Budget.of(estimator.memory_limit)
-        self.budget.require(STARTING_BYTES, "to begin, a fit")
+        self.budget.require(STARTING_BYTES, "the start of a fit")
         self.plan_ = Decisions()
         self.report: dict[str, Any] = {}
         self.checkpoint, self.callback, self.mesh = checkpoint, callback, mesh
@@ -115,11 +115,11 @@ class FitContext:
 
     @property
     def sample_seed(self) -> int:
-        """Return the seed of a sample of rows in files, and of rows that are set aside."""
+        """Return the seed of a sample of rows in files, and of held-out rows."""
         return seed_of(split(self.learn_key, 6)[5])[0]
 
     def some_rows(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
-        """Return random rows, in order, for a fit that has no time for all."""
+        """Return sorted indices of random rows, for a fit without time for all rows."""
         return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
     def record(self, name: str, value: Any, why: str) -> None:
@@ -129,13 +129,13 @@ class FitContext:
     def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
         """Return the reason to skip an optional step (`reason`, time, memory), or None."""
         if reason is None and deadline.left() < OPTIONAL_SECONDS:
-            reason = f"there was no time: it is tried with {OPTIONAL_SECONDS:g} s left"
+            reason = f"there was no time: it needs {OPTIONAL_SECONDS:g} s"
         if reason is None and need_bytes > self.budget.free():
             reason = f"there was no memory: it needs {format_bytes(need_bytes)}"
         return reason
 
     def checkpoint_of(self, part: str) -> str | None:
-        """Return the checkpoint of a part of the call, beside the call's own."""
+        """Return the path of the checkpoint of a part of the call."""
         return None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{part}"
 
     def of_member(self, name: str) -> dict[str, Any]:
@@ -154,16 +154,16 @@ class FitContext:
 
     @contextlib.contextmanager
     def interruptible(self, stage: str) -> Iterator[None]:
-        """End the block at the first Ctrl-C of the call, which is recorded. Raise a second one."""
+        """End the block at the first Ctrl-C of the call and record it. Raise a second one."""
         try:
             yield
         except KeyboardInterrupt:
             if self.is_interrupted:
                 raise
-            self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members fitted by then are kept")
+            self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members that were already fitted are kept")
 
     def finish(self, compute: Callable[[], T]) -> T:
-        """Compute a necessary part; after Ctrl-C in the quickest way. Raise a second Ctrl-C."""
+        """Compute a necessary part; after Ctrl-C as fast as possible. Raise a second Ctrl-C."""
         if not self.is_interrupted:
             try:
                 return compute()
@@ -183,5 +183,5 @@ class FitContext:
 
     def leave_out(self, name: str, why: str) -> None:
         """Record a member without a usable fit."""
-        entry = choice({}, "members without a fit to compare")
+        entry = choice({}, "members without a usable fit")
         self.plan_.setdefault("unfitted_members", entry)["choice"][name] = why

@@ -11,16 +11,16 @@ MAX_INPUTS, MAX_ROWS = 1000, 200
 
 
 def importance(model: Any, X: Any) -> np.ndarray:
-    """Return the root mean square change of mean predictions if the values of one input are permuted, for each input [D].
+    """Return, for each input [D], the root mean square change of mean predictions if the values of this input are permuted.
 
-    The changes have the unit of the targets. They show which inputs the model uses, not which it needs. At most 200 rows and the first 1,000 inputs are used; the others have 0.
+    Changes have the unit of the targets. They show which inputs the model uses, not which it needs. They are based on at most 200 rows, and inputs after the first 1,000 have 0.
 
     Parameters
     ----------
     model : fitted regressor
-        It has `predict_distribution`.
+        A model with `predict_distribution`.
     X : array [N, D] or data frame
-        Rows that it predicts from.
+        Input rows for the model.
     """
     rows = some_rows(X)
     exchanged = np.random.default_rng(0).permutation(len(rows)).tolist()
@@ -33,7 +33,7 @@ def importance(model: Any, X: Any) -> np.ndarray:
 
 
 def some_rows(X: Any) -> Any:
-    """Return at most 200 of the rows, evenly spread: an array, or a narwhals frame of a data frame."""
+    """Return at most 200 evenly spaced rows: an array, or a narwhals frame for a data frame."""
     rows = nw.from_native(X, eager_only=True) if hasattr(type(X), "columns") else np.asarray(X, np.float64)
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int).tolist()]
 

@@ -17,7 +17,7 @@ LEVELS = (0.5, 0.8, 0.95, 0.99)
 
 
 def rmse(y: Any, mean: Any) -> float:
-    """√(Σ (y_i − m_i)² / N), in the units of y.
+    """Root mean square error √(Σ (y_i − m_i)² / N), in the units of y.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ def rmse(y: Any, mean: Any) -> float:
 def nlpd(y: Any, mean: Any, std: Any = None) -> float:
     """Mean negative log density of the observations, Σ −log p_i(y_i) / N; lower is better.
 
-    `nlpd(y, distribution)`, or `nlpd(y, mean, std)`: Σ [½ log(2π s_i²) + (y_i − m_i)² / (2 s_i²)] / N. Counts and classes have probabilities; the result is
-    infinite if one of them was 0.
+    Call `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for Σ [½ log(2π s_i²) + (y_i − m_i)² / (2 s_i²)] / N. Counts and classes have probabilities instead
+    of densities. The result is infinite if an observation had the probability 0.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
-        Observations. Their predictive distribution alone, or the means m_i and standard deviations s_i of normal ones.
+        Observations, and either their predictive distribution, or means m_i and standard deviations s_i of normal distributions.
     """
     y, predicted = _read(y, mean, std)
     return float(np.mean(-predicted.logpdf(y)))
@@ -56,14 +56,14 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
 
 def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
-    """Fraction of the y_i inside the central interval of probability `level`, ends included.
+    """Fraction of observations inside the central interval of probability `level`, ends included.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
         As in `nlpd`.
     level : float
-        Above 0 and below 1.
+        Probability of the interval, above 0 and below 1.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1")
@@ -73,7 +73,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """{level: (coverage, its standard error under calibration √(p(1 − p)/N))} at 50, 80, 95 and 99 %.
+    """Coverage and its standard error √(p(1 − p)/N) under calibration, by level: 50, 80, 95 and 99 %.
 
     Parameters
     ----------
@@ -86,31 +86,31 @@ def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, fl
 def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndarray, " N"]:
     """Probability integral transform F_i(y_i): uniform on [0, 1] if the predictions are calibrated.
 
-    For counts and classes uniform numbers between P(Y < y_i) and P(Y ≤ y_i): F_i(y_i) alone would not be uniform.
+    For counts and classes F_i(y_i) is not uniform. A uniform random number between P(Y < y_i) and P(Y ≤ y_i) replaces it.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
         As in `nlpd`.
     seed : int
-        Of the uniform numbers.
+        Seed of the random numbers.
     """
     y, predicted = _read(y, mean, std)
     return predicted.pit(y, seed)
 
 
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
-    """Return (√∫ (F̂_u(p) − p)² dp, √(1/(6N))): the distance of the PIT values u_i from uniform, and its mean level for N calibrated ones.
+    """Return the distance √∫ (F̂_u(p) − p)² dp of the PIT values u_i from uniform, and its typical value √(1/(6N)) under calibration.
 
-    F̂_u is their empirical distribution function. N times the square is Cramér and von Mises's W: under calibration, for independent rows, it has mean 1/6,
-    and is above 0.46 in one of 20 cases.
+    F̂_u is the empirical distribution function of the u_i. N times the squared distance is the statistic of Cramér and von Mises. Under calibration with
+    independent rows its mean is 1/6, and it exceeds 0.46 in one of 20 cases.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
         As in `nlpd`.
     seed : int
-        Of the PIT values of counts and classes, as in `pit`.
+        Seed of the PIT values of counts and classes (see `pit`).
     """
     u = np.sort(pit(y, mean, std, seed=seed))
     n = len(u)
@@ -119,12 +119,12 @@ def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> t
 
 
 def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
-    """Mean negative logarithm of the probability of each label; lower is better. Raises ValueError for a label that is none of the classes.
+    """Mean negative logarithm of the predicted probability of the labels; lower is better. Raises ValueError for unknown labels.
 
     Parameters
     ----------
     y, log_probabilities, classes : array [N], array [N, C], array [C]
-        Labels of any kind; logarithms of the predicted probability of each class at each row; the classes in the order of these columns.
+        Labels; logarithms of the predicted probabilities; the class of each column.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)
@@ -145,11 +145,11 @@ def _read(y: Any, mean: Any, std: Any) -> tuple[np.ndarray, Any]:
         y, mean, std = _checked(y=y, mean=mean, std=std)
         return y, Normal(mean, std)
     if std is not None:
-        raise ValueError("std was given beside a distribution, which has its own; give only one of them")
+        raise ValueError("a distribution has its own standard deviations: pass either it or std")
     (y,) = _checked(y=y)
     if y.shape != (mean.n_rows,):
         raise ValueError(
-            f"predictions are scored on arrays of one shape [N], but got y {y.shape} and {mean.n_rows} distributions"
+            f"y and the predictions must have the same shape [N], but got y {y.shape} and {mean.n_rows} distributions"
         )
     return y, mean
 
@@ -161,7 +161,7 @@ def _checked(**named: Any) -> list[np.ndarray]:
     if len(shapes) > 1 or arrays["y"].ndim != 1 or arrays["y"].size == 0:
         given = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise ValueError(
-            f"predictions are scored on arrays of one shape [N] with N at least 1, but got {given}"
+            f"y and the predictions must have the same shape [N] with N at least 1, but got {given}"
         )
     for name, array in arrays.items():
         bad = ~np.isfinite(array) | ((array <= 0) if name == "std" else False)

@@ -30,24 +30,24 @@ FIRST_LEVEL = 8  # log₂ of the rows that are searched for the earliest
 
 
 class Neighbours:
-    """The rows of X that are nearest to a point, in Euclidean distance or by the correlation |k(x, z)|/√(k(x, x) k(z, z)) of a kernel.
+    """Search for the nearest rows of X, by Euclidean distance or by the correlation |k(x, z)|/√(k(x, x) k(z, z)) of a kernel.
 
-    The search is exact up to 100,000 rows: a k-d tree, or all distances where the rows have more than 8 independent directions (`directions`).
-    With more rows a tree may return rows that are up to 1.5 times as far as the nearest. A kernel is searched by its `places` (Kang and Katzfuss
-    2023), so a linear kernel is searched by the correlation itself. With several sets of places, as of a sum, the result is the best of the nearest
-    4k of each. A kernel without places, Tanimoto, is evaluated for all pairs.
+    The search is exact up to 100,000 rows. It uses a k-d tree, or all distances if the rows have more than 8 independent directions (`directions`).
+    With more rows, a tree may return rows up to 1.5 times as far as the nearest. With a kernel, the search compares its `places` (Kang and Katzfuss
+    2023), coordinates in which near points have a high correlation. A sum of kernels has several sets of places: the search takes the nearest 4k rows in
+    each set and returns the k with the highest correlation. The Tanimoto kernel has no places and is evaluated for all pairs.
 
     Raises ValueError for no rows and for values that are not finite.
 
     Parameters
     ----------
     X : array [N, D]
-        Must not change afterwards. Without a kernel inputs count as they are: standardise them.
+        The rows, which must not change afterwards. Without a kernel, standardise the inputs first.
     kernel : AbstractKernel or None
-        Which decides what is near; None = Euclidean distance.
+        The kernel whose correlation ranks the rows; None = Euclidean distance.
     slack : float or None
-        A tree may return rows at most (1 + slack) times as far as the nearest ones; None = 0, and 0.5 with more than 100,000 rows. At 0.5 it compares a quarter
-        of the rows, and finds 96 to 99 % of the nearest 49.
+        A tree may return rows at most (1 + slack) times as far as the nearest rows; None = 0 up to 100,000 rows, else 0.5. With 0.5 it compares a quarter of
+        the rows and finds 96 to 99 % of the nearest 49.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):
@@ -66,10 +66,10 @@ class Neighbours:
                 )
 
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
-        """Numbers of the k rows nearest to each point, nearest first.
+        """Return the indices of the k rows nearest to each point, nearest first.
 
-        Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N; TimeIsUpError under a deadline
-        that it would miss.
+        Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N. Raises TimeIsUpError if the search would
+        miss a deadline.
         """
         if not 1 <= k <= self.size:
             raise ValueError(
@@ -94,7 +94,7 @@ class Neighbours:
     def others(
         self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Int32[np.ndarray, "P k"]:
-        """Numbers of the k nearest other rows of each of these `rows`, of other groups if groups are given; −1 if there are too few."""
+        """Return the indices of the k rows nearest to each of `rows`, without itself and its group; −1 if there are too few."""
         found = np.full((len(rows), k), NONE, np.int32)
         todo, width = np.arange(len(rows)), min(k + 1, self.size)
         while len(todo):
@@ -180,10 +180,10 @@ def earlier_rows(
     positions: Int[np.ndarray, " P"],
     k: int,
 ) -> Int32[np.ndarray, "P k"]:
-    """Numbers of k rows before each of these positions of `order`, the most correlated first; −1 if there are fewer.
+    """Return the indices of k rows before each of these positions of `order`, the most correlated first; −1 if there are fewer.
 
-    A row at position t from 2^j to 2^(j+1) − 1 finds them among the first 2^j rows: at worst half of the rows before it are not compared.
-    Below 256 all are, ranked by distance, and those that come after are put last.
+    At positions t from 2^j to 2^(j+1) − 1 the search compares only the first 2^j rows, at least half of the rows before t. At positions below
+    256 it compares all earlier rows.
     """
     found = np.full((len(positions), k), NONE, np.int32)
     level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL - 1)
@@ -197,7 +197,7 @@ def earlier_rows(
 
 
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
-    """Memory of `Neighbours` and a query at their peak, beside X: places and trees of all terms, candidates, pairs. An upper estimate."""
+    """Return an upper estimate of the peak memory of `Neighbours` and a query, without X."""
     compared = 3 * 8 * PAIRS * (n_inputs + 2)
     if kernel is not None and not value_of(kernel).has_places:
         blocks = 5 * 8 * POINTS * (min(COLUMNS, n_rows) + k) + 24 * min(COLUMNS, n_rows) * (n_inputs + 2)
@@ -214,10 +214,10 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
 
 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
-    """Return an estimate of the number of independent directions that rows have around a row (Levina and Bickel 2004).
+    """Return an estimate of the intrinsic dimension of the rows (Levina and Bickel 2004).
 
-    1 / mean log(T_10/T_j), T_j the distance to the j-th nearest of 500 random rows, j = 1 … 9. Equal rows are counted once; 0 for fewer than
-    20 different ones.
+    The estimate is 1 / mean log(T_10/T_j), j = 1 … 9, with the distance T_j to the j-th nearest of 500 random rows. Equal rows count once.
+    It is 0 for fewer than 20 different rows.
     """
     some = np.random.default_rng(0).choice(len(rows), min(500, len(rows)), replace=False)
     points = np.unique(np.asarray(rows[np.sort(some)], np.float64), axis=0)

@@ -38,9 +38,9 @@ def evaluation_report(
     quantity: str = "target",
     unit: str = "",
 ) -> Figure:
-    """PIT values with the calibration error, coverage, errors against standard deviations, and predicted against actual.
+    """Return a figure with PIT values, coverage, errors against standard deviations, and predicted against actual values.
 
-    With a model also the dependence of its predictions on the two most important inputs (`inspection.importance`).
+    With a model, the figure also shows how predictions depend on the two most important inputs (`inspection.importance`).
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ def evaluation_report(
     found : distribution
         Their predictive distribution.
     model : fitted regressor or None
-        It has `predict_distribution`. None: without the panels of the inputs.
+        A model with `predict_distribution`. None: no panels of inputs.
     X : array [N, D], data frame or None
-        The rows that `model` predicts from; not used without a model.
+        Input rows for `model`; not used without a model.
     names : sequence of D str
-        Of the inputs. (): those of a data frame, and numbers for an array.
+        Names of the inputs. (): the names in a data frame, or numbers for an array.
     quantity, unit : str
-        Name of the targets and their unit, on the axes; without a unit "".
+        Name and unit of the targets for the axes; "" = no unit.
     """
     n_columns = 2 if model is None else 3
     figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
@@ -98,9 +98,9 @@ class _Display:
 
 
 class PITDisplay(_Display):
-    """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins.
+    """Density of the PIT values, which is 1 everywhere for calibrated predictions.
 
-    High ends show too small standard deviations, a high middle too large ones. The interface is that of scikit-learn's displays.
+    About 19 of 20 bins are then within the dotted lines. If standard deviations are too small, the ends are high; if too large, the middle is high.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -120,9 +120,9 @@ class PITDisplay(_Display):
 
 
 class CoverageDisplay(_Display):
-    """Coverage of central intervals of 50, 80, 95 and 99 % minus their level, in percent of the rows.
+    """Coverage minus level of central 50, 80, 95 and 99 % intervals, in percent of the rows.
 
-    Bars are ± 2 standard errors if calibrated. The interface is that of scikit-learn's displays.
+    Bars show ± 2 standard errors of a calibrated model. The interface is that of scikit-learn's displays.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -140,10 +140,10 @@ class CoverageDisplay(_Display):
 
 
 class ErrorDisplay(_Display):
-    """Root mean squares of errors against standard deviations, in up to 20 equal parts of the rows sorted by the latter.
+    """Root mean square errors against predicted standard deviations.
 
-    Rows of infinite standard deviation are not shown; bars are ± 2 standard errors. On the diagonal the standard deviations equal the errors. The interface is
-    that of scikit-learn's displays.
+    Rows are sorted by standard deviation and divided into up to 20 equal parts; rows with infinite standard deviation are not shown. Bars show ± 2 standard
+    errors. For calibrated predictions the points are on the diagonal. The interface is that of scikit-learn's displays.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -169,16 +169,16 @@ class ErrorDisplay(_Display):
 def draw_dependence(
     axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
 ) -> None:
-    """Mean prediction against one input, from its 2 % to its 98 % quantile, with all others as in the rows; bands are 80 and 95 %.
+    """Draw the mean prediction against one input, from its 2 % to its 98 % quantile, with bands of 80 and 95 %.
 
-    The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used, and 12 values of text or dates.
+    The other inputs keep their values. Bands average the rows' predicted quantiles, noise included. At most 200 rows and 12 values of text or dates are used.
 
     Parameters
     ----------
     axes, model, X, column : matplotlib Axes, fitted regressor, array [N, D] or data frame, int
-        The axes, a model with `predict_distribution`, rows that it predicts from, and the number of the input, from 0.
+        The axes, a model with `predict_distribution`, its input rows, and the index of the input.
     name, quantity : str
-        Of the input ("" numbers it) and of the targets, on the axes.
+        Names of the input ("" = its number) and of the targets for the axes.
     """
     rows = some_rows(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
@@ -200,14 +200,14 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Predicted against actual, within the range of the middle 99.8 % of many values; the rows outside are counted in a note.
+    """Draw predicted against actual values. With many rows, the axes show the middle 99.8 %, and a note counts the rows outside.
 
     Parameters
     ----------
     axes, y, mean : matplotlib Axes, array [N], array [N]
         The axes, held-out targets, and their predictions.
     quantity, unit : str
-        Name of the targets and their unit, on the axes; without a unit "".
+        Name and unit of the targets for the axes; "" = no unit.
     """
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     low, high = np.percentile([y, mean], _DRAWN if len(y) > _DENSE else (0, 100))
@@ -229,7 +229,7 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title and names of the axes, in the style of all pictures."""
+    """Draw the title and the names of the axes."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)

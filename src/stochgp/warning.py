@@ -16,7 +16,7 @@ _BAR: ContextVar["ProgressBar | None"] = ContextVar("bar", default=None)
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Suppress `warn` inside the context, in this thread and in work that it shares."""
+    """Suppress `warn` inside the context, in this thread and the threads that it starts."""
     token = _SILENT.set(True)
     try:
         yield
@@ -27,7 +27,7 @@ def silent() -> Iterator[None]:
 def warn(text: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
     """Call `warnings.warn` for the caller, except inside `silent`.
 
-    Fits inside a fit are silent without a change to the filters, which belong to the whole process.
+    Fits inside another fit are silent. The warning filters do not change, because they apply to the whole process.
     """
     if not _SILENT.get():
         warnings.warn(text, category, stacklevel=stacklevel + 1)
@@ -40,9 +40,9 @@ def say(verbose: Any, text: str) -> None:
 
 
 class ProgressBar:
-    """One line on stderr for a whole fit: its part, the seconds so far and, while parts are counted, about how many are left.
+    """One line on stderr during a fit: its current part, the elapsed seconds and, if known, the remaining seconds.
 
-    `verbose` "auto": on a terminal or in a notebook, after 3 s; 0: never; else at once, and in a file a line every 5 s.
+    `verbose` "auto" shows it after 3 s on a terminal or in a notebook, 0 never, other values immediately. A file gets a line every 5 s.
     """
 
     def __init__(self, verbose: Any):
@@ -58,7 +58,7 @@ class ProgressBar:
         self.name, self.share = f"{name}: ", n_done / n_parts
 
     def show(self, text: str) -> None:
-        """Print the line, unless it was printed a moment ago."""
+        """Print the line, unless it was printed recently."""
         now = time.monotonic()
         if not self.is_on or now < self.next:
             return
@@ -79,7 +79,7 @@ class ProgressBar:
 
 @contextlib.contextmanager
 def progress_bar(verbose: Any) -> Iterator[ProgressBar]:
-    """Return the bar of the surrounding fit, or a new one for the duration of the block."""
+    """Return the bar of the surrounding fit, or a new bar for this block."""
     if (outer := _BAR.get()) is not None:
         yield outer
         return

@@ -216,7 +216,7 @@ def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
     chosen = np.argsort(sample.X[:, 0])
     np.testing.assert_array_equal(sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0])
     wrong = pa.table({"a": a, "w": weight - 1.0, "y": y})
-    with pytest.raises(ValueError, match="weights 'w' is negative, -1, at data row"):
+    with pytest.raises(ValueError, match="weight column 'w' is negative, -1, at data row"):
         rows_of(FileSource.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
 
 
@@ -246,7 +246,7 @@ def test_columns_beside_the_inputs_must_be_there(tmp_path):
         FileSource.of(path, weight="w")
     with pytest.raises(ValueError, match="no column 'day'"):
         FileSource.of(path, split_by=["day"])
-    with pytest.raises(TypeError, match="names of columns"):
+    with pytest.raises(TypeError, match="tuple of names"):
         FileSource.of(path, split_by="day")
 
 
@@ -254,7 +254,7 @@ FAULTS = {
     "a missing value": ("a,y\n" + "1,1\n" * 500 + ",1\n", "column 'a' .* missing .* data row 501"),
     "a missing target": ("a,y\n" + "1,1\n" * 500 + "1,\n", "column 'y' .* data row 501"),
     "a huge value": ("a,y\n" + "1.5,1\n" * 500 + "1e200,1\n", "data row 501: 1e\\+200"),
-    "text of too many kinds": ("a,y\n" + "".join(f"t{i},1\n" for i in range(60)), "61 different values"),
+    "text of too many kinds": ("a,y\n" + "".join(f"t{i},1\n" for i in range(60)), "61 different texts"),
     "no rows": ("a,y\n", "no"),
     "no target": ("a,b\n1,2\n", "column 'y' is not in the table"),
 }  # fmt: skip

@@ -199,12 +199,12 @@ def test_what_are_no_fingerprints_is_refused_in_one_line():
     wrong = X.astype(float)
     wrong[4, 2] = -1.0
     for rows in (wrong, scipy.sparse.csr_array(wrong)):
-        with pytest.raises(ValueError, match=r"at least 0, but row 5, column 3 holds -1.0"):
+        with pytest.raises(ValueError, match=r"at least 0, but row 5, column 3 is -1.0"):
             model.fit(rows, y)
     wrong[4, 2] = np.nan
-    with pytest.raises(ValueError, match=r"row 5, column 3 holds nan"):
+    with pytest.raises(ValueError, match=r"row 5, column 3 is nan"):
         model.fit(wrong, y)
-    with pytest.raises(ValueError, match=r"row 2, column 1 holds 0.5"):
+    with pytest.raises(ValueError, match=r"row 2, column 1 is 0.5"):
         model.fit(scipy.sparse.csr_array(np.array([[0, 1.0], [0.5, 0]])), [1.0, 2.0])
     with pytest.raises(ValueError, match=r"expected fingerprints \[N, D\] with N and D above 0"):
         model.fit(np.zeros((0, 3)), [])

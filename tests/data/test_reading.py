@@ -53,7 +53,7 @@ def test_notes_are_in_the_summary_and_predictions_in_files(fitted, tmp_path):
         shop=["shop 1", "?", "shop none", "shop 2", "shop 3"], price=["€1", None, "free", "2", "€3"]
     )
     fitted.save(tmp_path / "m")
-    with pytest.warns(UserWarning, match="column 'price': 1 value.* are no numbers .*'free', at data row 3"):
+    with pytest.warns(UserWarning, match="column 'price': 1 value.* are not numbers .*'free', at data row 3"):
         np.testing.assert_array_equal(load(tmp_path / "m").predict(new), fitted.predict(new))
     before = fitted._fitted.encoder
     again = load(tmp_path / "m").update(TABLE[:3].assign(shop="shop none"), Y[:3])
@@ -73,7 +73,7 @@ def test_rows_without_a_target_are_as_if_they_were_not_there():
     assert found.plan_["unused_rows"]["choice"] == 1
     table = TABLE.copy()
     table.loc[[11, 12]] = np.nan
-    with pytest.warns(UserWarning, match="2 missing value.* in a column that had none at fit"):
+    with pytest.warns(UserWarning, match="2 missing value.* in a column with no missing values at fit"):
         assert len(found.predict(table)) == N
     with pytest.raises(ValueError, match="Input y contains NaN: 1 such .*, the first at row 8"):
         model().set_params(missing="refuse").fit(TABLE, y)

@@ -111,7 +111,7 @@ def test_times_with_a_zone_are_utc():
     assert "contained dates with a time zone at fit and contains dates without a time zone now" in refusal(
         encoder.transform, TABLES["pandas"]()
     )
-    assert "without a time zone at fit and holds dates with a time zone now: 2" in refusal(
+    assert "without a time zone at fit and contains dates with a time zone now: 2" in refusal(
         TableEncoder.fit(TABLES["pandas"]()).transform, berlin
     )
 

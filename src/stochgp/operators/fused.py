@@ -37,7 +37,7 @@ entries is missing.
 
 
 def serves(kernel: Any, rows: Any, V: Float[Array, "P S"]) -> bool:
-    """Return True if `product` supports the kernel, rows and V: few coordinates, float32."""
+    """Return True if `product` supports the kernel, rows and V (few coordinates, float32)."""
     return (
         kernel is not None
         and isinstance(rows, Points)
@@ -57,8 +57,8 @@ def product(
 ) -> Float[Array, "B S"]:
     """Return Σ_j k(x_i, z_j) V_js in float32, for k = variance · f(s).
 
-    `kernel.prepare` makes rows and columns with the same centre. `block` None = a default for the numbers of coordinates and right-hand sides.
-    With `interpret` the programs run one by one, on any device.
+    `kernel.prepare` returns rows and columns with the same centre. `block` None = a default for these numbers of coordinates and right-hand
+    sides. With `interpret` the programs run one after the other, on any device.
     """
     S = V.shape[1]
     if S > WIDEST:

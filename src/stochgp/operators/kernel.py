@@ -24,23 +24,23 @@ BLOCK = 512  # rows of K at a time in products with A, and when K is filled
 
 
 class KernelOperator(eqx.Module):
-    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Made by `of`.
+    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Build it with `of`.
 
-    Right-hand sides V are [P, S]: N rows and P − N rows of zeros; `pad` and `unpad` convert. Products take columns in tiles of T, so that one tile is in
-    memory beside V. With `wide` they are sums in float64 of entries in the operator's dtype.
+    Right-hand sides V are [P, S]: N rows, then P − N rows of zeros, which `pad` adds and `unpad` removes. Products use tiles of T columns, so that only one
+    tile is in memory. With `wide`, entries in the operator's dtype are summed in float64.
 
     Parameters
     ----------
     kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
-        k, the mean of the rows, and X as `kernel.prepare` returns it; rows after N repeat the last one.
+        k, the mean of the rows, and X after `kernel.prepare`; rows after N repeat the last row.
     noise, kept : array [P], array [P, P] or None
-        diag(Σ), 1 after N, and K, if it is kept instead of being evaluated in every product.
+        diag(Σ), with ones after N; K, or None if every product evaluates it again.
     size, tile, keep : int, int, bool
-        N; T, which divides the columns of each device; True if a solver may keep K.
+        N; T, a divisor of the number of columns of each device; True if a solver may keep K.
     inputs : array [N, D], optional
         X.
     mesh : Mesh, optional
-        That among which the rows are divided in equal parts; None = one device.
+        Devices that have equal parts of the rows; None = one device.
     """
 
     kernel: AbstractKernel
@@ -65,7 +65,7 @@ class KernelOperator(eqx.Module):
         keep: bool = False,
         mesh: Mesh | None = None,
     ) -> "KernelOperator":
-        """Return the operator of rows X; `noise_variance` is one variance or one per row [N].
+        """Return the operator of rows X; `noise_variance` is a number or has one value per row [N].
 
         Raises ValueError for another shape of the noise, and for no rows.
         """
@@ -89,7 +89,7 @@ class KernelOperator(eqx.Module):
 
     @property
     def padded(self) -> int:
-        """P."""
+        """The number P of rows, including padding."""
         return self.noise.shape[0]
 
     @property
@@ -99,7 +99,7 @@ class KernelOperator(eqx.Module):
     # Placement and rows of arrays
 
     def placed(self, array: Array, axis: int | None = 0) -> Array:
-        """Place an array with P at `axis` like the operator's rows; None = whole on every device."""
+        """Place an array, whose `axis` has P entries, like the operator's rows; None = whole on every device."""
         if self.mesh is None:
             return array
         return on_all(array, self.mesh) if axis is None else spread(array, self.mesh, axis)
@@ -115,11 +115,11 @@ class KernelOperator(eqx.Module):
         return self._constrained(jnp.pad(V, ((0, self.padded - self.size), (0, 0))))
 
     def unpad(self, V: Float[Array, "P S"]) -> Float[Array, "N S"]:
-        """Return the rows up to N, on every device."""
+        """Return the first N rows, on every device."""
         return self._constrained(V, WHOLE)[: self.size]
 
     def take(self, indices: Int[Array, " B"]) -> PyTree:
-        """Return the prepared rows of these indices."""
+        """Return the prepared rows at these indices."""
         return jax.tree.map(lambda leaf: self._constrained(leaf[indices], WHOLE), self.rows)
 
     def prepare(self, Z: Float[Array, "M D"]) -> PyTree:
@@ -145,7 +145,7 @@ class KernelOperator(eqx.Module):
         )
 
     def by_tiles(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
-        """Return `times` by tiles of K, one after the other; inside `jax.shard_map` for one device's columns."""
+        """Return `times`, tile after tile of K. Inside `jax.shard_map` it uses one device's columns."""
         tiles = self._tiles(V)
         product = lambda item: matmul(self.kernel.between(rows, item[0]), item[1])
         first = jax.tree.map(lambda leaf: leaf[0], tiles)
@@ -157,9 +157,9 @@ class KernelOperator(eqx.Module):
         return jax.lax.scan(lambda total, item: (total + product(item), None), zeros, tiles)[0]
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
-        """Return k(rows_s, X) V_s for each s, with R rows of `rows` [S R, ...] per column in turn.
+        """Return k(rows_s, X) V_s for each s; `rows` [S R, ...] has R rows for each column of V, in order.
 
-        Derivatives evaluate a tile again instead of keeping it. Not on a mesh.
+        Derivatives evaluate a tile again instead of storing it. Works without a mesh only.
         """
         S = V.shape[1]
         R = jax.tree.leaves(rows)[0].shape[0] // S
@@ -199,7 +199,7 @@ class KernelOperator(eqx.Module):
     def matvec(
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, *, wide: bool = False
     ) -> Float[Array, "P S"]:
-        """Return A V in V's dtype, in blocks of `n_rows` rows or at once; rows after N are 0."""
+        """Return A V in V's dtype, in blocks of `n_rows` rows (None = all); rows after N are 0."""
         at_once = self.kept is None and self._is_fused(in_float64(V) if wide else V)
         n_rows = self.size if at_once else min(n_rows, self.size)
         product = lambda rows: self.rows_times(rows, V, wide=wide).astype(V.dtype)
@@ -229,7 +229,7 @@ class KernelOperator(eqx.Module):
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with or without K; None = as `keep` allows. None is kept on a mesh."""
+        """Return the operator with or without K in memory; None = as `keep` allows. On a mesh K is not kept."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 
@@ -239,9 +239,9 @@ class KernelOperator(eqx.Module):
 
 
 def in_float64(V: Float[Array, "T S"]) -> Float[Array, "T S"]:
-    """Return V in float64 if x64 is enabled, to sum a float32 tile of K times V in float64.
+    """Return V in float64 if x64 is enabled, so that products with a float32 tile of K are summed in float64.
 
-    Predictive means are such sums. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times as large as the mean, so that float32 keeps two digits.
+    Predictive means are such products. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times the mean, and float32 would keep only two digits.
     """
     return V.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
 

@@ -165,8 +165,8 @@ def encode(
     is_usual = rule.indicator and not (len(out) >= readings.FEWEST and missing.all())
     if missing.any() and not said and not is_usual:
         had = "values" if rule.indicator else "no missing values"
-        stand_in = f"{'no category' if rule.kind == 'text' else 'the median'}, the first at data row {row_of_first(missing)}"
-        said = f"{missing.sum()} missing value(s) in a column with {had} at fit are treated as {stand_in}"
+        stand_in = f"{'treated as having no category' if rule.kind == 'text' else 'replaced by the median'}, the first at data row {row_of_first(missing)}"
+        said = f"{missing.sum()} missing value(s) in a column with {had} at fit are {stand_in}"
     if rule.kind == "text":
         return joined(said, _encode_categories(rule, column, out, strict and not new_categories))
     if rule.kind == "time":
@@ -244,7 +244,7 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
     if strict:
         why = f", which was not in the training data ({count} such rows)"
         raise TableError(f"column {rule.name!r} has the category {place}{why}")
-    stand_in = "a random one of the known categories" if rule.table else "no category"
+    stand_in = "a random known category" if rule.table else "having no category"
     return f"{count} value(s) that are not in the training rows are treated as {stand_in}, the first {place}"
 
 
