@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     source, plan, prepared : MemorySource, StepPlan, any
         The training rows; the plan of the steps; the result of the learner's `prepare`, which is called once before the first step.
     rate, prior : float or None, AbstractGP or None
-        The learning rate that short trials chose; the model whose parameters are the centre of a prior. None = the learner's own; the start.
+        The learning rate from short trials, None = the learner's own; the model at the centre of a prior, None = the model at the start.
     """
 
     source: MemorySource
@@ -55,11 +55,11 @@ class Problem(NamedTuple):
 
 
 class AbstractLearner(eqx.Module):
-    """Base class of learners, which learn θ of a model.
+    """Base class of learners, which learn the parameters θ of a model.
 
-    The arrays of a state suffice to resume, and `advance` is a deterministic function of its arguments: a killed run resumes to the same bits. All methods
-    are called on the host with x64 enabled, and may jit inside. `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator`
-    evaluates the states of a run; None = `ByEvidence()` for feature GPs and `ByLoss()` for other models.
+    A run can resume from the arrays of a state. `advance` is deterministic, so a resumed run has the same result. The caller enables x64 and calls all methods
+    on the host; methods may use jit. `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator` evaluates the states of a run;
+    None = `ByEvidence()` for feature GPs and `ByLoss()` for other models.
     """
 
     exact: ClassVar[bool] = False  # True if gradients are those of an objective of all rows
@@ -70,19 +70,19 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan the steps, and their number between evaluations, which check time limit and Ctrl-C."""
+        """Plan the number of steps and the evaluations, at which the run checks time limit and Ctrl-C."""
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """Return the peak memory of learning, without the rows, the evaluations and the compiler."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Return the number of rows from which it can learn in this many seconds."""
+        """Return the number of rows that the learner can use in this many seconds."""
         return n_rows
 
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
-        """Compute constants, such as lists of neighbours; deterministic, as resumed runs repeat."""
+        """Compute constants such as lists of neighbours. Deterministic, because resumed runs repeat it."""
 
     @abc.abstractmethod
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
@@ -92,7 +92,7 @@ class AbstractLearner(eqx.Module):
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Return the state after at most `plan.chunk_steps` steps, and their mean numbers, with "loss"."""
+        """Return the state after at most `plan.chunk_steps` steps, and means of their numbers, with "loss"."""
 
     def after_evaluation(self, state: Any, evaluation: Any) -> Any:
         """Return the state from which the run continues after an evaluation."""
@@ -103,7 +103,7 @@ class AbstractLearner(eqx.Module):
         return state.gp
 
     def refitting(self) -> Any:
-        """Return the learner for a start near the optimum, with fewer steps if that is known."""
+        """Return the learner for a start near the optimum, with fewer steps if possible."""
         return self
 
     def slower(self, state: Any, factor: float) -> Any:
@@ -115,16 +115,16 @@ class AbstractLearner(eqx.Module):
         return False
 
     def seen_rows(self, n_rows: int) -> int:
-        """Return the number of rows that it learns from, out of `n_rows`."""
+        """Return the number of rows that the learner uses, out of `n_rows`."""
         return n_rows
 
     def evaluator_for(self, gp: AbstractGP) -> Evaluator:
-        """Return its evaluator or the default; ValueError for evidence of a model without moments."""
+        """Return the evaluator or the default. Raises ValueError for evidence without moments."""
         if self.evaluator is None:
             return ByEvidence() if gp.has_moments else ByLoss()
         if isinstance(self.evaluator, ByEvidence) and not gp.has_moments:
             name, model = type(self).__name__, type(gp).__name__
-            raise ValueError(f"{name} is to be evaluated by evidence, which {model} has no moments for")
+            raise ValueError(f"{model} has no moments, so ByEvidence cannot evaluate {name}: use ByLoss()")
         return self.evaluator
 
     def check_common(self, *counts: str) -> None:
@@ -142,7 +142,7 @@ class AbstractLearner(eqx.Module):
 
 
 class BatchState(eqx.Module):
-    """The model, its descent, the number of all rows, and Σρ over them."""
+    """The model, its descent, the number of all rows, and the sum of their weights."""
 
     gp: Any
     descent: Descent
@@ -160,13 +160,13 @@ class AbstractBatchLearner(AbstractLearner):
     batch_size : int
         B; all rows if there are fewer.
     epochs : int or None
-        Passes over the data; None = chosen by `plan`.
+        Passes over the data; None = a number from `plan`.
     learning_rate : float, rule of the step, or None
-        None: chosen by short trials if the evaluator has rates to try; else the learner's own.
+        None: short trials choose it if the evaluator has rates to try; else the learner's default.
     optimizer : function
-        Any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
+        Any optax optimizer as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
     decay : function
-        Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
+        Factor on a numeric learning rate, as a function of the completed fraction of the planned steps.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     sampling : Uniform, NearestNeighbours or None
@@ -185,7 +185,7 @@ class AbstractBatchLearner(AbstractLearner):
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-        """Return the state after a step on `batch` and its numbers, with "loss". Pure, for jit."""
+        """Return the state after a step on `batch`, and numbers with "loss". A pure function for jit."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         row_bytes = self.n_streams * 4 * (n_inputs + 2)  # of float32 batches on the device
@@ -209,9 +209,9 @@ class AbstractBatchLearner(AbstractLearner):
     def begin(
         self, gp: Any, theta: Any, problem: Problem, default: float | None = None, dtype: Any = jnp.float32
     ) -> tuple[Any, Descent, Array, Array]:
-        """Return the fields of `BatchState` at step 0; `theta` moves.
+        """Return the fields of `BatchState` at step 0, for trainable parameters `theta`.
 
-        The rate is the learner's, that of trials, or `default`.
+        The rate is the learner's, the best of short trials, or `default`.
         """
         rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
         descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
@@ -228,7 +228,7 @@ class AbstractBatchLearner(AbstractLearner):
     def prepare(
         self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
-        """Return the rows' precomputed order, and the learner with defaults in fields that no compiled step reads."""
+        """Return the order of the rows, and the learner with defaults in fields that compiled steps do not use."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         names = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}

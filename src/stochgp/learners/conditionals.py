@@ -39,7 +39,7 @@ MOST_MISSED = 0.5  # largest relative error of the promised gain of the step bef
 
 
 class Prepared(NamedTuple):
-    """The rows in the form that the steps use, and θ."""
+    """The rows as arrays for the steps, and θ."""
 
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 
 class ConditionalState(eqx.Module):
-    """The model, the neighbours of its centres, and the loss with its curvature at the model."""
+    """The model, the neighbours of the centres, and the loss and its curvature at the model."""
 
     gp: AbstractGP
     near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, followed by the centre
@@ -68,8 +68,8 @@ class AbstractConditionals(AbstractLearner):
     """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
 
     A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by
-    −(H + λ diag H)⁻¹∇L, H of `Curvature` (Guinness 2021); λ grows if the loss does not fall as H promises. Neighbours are searched in the metric of the
-    start, and again when a step promises less than 0.003 nats, or after half of the steps.
+    −(H + λ diag H)⁻¹∇L, with H from `Curvature` (Guinness 2021). λ increases if the loss decreases less than H predicts. Neighbours are nearest according
+    to the starting kernel. They are searched again when the predicted gain is below 0.003 nats, or after half of the steps.
     """
 
     exact: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class AbstractConditionals(AbstractLearner):
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """Return the model after 2 scoring steps on up to 4,096 rows, and H, to begin a descent."""
+        """Return the model after 2 scoring steps on up to 4,096 rows, and H, as the start of a descent."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         state, n_taken = self._search(self.init(gp, problem), problem), 0
@@ -113,7 +113,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of rows, orders, trees, neighbours, two threads' matrices, and the first rows."""
+        """Return the bytes of rows, orders, trees, neighbours and matrices of two threads."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self.n_centres, n_rows)  # neighbourhoods of groups score one row each
         block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
@@ -121,11 +121,11 @@ class AbstractConditionals(AbstractLearner):
         return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(block)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """Draw an order of the rows and the centres, without replacement, and prepare the search."""
+        """Draw an order of the rows and the centres, and prepare the search."""
         kernel_of(self, gp)
         start = packed(partition(gp)[0])
         if len(start) > MAX_PARAMETERS:
-            how = "learn a kernel with a network by learner='bsgd'"
+            how = "use learner='bsgd' for a kernel with a network"
             raise ValueError(f"{type(self).__name__} learns at most {MAX_PARAMETERS} parameters: {how}")
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
@@ -153,7 +153,7 @@ class AbstractConditionals(AbstractLearner):
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """Take one step. "loss" is L with its prior, "gain" the promised nats per datum."""
+        """Take one step. "loss" is L with its prior, "gain" the predicted gain in nats per datum."""
         is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
         is_due |= state.n_stalled >= STALLED_SEARCH
         if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
@@ -163,7 +163,7 @@ class AbstractConditionals(AbstractLearner):
         return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """Return the state after one damped scoring step, and its numbers; θ stays without a gain."""
+        """Return the state after one damped scoring step, and its numbers. θ stays if the loss does not decrease."""
         # After the last search all neighbourhoods are scored, before it a quarter of them.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
@@ -188,7 +188,7 @@ class AbstractConditionals(AbstractLearner):
         return state, {"loss": float(at.loss), "gain": _gain(at), "accepted": float(better)}
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """Return θ − H⁻¹∇L if its promised gain is small and the last step was as promised, or θ."""
+        """Return θ − H⁻¹∇L if its predicted gain is small and the last step gained as predicted, else θ."""
         at = state.at
         if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
             return state.gp
@@ -227,30 +227,30 @@ class AbstractConditionals(AbstractLearner):
 
 
 class LeaveOneOut(AbstractConditionals):
-    """Leave-one-out density: each row is predicted from nearby rows.
+    """Learner of the leave-one-out density, in which nearby rows predict each row.
 
         L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
 
-    A neighbourhood is a centre and the m rows nearest to it. It scores the centre and the R − 1 rows nearest to it, each given all others, with one
-    factor (block leave-one-out). With R = 1 each row is predicted from its m nearest rows.
+    A neighbourhood is a random centre and its m nearest rows. The learner scores the centre and the R − 1 rows nearest to it. All other rows of the
+    neighbourhood predict each of them, with one Cholesky factor. With R = 1 each row is predicted from its m nearest rows.
 
-    L is no joint density, but the true θ minimises its expectation for any c(i). A row of count ρ is left out whole and scored as one observation of
-    variance v_i + σ² s_i, with weight ρ; as a neighbour it has the noise variance σ² s/ρ. L is too optimistic if test rows are farther from the training
-    rows than these are from each other (repeated measurements, later days), unless groups are given.
+    L is not a joint density, but the true θ minimises its expectation for any c(i). A row of weight ρ counts as one observation of variance v_i + σ² s_i,
+    with weight ρ in L; as a neighbour it has the noise variance σ² s/ρ. Without groups, L is too optimistic if test rows are farther from the training rows
+    than training rows are from each other (repeated measurements, later days).
 
-    The run has converged if, on the last neighbours, a step promises less than 0.0005 nats per row, or each of the last three gained less.
+    The run has converged if, on the last neighbours, the predicted gain or each of the last three gains is below 0.0005 nats per row.
 
     Parameters
     ----------
     epochs : int or None
-        Scoring steps at most; None = 30.
+        The largest number of scoring steps; None = 30.
     n_neighbours, n_centres, n_scored : int
-        m + 1 − R, the unscored rows of a neighbourhood; C, the number of scored rows, from C/R neighbourhoods whose centres are drawn once without
-        replacement, all rows if there are fewer; R, 1 if groups have several rows.
+        m + 1 − R, the number of unscored rows of a neighbourhood; C, the number of scored rows (at most all), from C/R neighbourhoods whose centres are drawn
+        once without replacement; R, always 1 if a group has several rows.
     spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres; None = no prior.
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters x around their start x₀, n = (Σρ)²/Σρ² of the centres; None = no prior.
     searches : int
-        Searches of neighbours: at the start, and again each time that a step promises less than 0.003 nats per row.
+        The number of searches for neighbours: one at the start, another each time the predicted gain is below 0.003 nats per row.
     """
 
     joint: ClassVar[bool] = False
@@ -290,7 +290,7 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
     """Return the kernel that finds the neighbours. Raises ValueError if the model has none."""
     if gp.has_moments:
         name, model = type(learner).__name__, type(gp).__name__
-        raise ValueError(f"{name} finds neighbours by a kernel, and {model} has none")
+        raise ValueError(f"{name} needs a kernel to find neighbours, but {model} has none")
     return gp.kernel
 
 

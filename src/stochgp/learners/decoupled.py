@@ -29,7 +29,7 @@ TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.
 
 
 class AbstractGrowing(AbstractBatchLearner):
-    """A learner of `Decoupled`, whose steps add functions at the first `growth` rows of a batch until the basis is full."""
+    """A learner of `Decoupled` that adds functions at the first `growth` rows of a batch until the basis is full."""
 
     steps: ClassVar[int] = 2048
     first_seconds: ClassVar[float] = COMPILING
@@ -41,7 +41,7 @@ class AbstractGrowing(AbstractBatchLearner):
 
     @abc.abstractmethod
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the part that the optimiser moves and the rest."""
+        """Return the trainable part and the rest."""
 
     def __check_init__(self) -> None:
         self.check_common("growth")
@@ -50,7 +50,7 @@ class AbstractGrowing(AbstractBatchLearner):
             raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of batches, a tile of mean functions, covariance functions, gradients, optimiser."""
+        """Return the bytes of batches, functions, gradients and the optimiser's state."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
@@ -72,9 +72,9 @@ class AbstractGrowing(AbstractBatchLearner):
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
     ) -> tuple[BatchState, dict[str, Array]]:
-        """Take a gradient step on the part from `partition`, using the batch's bound per datum.
+        """Take a gradient step on the trainable part, with the batch's bound per datum.
 
-        `columns` selects columns of K_α, None = all. `carried` maps a model with moved functions and kernel to the model with the matching q.
+        `columns` selects columns of K_α, None = all. After functions and kernel have changed, `carried` returns the model with q adapted to them.
         """
         trainable, rest = self.partition(gp)
 
@@ -99,7 +99,7 @@ class AbstractGrowing(AbstractBatchLearner):
 
 
 def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
-    """Return the model with functions at the first n rows, if there is room; `start` on L_jj."""
+    """Return the model with functions at the first n rows, if there is room, and L_jj = `start`."""
     q: Any = gp.approximation
     X = batch.X[:n]
     start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
@@ -107,7 +107,7 @@ def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = 
 
 
 def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
-    """Return the trainable part and the rest; "weights" (a) and "root" (L) train if named."""
+    """Return the trainable part and the rest. "weights" (a) and "root" (L) train if `moved` has them."""
     mask = trainable_mask(gp)
     for name in {"weights", "root"} - set(moved):
         mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
@@ -117,29 +117,29 @@ def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
 class IVSGPR(AbstractGrowing):
     """Incremental variational sparse GP regression (Cheng and Boots 2016): mirror ascent on q.
 
-    In the coupled form, β = α, the inverse covariance of q is I + Ψ_α B Ψ_αᵀ, and it maps the mean to Ψ_α b, b = (I + BK)a. A mirror step of
-    weight γ on a batch S, with the sites β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, is
+    The coupled form has β = α. The inverse covariance of q is I + Ψ_α B Ψ_αᵀ, and it maps the mean to Ψ_α b, b = (I + BK)a. With the sites
+    β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, a mirror step of size γ on a batch S is
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    a = (I + BK)⁻¹ b.
 
-    It is the step of SVI, written without a basis. B = LLᵀ: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. Then functions, kernel and likelihood follow the gradient of the bound, and b and B follow
-    the functions: from α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. A step takes O(B M² + M³).
+    It is the step of SVI, written without a basis. For B = LLᵀ, a QR factorisation of [√(1−γ) L, √(γcβ_i) p_i] gives L. Then functions, kernel and likelihood take a step along
+    the gradient of the bound. If functions move from α' to α, b and B become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a = (I + BK)⁻¹b. A step takes O(B M² + M³).
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth
         See `SVDGP`.
     mirror_rate : float or rule of the step
-        γ.
+        The step size γ.
     """
 
     mirror_rate: float | Schedule = InverseRoot(1.0, 1.0)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the moved part and the rest. Raises ValueError for decoupled functions."""
+        """Return the trainable part and the rest. Raises ValueError for decoupled functions."""
         q: Any = gp.approximation
         if q.covariance_functions is not None:
-            raise ValueError("IVSGPR learns coupled processes: the covariance has functions of its own here")
+            raise ValueError("IVSGPR needs a coupled process, but the covariance has its own functions here")
         return all_but_q(gp)
 
     def step(
@@ -156,7 +156,7 @@ class IVSGPR(AbstractGrowing):
 
 
 def mirror_step(gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any) -> Decoupled:
-    """Return q after the mirror step of weight γ towards the sites of X, in float64 with x64."""
+    """Return q after a mirror step of size γ towards the sites of X, in float64 with x64."""
     given: Any = gp.approximation
     weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
     K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma)
@@ -175,7 +175,7 @@ def linear_part(gp: SparseGP) -> Float[Array, " P"]:
 
 
 def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"]) -> SparseGP:
-    """Return the model after functions and kernel moved, with b and the old L carried along."""
+    """Return the model after functions and kernel moved, with b and L adapted to them."""
     q: Any = gp.approximation
     parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
     moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts)
@@ -197,22 +197,22 @@ class SVDGP(AbstractGrowing):
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
 
-    All parts follow its gradient per datum on a batch S: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are
-    estimated from `n_columns` of the M_α columns of K_α (`objectives.elbo`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³), and
-    memory for a tile of them. The model has room for M_α and M_β functions. Until it is full, each step adds functions at the first `growth` rows of its
-    batch, with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise.
+    A step follows the gradient of the bound per datum on a batch S. It moves a, L, the functions, the kernel and the likelihood. `n_columns` of the M_α columns
+    of K_α give estimates of aᵀK_α a and its gradient (`objectives.elbo`), so a step takes O(D (B + n_columns) M_α + B M_β² + M_β³) and memory for a tile of
+    columns. The model has room for M_α and M_β functions. Until it is full, each step adds functions at the first `growth` rows of its batch, with a = 0 and
+    L_jj = √β_j of `objectives.elbo` (1/σ for Gaussian noise).
 
     Parameters
     ----------
     batch_size, epochs, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`; epochs None = enough for 2,048 steps.
     learning_rate : float, rule of the step, or None
-        γ₀ of the gradient's γ_t = γ₀/(1 + 0.1 √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+        γ₀ of the rate γ_t = γ₀/(1 + 0.1 √t), times `decay`, or a rule for γ_t. None: trials choose 0.01, 0.03 or 0.1; 0.01 without trials.
     growth, n_columns : int, int or None
-        N_Δ, the rows of a batch that become functions, while there is room; columns of K_α from which aᵀK_α a is estimated, None = B.
+        N_Δ, the number of a batch's rows that become functions while there is room; the number of columns of K_α for estimates, None = B.
     mirror_rate : float, rule of the step, or None
-        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR instead (`variational.functions`), which find the
-        scale of B in one step; gradient steps on L need many.
+        None: L follows the gradient, as in the paper. A number γ: B = LLᵀ takes mirror steps as in iVSGPR (`variational.functions`). These find
+        the scale of B in one step; gradient steps on L need many.
     """
 
     n_columns: int | None = None
@@ -221,7 +221,7 @@ class SVDGP(AbstractGrowing):
         self.check_common("n_columns")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes with the columns of a tile of functions, if these exceed the rows of a batch."""
+        """Return the bytes, with the columns of a tile of functions if they exceed the rows of a batch."""
         more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
         return super().peak_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 

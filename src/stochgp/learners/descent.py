@@ -29,7 +29,7 @@ Schedule = Callable[[Float[Array, ""]], Float[Array, ""]]
 class Descent(eqx.Module):
     """The state of an optimiser.
 
-    The step size of step t is rate · decay((t − start) / (total − start)), the argument clipped to [0, 1]; or learning_rate(t) · rate of a rule.
+    Step t has the size rate · decay((t − start) / (total − start)), the fraction clipped to [0, 1]; with a rule, learning_rate(t) · rate.
     """
 
     optimizer_state: list[Array]  # only leaves: files hold no classes of other packages
@@ -94,7 +94,7 @@ def start_rate(learning_rate: Any, chosen: float | None) -> float:
     if learning_rate is not None:
         return float(learning_rate)
     if chosen is None:
-        raise ValueError("learning_rate is None: give one, or let `fit` choose it")
+        raise ValueError("learning_rate is None: set it, or let `fit` choose it")
     return chosen
 
 
@@ -104,7 +104,7 @@ def _started(optimizer: Optimizer, parameters: list[Array]) -> PyTree:
 
 
 def cosine(progress: Float[Array, ""]) -> Float[Array, ""]:
-    """½(1 + cos(π · progress)): from 1 down to 0.
+    """Decay ½(1 + cos(π · progress)), from 1 to 0.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def cosine(progress: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def constant(progress: Float[Array, ""]) -> Float[Array, ""]:
-    """1 throughout.
+    """No decay: 1 at every step.
 
     Parameters
     ----------
@@ -126,12 +126,12 @@ def constant(progress: Float[Array, ""]) -> Float[Array, ""]:
 
 
 class PowerLaw(eqx.Module):
-    """Return scale · (t + 1)^(−exponent) at step t, from 0 on.
+    """Rule with the value scale · (t + 1)^(−exponent) at step t ≥ 0.
 
     Parameters
     ----------
     scale, exponent : float
-        The value at step 0; the theory of SCGD requires the exponents 3/4 (a_t) and 1/2 (b_t).
+        The value at step 0; the exponent. The theory of SCGD requires the exponents 3/4 (a_t) and 1/2 (b_t).
     """
 
     scale: float
@@ -142,12 +142,12 @@ class PowerLaw(eqx.Module):
 
 
 class InverseRoot(eqx.Module):
-    """Return scale / (1 + slope √t) at step t, from 0 on.
+    """Rule with the value scale / (1 + slope √t) at step t ≥ 0.
 
     Parameters
     ----------
     scale, slope : float
-        The value at step 0; 0.1 in the paper of SVDGP; in the paper of iVSGPR both are 1 for mirror steps.
+        The value at step 0; the slope, 0.1 in the paper of SVDGP. In the paper of iVSGPR both are 1 for mirror steps.
     """
 
     scale: float
@@ -158,38 +158,38 @@ class InverseRoot(eqx.Module):
 
 
 def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""] | float:
-    """Return a number unchanged, or the value of a rule at its step."""
+    """Return a number unchanged, or the value of a rule at this step."""
     return value(step) if callable(value) else value
 
 
 def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024): the nearest semi-orthogonal matrix replaces each momentum.
+    """Muon (Jordan et al. 2024), an optimizer that replaces the momentum of a matrix by the nearest semi-orthogonal matrix.
 
-    Other arrays follow Adam. All directions of a weight matrix then move alike, however small their gradients. A step costs 15 more matrix products.
+    All directions of a weight matrix then move equally, even if their gradients are small. A step takes 15 more matrix products. Other arrays follow Adam.
 
     Parameters
     ----------
     learning_rate : float
-        The rate a of the matrices and of Adam.
+        The rate a, for matrices and for Adam.
     weight_decay : float
-        A step also shrinks every matrix by a · weight_decay of itself, against the growth of weights in long runs at a large rate.
+        A step multiplies every matrix by 1 − a · weight_decay. This limits the growth of weights in long runs at a large rate.
     """
     rule = optax.contrib.muon(learning_rate, weight_decay=weight_decay)
 
     def init(params: optax.Params) -> optax.OptState:
-        """Cast Muon's constants, which would be float64 with x64 enabled, and so its products."""
+        """Cast Muon's constants, because float64 constants would make its products float64."""
         return cast(rule.init(params), jax.tree.leaves(params)[0].dtype)
 
     return optax.GradientTransformation(init, rule.update)
 
 
 class Uniform(eqx.Module):
-    """Rows drawn uniformly: without replacement in shuffled epochs, or independently.
+    """Batches of uniformly drawn rows.
 
     Parameters
     ----------
     replace : bool
-        True: rows are drawn independently, with replacement.
+        True: independent draws with replacement. False: a new shuffle of all rows in each epoch.
     """
 
     replace: bool = False
@@ -197,11 +197,11 @@ class Uniform(eqx.Module):
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> Int[np.ndarray, " N"]:
-        """Compute constants before the first step; the host keeps them."""
+        """Compute constants on the host before the first step."""
         return np.arange(source.size, dtype=np.int32)
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """Bytes of the row numbers and of a shuffle of them."""
+        """Return the bytes of the row indices and a shuffle of them."""
         return 16 * n_rows
 
     def batches(
@@ -213,15 +213,15 @@ class Uniform(eqx.Module):
 
 
 class NearestNeighbours(eqx.Module):
-    """Batches of a centre and its B − 1 nearest rows by Euclidean distance: standardise first.
+    """Batches of a centre and its B − 1 nearest rows by Euclidean distance, for standardised inputs.
 
-    Centres are drawn without replacement, in shuffles of all rows. Neighbours of the drawn centres are searched once, before the first step.
+    Centres are drawn without replacement from shuffles of all rows. Their neighbours are searched once, before the first step.
     """
 
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> tuple[Int32[np.ndarray, "U B"], Int[np.ndarray, " steps"]]:
-        """Return neighbourhoods [U, B], one per distinct centre, and the index for each step."""
+        """Return neighbourhoods [U, B] of distinct centres, and the index of each step's neighbourhood."""
         rows, generator = np.arange(source.size, dtype=np.int32), np.random.default_rng(seed)
         shuffles = [generator.permutation(rows) for _ in range(-(-total_steps // source.size))]
         centres, order = np.unique(np.concatenate(shuffles)[:total_steps], return_inverse=True)
@@ -229,7 +229,7 @@ class NearestNeighbours(eqx.Module):
         return np.column_stack([centres.astype(np.int32), others]), order
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """Bytes of the rows in float64, the tree, the lists and the centres."""
+        """Return the bytes of float64 rows, tree, lists and centres."""
         rows = (8 * n_inputs + 16) * n_rows + 16 * total_steps
         n_centres = min(n_rows, total_steps)
         return rows + neighbours_bytes(None, n_rows, n_inputs, n_centres, batch_size)

@@ -52,7 +52,7 @@ Division = tuple[MemorySource, MemorySource | None]  # the training rows, and th
 
 
 class LossEvaluation(NamedTuple):
-    """The model, and the average loss per datum of the steps that led to it (NaN: none yet)."""
+    """The model, and the average loss per datum of the last steps (NaN before the first step)."""
 
     gp: AbstractGP
     loss: float
@@ -68,28 +68,28 @@ class LossEvaluation(NamedTuple):
 
 
 class ByLoss(eqx.Module):
-    """Evaluations using the learner's own mean loss. A run returns its last good state.
+    """Evaluations with the mean loss of the learner's own steps. A run returns its last good state.
 
-    A run is settled if the mean loss of the last fifth of the evaluations differs from the fifth before by less than 0.01 nats per datum, or by
-    less than twice its standard error.
+    A run has settled if the mean losses of the last two fifths of the evaluations differ by less than 0.01 nats per datum, or by less than two
+    standard errors.
 
     Parameters
     ----------
     trial_rates : tuple of float
-        Learning rates to try for a learner without one, compared on the mean loss of the same batches; () = the learner's own.
+        Learning rates to try if the learner has none. They are compared on the same batches; () = the learner's default.
     """
 
     is_exact: ClassVar[bool] = False
     trial_rates: tuple[float, ...] = ()
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        """Hold out rows, if the evaluator needs any."""
+        """Return the training rows and, if the evaluator needs them, held-out rows."""
         return source, None
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Plan the steps of a mini-batch learner, with 40 or more evaluations every 64 to 4,096 steps."""
+        """Plan the steps of a mini-batch learner, with at least 40 evaluations, one per 64 to 4,096 steps."""
         batch_size = min(batch_size, n_rows)
         per_epoch = max(1, n_rows // batch_size)
         steps = default_steps if epochs is None else epochs * per_epoch
@@ -101,15 +101,15 @@ class ByLoss(eqx.Module):
         return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the memory of its evaluations."""
+        """Return the memory of evaluations."""
         return 0
 
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
-        """Evaluate a state with model `gp`; `numbers` come from the last steps, none at θ₀."""
+        """Evaluate a state with model `gp` and the `numbers` of the last steps (none at the start)."""
         return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Learning rates to try for a learner without one; one rate needs no trial, () = its own."""
+        """Learning rates to try if the learner has none. One rate needs no trial; () = its default."""
         return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:
@@ -128,9 +128,9 @@ class ByLoss(eqx.Module):
 
 
 def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
-    """Plan for evaluations that pass over all rows: one per epoch, or per 100 steps.
+    """Return a plan for evaluations on all rows: one per epoch, or one per 100 steps.
 
-    A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. Steps are rounded to whole chunks, by at most 3 %.
+    A batch has at most all rows, a chunk at most 512 steps and 16 MB of batches. The number of steps is rounded to whole chunks, by at most 3 %.
     """
     batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
@@ -148,9 +148,9 @@ def power_of_two(n: int) -> int:
 
 
 def default_epochs(steps_per_epoch: int) -> int:
-    """Return 40; fewer, but at least 5, if that exceeds 80,000 steps; more for small sets.
+    """Return 40 epochs, or fewer (at least 5) if that exceeds 80,000 steps.
 
-    Small sets get 100 steps for each step of an epoch, between 1,500 and 3,000.
+    Small data sets get more: 100 steps for each step of an epoch, between 1,500 and 3,000 steps.
     """
     fewest = min(max(1_500, 100 * steps_per_epoch), 3_000)
     if steps_per_epoch * 40 < fewest:
@@ -159,7 +159,7 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Epochs of about 3 steps per row for fewer than 400 rows, 1 for fewer than 20; else None."""
+    """Return the epochs of about 3N steps for N < 400 rows, 1 epoch for N < 20, else None."""
     if n_rows < HARDLY_ANY_ROWS:
         return 1
     per_epoch = max(1, n_rows // min(batch_size, n_rows))
@@ -175,7 +175,7 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
 
 
 def trial_steps(plan: StepPlan) -> int:
-    """Return the steps of a trial: 1/16 of the run's, from 100 to 1,000; fewer would prefer large rates."""
+    """Return the steps of a trial: 1/16 of the run's, from 100 to 1,000. Shorter trials would prefer large rates."""
     asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
     return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
 

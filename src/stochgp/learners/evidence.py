@@ -64,20 +64,20 @@ class Evidence(NamedTuple):
 
 
 class ByEvidence(eqx.Module):
-    """Evaluations that pass over all rows for exact moments in float64 and the exact NLML.
+    """Evaluations with the exact NLML, from a pass over all rows in float64.
 
-    A run returns the state of the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
-    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It has not settled if no
-    state was better than the start and the end is worse by more than 0.01, nor with fewer than four evaluations.
+    A run returns the state with the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
+    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It needs at least four
+    evaluations, and must not end more than 0.01 above the start without a better state.
 
     Parameters
     ----------
     refit : bool
-        If True, the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
+        If True, every evaluation refits the output scale and σ² for fixed features.
     validation_fraction : float
-        Share of the rows that is held out, as whole groups if there are groups. 0: the criterion (for rates, states and the refit) is the exact
-        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end. With fewer than 400 training rows, or
-        fewer than twice the number of features: `robust_nlpd`, the "criterion" of the history.
+        Share of held-out rows, in whole groups if there are groups. The criterion ranks rates and states and guides the refit. With 0 it is the exact
+        NLML of the training rows. Above 0 it is the NLPD of the held-out rows, which join the posterior at the end. With fewer than 400 training
+        rows, or fewer than twice the number of features, it is `robust_nlpd`.
     """
 
     is_exact: ClassVar[bool] = True
@@ -105,14 +105,14 @@ class ByEvidence(eqx.Module):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Plan steps and evaluations, as often as their cost allows; in cycles for many rows."""
+        """Plan the steps, in cycles for many rows, and as many evaluations as their cost allows."""
         few = evaluators.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
         given = few if epochs is None else epochs
         plan = evaluators.steps_by_epochs(n_rows, bytes_per_row, batch_size, given)
         return plan if given is not None else evaluators.in_cycles(plan)
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of moments, eigenbasis, best evaluation, chunks of features, held-out features."""
+        """Return the bytes of moments, eigenbasis, best evaluation, and chunks of features."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         n_held_out = evaluators.held_out_rows(n_rows, self.validation_fraction)
@@ -121,7 +121,7 @@ class ByEvidence(eqx.Module):
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """Compute exact moments, NLML, held-out NLPD and refits in one pass over the rows.
 
-        (v, σ²) of the highest likelihood come from the spectrum of the training moments. The search for the lowest held-out NLPD starts there.
+        The spectrum of the training moments gives the variances v and σ² of the highest likelihood, where the search for the lowest NLPD starts.
         """
         return agreed(self._evaluate(gp, *division))
 
@@ -159,7 +159,7 @@ class ByEvidence(eqx.Module):
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Return one rate for few held-out rows, which cannot rank rates."""
+        """Return only one rate for few held-out rows, because they cannot rank rates."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
         return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
@@ -245,7 +245,7 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
     """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(labels) == 1:
-        raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
+        raise ValueError("all rows are in one group, so none can be held out: set validation_fraction=0")
     chosen, total = [], 0
     for one in np.random.default_rng(seed).permutation(len(labels)):
         if sizes[one] < 2 * (n_rows - total) and 2 * (total + sizes[one]) < len(group):

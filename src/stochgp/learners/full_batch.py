@@ -48,7 +48,7 @@ STRAIGHT = 1e-10  # a pair with less curvature is not kept
 
 
 class Quasi(eqx.Module):
-    """The state: a point, its value (NaN: unknown), and the last steps and gradient changes."""
+    """The state of L-BFGS: a point, its value (NaN = unknown), and the last steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -60,7 +60,7 @@ class Quasi(eqx.Module):
 
 
 def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
-    """Return the unevaluated state at x, with the steepest directions of `hessian` in memory."""
+    """Return the state at x before evaluation, with the steepest directions of `hessian` in memory."""
     steps, changes, n_pairs = np.zeros((PAIRS, len(x))), np.zeros((PAIRS, len(x))), 0
     if hessian is not None and np.isfinite(hessian).all():
         curvatures, directions = np.linalg.eigh(hessian)
@@ -73,12 +73,12 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
 
 
 def promised(at: Quasi) -> float:
-    """Return the decrease of the loss that the memory's quadratic promises; inf without a memory."""
+    """Return the decrease of the loss that the quadratic model predicts; inf without a memory."""
     return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 
 def step(at: Quasi, loss: Any, rounding: float) -> Quasi:
-    """Return the state after one step; `rounding` is the relative error of the loss's values."""
+    """Return the state after one step; `rounding` is the relative rounding error of the loss."""
     at = _at(at, at.x, loss) if math.isnan(at.value) else at
     found = None
     if at.n_pairs > 0:
@@ -149,7 +149,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Qua
 
 
 class QuasiState(eqx.Module):
-    """The point of L-BFGS, and values computed there."""
+    """The point of L-BFGS, and the values computed there."""
 
     gp: AbstractGP  # the structure, and the part that does not train
     at: Quasi
@@ -158,7 +158,7 @@ class QuasiState(eqx.Module):
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Descent by L-BFGS until a step promises less than `tolerance`, or rounding stops it."""
+    """Descent by L-BFGS until the predicted gain is below `tolerance` or the rounding error."""
 
     exact: ClassVar[bool] = True
     epochs: eqx.AbstractVar[int | None]
@@ -186,7 +186,7 @@ class AbstractQuasiNewton(AbstractLearner):
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[QuasiState, Numbers]:
-        """Take `n_steps` steps; a settled state stays. "loss" is the value after them."""
+        """Take `n_steps` steps, unless the run has converged. "loss" is the value after them."""
         loss, taken = self.loss(state.gp, problem), 0
         while taken < n_steps:
             try:
@@ -216,9 +216,9 @@ class AbstractQuasiNewton(AbstractLearner):
 
 
 class Loss:
-    """A loss of the vector of trainable parameters; TimeIsUpError if its evaluation would end too late.
+    """A loss as a function of the vector x of trainable parameters.
 
-    `evaluate` maps (the model, x) to the value, the gradient and further values at x.
+    `evaluate` maps the model and x to value, gradient and further values. Raises TimeIsUpError if an evaluation would end too late.
     """
 
     def __init__(self, evaluate: Callable, parts: tuple[Any, Any], pace: Pace, rounding: float):
@@ -241,7 +241,7 @@ def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
 
 
 class Prepared(NamedTuple):
-    """The rows, the pace of evaluations, the start (None: the model), and H of the loss there."""
+    """The rows, the pace of evaluations, the start (None = the model), and the Hessian H there."""
 
     rows: Data
     pace: Pace
@@ -252,20 +252,20 @@ class Prepared(NamedTuple):
 class FullBatch(AbstractQuasiNewton):
     """Descent on the exact NLML per datum by L-BFGS.
 
-    For a kernel GP on n rows an evaluation is by Cholesky: O(n³), n² numbers of memory. For a feature GP it uses the moments:
-    O(n M² + M³), memory for one chunk of features.
+    For a kernel GP on n rows, an evaluation uses a Cholesky factor: O(n³) time and memory for n² numbers. For a feature GP it uses moments:
+    O(n M² + M³) time and memory for one chunk of features.
 
-    With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ), a normal prior of the unconstrained parameters x around their
-    start. It determines only parameters on which the rows give no information, such as the lengthscale of an irrelevant input.
+    `spread` s adds the penalty ‖x − x₀‖² / (2 s² Σρ), a normal prior of the unconstrained parameters x around their start x₀. It matters
+    only for parameters on which the rows have no information, such as the lengthscale of an irrelevant input.
 
     Parameters
     ----------
     epochs, subset_rows : int or None
-        Steps at most, None = 100; rows of a random subset, None = all rows.
+        The largest number of steps, None = 100; the number of rows in a random subset, None = all rows.
     spread : float or None
-        s, for the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
+        s, for the logarithms of variances and lengthscales; None = maximum likelihood without a prior.
     tolerance : float
-        The run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+        The run has converged if the predicted gain of a step is below `tolerance` nats per datum or the rounding error.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     """
@@ -290,7 +290,7 @@ class FullBatch(AbstractQuasiNewton):
         return whole_steps(size, steps, between)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of float64 rows; for a kernel GP also of its matrix, replaced in place, and tiles."""
+        """Return the bytes of float64 rows and, for a kernel GP, of its matrix and tiles."""
         size = self.seen_rows(n_rows)
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
@@ -301,7 +301,7 @@ class FullBatch(AbstractQuasiNewton):
         return max(whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, size, n_inputs))
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """For a kernel GP, the number of rows for which about forty evaluations fit into the time."""
+        """Return, for a kernel GP, the number of rows with time for about 40 evaluations."""
         if gp.has_moments or not seconds < math.inf:
             return n_rows
         rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / SECONDS_OF_ROWS) ** 0.4)
@@ -349,7 +349,7 @@ class FullBatch(AbstractQuasiNewton):
         return dataclasses.replace(self, epochs=REFIT_STEPS)
 
     def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
-        """Return the optimum or the model at the deadline, starting at `gp`, prior around `prior`."""
+        """Return the optimum or the model at the deadline; `prior` is the centre of the prior."""
         prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None, None)
         problem = Problem(source, self.plan(source.size, source.n_inputs, ByLoss()), prepared, prior=prior)
         loss, state = self.loss(gp, problem), self.init(gp, problem)

@@ -40,25 +40,25 @@ class Minimax(AbstractBatchLearner):
     """Projected gradient descent-ascent on a saddle-point form of the likelihood (SCGD paper, Algorithm 1).
 
     The objective is Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖, with Frobenius norms. g is the sum over rows of
-    (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ². One step, with independent batches S, S̄:
+    (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ². One step with independent batches S and S̄ is
 
         (θ, w, A) ← proj( (θ, w, A) − a ∂Ψ_S ),      B ← proj( B + b ∂_B Ψ_S̄ ) at the new θ and A
         ∂Φ̃_S = (n/B)[(2/σ²) r wᵀ − (2μ/‖A‖) Φ̃_S B],   ∂A = A⁻¹ + μ[B/‖A‖ − ⟨B, A − F̂_S⟩ A/‖A‖³],   ∂B = μ(A − F̂_S̄)/‖A‖
 
-    Projections: weights and w into [−box, box]; `Positive` parameters to between 1/box and box times their start, other raw values to within
-    log box of it; σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ), if a Cholesky factorisation shows that A crosses a bound; ‖B‖ ≤ 1.
+    The projection restricts weights and w to [−box, box], `Positive` parameters to 1/box to box times their start, and other raw values to
+    a distance of log box from their start. It clips the spectrum of A to [σ², ceiling] if a Cholesky factorisation shows that A crosses a bound. ‖B‖ ≤ 1.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; B of each of S and S̄, the rate a in this scaling (sums over the data), one optimizer for descent and ascent.
+        See `AbstractBatchLearner`. Both S and S̄ have B rows. The rate is a for sums over the data. Descent and ascent use the same optimizer.
     ascent_rate, penalty : float, rule of the step, or None; float or None
-        b, in this scaling; None = the same as a. μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments at every anchor, or at the start. The penalty is locally exact
-        only for μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| counts by at most μ/μ* (`penalty_share` in the history).
+        b, None = a; μ, None = μ* = ‖F‖‖F⁻¹‖ from exact moments at every anchor, or at the start. The penalty is locally exact only for
+        μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| has a weight of at most μ/μ* (`penalty_share` in the history).
     box, ceiling : float
-        The bound of weights and of w, and the largest factor between parameters and their start; A_max as a multiple of tr F at the start.
+        The bound of weights and w, also the largest factor between parameters and their start; the bound of A as a multiple of tr F at the start.
     anchored : bool
-        An extension of the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
+        An extension of the paper: at every evaluation exact moments give A = F, w = ŵ and B = −‖F‖F⁻¹/μ, scaled to ‖B‖ ≤ 1.
     """
 
     n_streams: ClassVar[int] = 2  # S and S̄
@@ -78,12 +78,12 @@ class Minimax(AbstractBatchLearner):
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of batches, A and B of the current and the best state, and two orders of the rows."""
+        """Return the bytes of batches, A and B of two states, and two orders of the rows."""
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
-        """Return w = 0, B = 0 and A = σ²I, for which μ* is M; an anchor replaces A by F."""
+        """Return w = 0, B = 0 and A = σ²I, for which μ* = M; an anchor replaces A by F."""
         dtype = gp.noise_variance.dtype
         M, (trainable, _) = gp.n_features, self._split(gp)
         zeros, A = jnp.zeros(M, dtype), jnp.eye(M, dtype=dtype) * gp.noise_variance.value
@@ -98,9 +98,9 @@ class Minimax(AbstractBatchLearner):
     def step(
         self, state: MinimaxState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[MinimaxState, dict[str, Array]]:
-        """Take one step; `batch` is a stack of two, S and S̄.
+        """Take one step; `batch` is a stack of S and S̄.
 
-        "loss" estimates g(θ)/(2n) without constants, with n log σ² for (n − M) log σ².
+        "loss" estimates g(θ)/(2n) without constants, with n log σ² instead of (n − M) log σ².
         """
         first, second = (batch.take(i) for i in range(2))
         trainable, rest = self._split(state.gp)
@@ -137,7 +137,7 @@ class Minimax(AbstractBatchLearner):
         return dataclasses.replace(state, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
-        """Set μ* and the first ceiling; with `anchored`, exact A, B and w of the refitted model."""
+        """Set μ* and the first ceiling. `anchored` also sets exact A, B and w of the refitted model."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
         own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own

@@ -19,7 +19,7 @@ from stochgp.numerics.linalg import inverse_factor
 
 
 class SCGDState(BatchState):
-    """θ and w, the tracked F, and its factor."""
+    """θ, w, the tracked F, and its factor."""
 
     weights: Float[Array, " M"]  # w, of the scaled features
     F: Float[Array, "M M"]  # F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I
@@ -29,25 +29,25 @@ class SCGDState(BatchState):
 class SCGD(AbstractBatchLearner):
     """Stochastic compositional gradient descent on ℓ(θ) (SCGD paper, Algorithm 2).
 
-    ℓ(θ) = yᵀK⁻¹y + log|K|: a sum over the data, without ½. One step, with Φ̃_S the scaled features of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I:
+    ℓ(θ) = yᵀK⁻¹y + log|K|: a sum over the data, without ½. With the scaled features Φ̃_S of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
 
-        F̃ ← (1 − b)F̃ + bF̂                                    the tracker moves first
-        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M],    M = F̃⁻¹ held fixed
-        θ ← θ − a G                                          by any optax rule
+        F̃ ← (1 − b)F̃ + bF̂                                    first, the tracker moves
+        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M],    M = F̃⁻¹ is constant
+        θ ← θ − a G                                          or the step of another optax optimizer
 
-    If the noise variance of a row is σ²s_i/ρ_i, every term of the row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i is added. The derivative
-    with respect to η_i = log s_i is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so the parameters of s train with the features.
+    If a row has the noise variance σ²s_i/ρ_i, its terms in F̂ and G are multiplied by ρ_i/s_i, and ρ_i log s_i is added. The derivative with
+    respect to η_i = log s_i is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so the parameters of s train with the features.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; the rate is a in this scaling. `Uniform(replace=True)` draws the rows of a batch independently.
+        See `AbstractBatchLearner`; the rate is a. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
-        b, in [0, 1]. Unbiased only as b → 0: a constant b under-penalises the log-determinant. 0 = F̃ changes at anchors only.
+        b, in [0, 1]. The gradient is unbiased only as b → 0; a constant b gives the log-determinant too little weight. 0: F̃ changes at anchors only.
     anchored : bool
-        An extension of the paper: at every evaluation exact moments of all rows replace F̃, w becomes the exact posterior mean, and both variances are
-        refitted (`evaluator.refit`) and held until the next anchor. With `tracking = 0`, M comes from the anchor, and the step follows an upper bound of ℓ
-        that touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). It is a sum over rows, so its gradient has no bias at any batch size.
+        An extension of the paper: every evaluation replaces F̃ by exact moments of all rows and w by the exact posterior mean. It refits both variances
+        (`evaluator.refit`), which then stay until the next anchor. With `tracking = 0`, M comes from the anchor, where F = F₀. A step then follows an upper
+        bound of ℓ: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). This bound is a sum over rows, so its gradient has no bias at any batch size.
     """
 
     batch_size: int = 512
@@ -61,14 +61,14 @@ class SCGD(AbstractBatchLearner):
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
             raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
         if not self.tracks and not self.anchored:
-            raise ValueError("tracking is 0 and anchored is False: nothing would ever update F̃")
+            raise ValueError("tracking is 0 and anchored is False: F̃ would never change")
 
     @property
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of batches, trackers of the current and the best state, and orders of the rows."""
+        """Return the bytes of batches, trackers of two states, and orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
@@ -82,7 +82,7 @@ class SCGD(AbstractBatchLearner):
     def step(self, state: SCGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[SCGDState, dict[str, Array]]:
         """Take one step and return the state with its numbers.
 
-        "loss" estimates ℓ/(2n) without constants and log|F/σ²|. "factor_failed" is 1 if F̃ had no factor and the last one stayed.
+        "loss" estimates ℓ/(2n) without constants and log|F/σ²|. "factor_failed" is 1 if F̃ had no factor, so that the last factor was used.
         """
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)

@@ -36,15 +36,15 @@ SITE_EVALUATION = 4e-10  # seconds of a first evaluation per latent function and
 class SGPR(AbstractQuasiNewton):
     """L-BFGS descent on minus the collapsed bound per datum (Titsias 2009), also called VSGPR.
 
-    Kernel, noise and inducing points follow its exact gradient (`objectives.collapsed`); q(u) is optimal at every step. An evaluation takes two passes
-    over the rows: O(N M² + M³), and memory for one chunk of rows for any N. All numbers are in float64.
+    Kernel, noise and inducing points follow the exact gradient (`objectives.collapsed`); q(u) is optimal at every step. An evaluation takes two passes
+    over the rows, O(N M² + M³) time, and memory for one chunk of rows. All numbers are in float64.
 
     Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
     epochs, tolerance : int or None, float
-        Steps at most, None = 200; the run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+        The largest number of steps, None = 200. The run has converged if the predicted gain of a step is below `tolerance` nats per datum or rounding errors.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -53,7 +53,7 @@ class SGPR(AbstractQuasiNewton):
     steps: ClassVar[tuple[int, int]] = (200, 5)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of a chunk and its derivatives, inducing-point matrices, and L-BFGS pairs."""
+        """Return the bytes of a chunk, its derivatives, inducing-point matrices, and L-BFGS pairs."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
         return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * PAIRS * moving
@@ -74,7 +74,7 @@ class SGPR(AbstractQuasiNewton):
         return with_gaussian(gp, *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part and the rest, which includes q(v)."""
+        """Return the trainable part and the rest, to which q(v) belongs."""
         return without_gaussian(gp)
 
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
@@ -119,22 +119,22 @@ class SVGP(AbstractBatchLearner):
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
 
-    Kernel, inducing points and likelihood follow the gradient with `optimizer`. q(u) = N(m, S) of the whitened v follows the stochastic natural
-    gradient of size γ = `natural_rate`: with the sites β, r of `objectives.elbo` and w_i = L⁻¹k(Z, x_i),
+    Kernel, inducing points and likelihood follow the gradient with `optimizer`. The distribution N(m, S) of the whitened v = L⁻¹u takes natural-gradient
+    steps of size γ = `natural_rate`. With the sites β, r of `objectives.elbo` and w_i = L⁻¹k(Z, x_i), such a step is
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
 
-    which is SVI. A step takes O(B M² + M³). Expectations without a closed form, for several classes, use fresh draws.
+    as in SVI. It takes O(B M² + M³). Expectations for several classes have no closed form and are averages over random draws.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; epochs None = enough for `steps`, the rate None = by trials, or 0.03.
+        See `AbstractBatchLearner`; epochs None = enough for `steps`, learning_rate None = the best in trials, or 0.03 without trials.
     natural_rate, steps : float or rule of the step, int
-        γ, above 0 and at most 1; steps of a run whose `epochs` are None.
+        γ, above 0 and at most 1; the number of steps if `epochs` is None.
     spread : float or None
-        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start. It covers logarithms of
-        variances and lengthscales, and no weights of networks; None = no prior.
+        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start x₀. It covers logarithms of
+        variances and lengthscales, but not weights of networks; None = no prior.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -152,7 +152,7 @@ class SVGP(AbstractBatchLearner):
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of batches, a step's matrices of inducing points, and the matrices of q(u)."""
+        """Return the bytes of batches, matrices of inducing points, and matrices of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
@@ -170,7 +170,7 @@ class SVGP(AbstractBatchLearner):
         return eqx.filter(kernel, in_parameters(kernel))
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the part that the optimiser moves and the rest."""
+        """Return the trainable part and the rest."""
         return without_gaussian(gp)
 
     def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
@@ -206,18 +206,18 @@ class SVGP(AbstractBatchLearner):
 class VGP(AbstractQuasiNewton):
     """L-BFGS descent on −ELBO per datum with a site for each row (Opper and Archambeau 2009).
 
-    At every step q(f) is the best Gaussian (`objectives.elbo`); the kernel and the likelihood's parameters follow the exact gradient. An evaluation takes
-    O(L N³) for L latent functions. The learned model has its inducing points where they were, and its q(u) has the sites of the rows: with an
-    inducing point at each row it is the best Gaussian.
+    At every step q(f) is the best Gaussian (`objectives.elbo`). The kernel and the likelihood's parameters follow the exact gradient. An evaluation takes
+    O(L N³) for L latent functions. Inducing points do not move, and q(u) of the learned model comes from the sites of the rows. With an inducing
+    point at each row, it is the best Gaussian.
 
     Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
     epochs, tolerance : int or None, float
-        Steps at most, None = 100; the run has converged if the quadratic of L-BFGS promises less than this in nats per datum, or at the limit of rounding.
+        The largest number of steps, None = 100. The run has converged if the predicted gain of a step is below `tolerance` nats per datum or rounding errors.
     spread : float or None
-        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start; None = no prior.
+        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start x₀; None = no prior.
     """
 
     epochs: int | None = None
@@ -226,7 +226,7 @@ class VGP(AbstractQuasiNewton):
     steps: ClassVar[tuple[int, int]] = (100, 10)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Bytes of K, of B and its inverse for each latent function before and after a step, and of rows."""
+        """Return the bytes of K, of two copies of B and its inverse for each latent function, and of rows."""
         return 8 * n_rows**2 * (6 + 2 * gp.approximation.n_latent) + 8 * 4 * n_rows * n_inputs
 
     def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
@@ -250,7 +250,7 @@ class VGP(AbstractQuasiNewton):
         return with_gaussian(gp, *gaussian_of(process.whitened_on_host(X)[0], sites))
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return kernel and likelihood, which move, and the rest."""
+        """Return the trainable part (kernel and likelihood) and the rest."""
         mask = eqx.tree_at(lambda g: g.approximation, trainable_mask(gp), False)
         return eqx.partition(gp, mask)
 

@@ -39,30 +39,29 @@ def fit(
     time_limit: float | None = None,
     prior: AbstractGP | None = None,
 ) -> FitResult:
-    """Learn θ of `gp` from the rows of `source`.
+    """Learn the parameters θ of `gp` from the rows of `source`.
 
-    After every stretch of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run
-    returns to the state of the lowest criterion, with 0.3 of the rate, if a criterion is not finite or 1 nat per datum above the lowest (for a mean
-    of noisy losses: by three of its standard errors), at most 6 times; such entries have `recovered` 1. With several processes, all call this with the
-    same rows; only process 0 reads and writes the checkpoint. The run has converged if the learner has finished, or if all planned steps were taken and
-    the evaluator finds the run settled.
+    After each block of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run diverges if a
+    criterion is not finite or 1 nat per datum above the lowest (for noisy losses also three standard errors above it). It then returns to the best state,
+    with 0.3 of the rate, at most 6 times. Such entries have `recovered` 1. With several processes, all call this with the same rows, and only process 0
+    reads and writes the checkpoint. The run has converged if the learner has finished, or if it has settled after all planned steps.
 
-    Raises CheckpointError, a ValueError, for a damaged checkpoint or one of another run.
+    Raises CheckpointError, a ValueError, if the checkpoint is damaged or belongs to another run.
 
     Parameters
     ----------
     learner, gp : AbstractLearner, AbstractGP
-        How θ is learned; the model, with the θ at which the run starts.
+        The learner; the model, whose θ is the start of the run.
     source : MemorySource
-        All rows, of which the evaluator may hold some out. Its mesh shares passes.
+        All rows, of which the evaluator may hold some out. The devices of its mesh share passes.
     key : JAX key
-        Used for held-out rows, preparation, first state and steps.
+        The key for held-out rows, preparation, first state and steps.
     progress : function or None
-        Called with every entry of the history; if it returns True, the run ends as with Ctrl-C.
+        A function that gets every entry of the history. If it returns True, the run ends as after Ctrl-C.
     checkpoint : path or None
-        A file: if it exists, the run resumes from it, with the same result as an unbroken run.
+        A file. If it exists, the run resumes from it, with the same result as an uninterrupted run.
     time_limit : float or None
-        Seconds. At this limit, an earlier deadline or Ctrl-C the run ends with its current result; no step or evaluation begins that would end too late.
+        Seconds. At this limit, at an earlier deadline or after Ctrl-C the run ends with its current result. No step or evaluation begins that would end later.
     prior : AbstractGP or None
         The model whose parameters are the centre of a learner's prior; None = `gp`.
     """
@@ -74,9 +73,9 @@ def continued(
     first: FitResult, gp: AbstractGP, learner: AbstractLearner, source: MemorySource,
     *, progress: Report | None = None, **options: Any,
 ) -> FitResult:  # fmt: skip
-    """Run `fit` after the run `first` with another model and learner; join steps and history.
+    """Continue the run `first` with another model and learner, and join steps and history.
 
-    `options` are those of `fit`. With the key of `first` the same rows are held out.
+    `options` are options of `fit`. With the key of `first`, the same rows are held out.
     """
     later = lambda entry: entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
     report = None if progress is None else lambda entry: progress(later(entry))
@@ -90,7 +89,7 @@ def place(
     learner: AbstractLearner, gp: AbstractGP, n_rows: int, n_inputs: int, itemsize: int,
     budget: Budget, mesh: Mesh | None = None,
 ) -> tuple[bool, int]:  # fmt: skip
-    """Return True if all rows are kept on the device, and the bytes on top of those in use.
+    """Return True if all rows fit on the device, and the bytes that the run adds to those in use.
 
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """
@@ -108,9 +107,9 @@ def place(
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: MemorySource) -> int:
-    """Return the number of rows that there is time to learn from; all rows without a deadline.
+    """Return the number of rows for which there is time; all rows without a deadline.
 
-    A pass of a feature GP is timed on some of the rows.
+    For a feature GP, a pass over some of the rows is timed.
     """
     seconds = deadline.left()
     if not seconds < math.inf:

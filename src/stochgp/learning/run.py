@@ -38,8 +38,8 @@ logger = logging.getLogger("stochgp.learners")
 class Progress(NamedTuple):
     """The state of a run, with everything needed to resume it.
 
-    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds longer cycles from the best state so
-    far, while the last cycle gained GAIN and another fits into its plan.
+    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds longer cycles, each from the best state
+    so far, while the last cycle gained GAIN and the plan has steps for another cycle.
     """
 
     state: Any
@@ -57,8 +57,8 @@ class Progress(NamedTuple):
 class Run:
     """One call of `fit`: its rows, its progress, its history and its clock.
 
-    Seconds include earlier parts of a resumed run; the deadline is for this call. `evaluations` and `pieces` are the paces of evaluations and of
-    the compiled parts of a stretch. Without time to prepare, the run takes no step.
+    Seconds include earlier parts of a resumed run, but the deadline is for this call. `evaluations` and `pieces` measure the durations of
+    evaluations and of compiled blocks of steps. Without time to prepare, the run takes no step.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
         self.problem = Problem(rows, plan, prepared, prior=prior)
 
     def result(self, checkpoint: str | os.PathLike | None) -> FitResult:
-        """Run from the evaluation of θ₀, or from the checkpoint, to the end."""
+        """Run from the start or the checkpoint to the end."""
         first = self.evaluated(self.gp, {})
         self.at, ended = Progress(None, None, first, first.criterion, 0, 0), RESULTS.interrupted
         if not self.takes_steps:
@@ -117,7 +117,7 @@ class Run:
         return self._finish(ended)
 
     def add(self, entry: Numbers, **more: float) -> None:
-        """Append an entry to the history. A report that returns True stops the run."""
+        """Append an entry to the history. If `progress` returns True, stop the run."""
         self.history.append({**entry, "seconds": self.seconds(), **more})
         logger.debug("%s", self.history[-1])
         if self.report is not None and self.report(self.history[-1]) is True:
@@ -130,13 +130,13 @@ class Run:
         return self.earlier + time.perf_counter() - self.begun
 
     def is_over(self, fraction: float = 1.0) -> bool:
-        """Return True if another piece and its evaluation would exceed this fraction of the time."""
+        """Return True if another block and its evaluation would exceed this fraction of the time."""
         kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed  # inf without a limit
         return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
     @property
     def in_cycles(self) -> bool:
-        """Return True if the run continues while it gains: it has cycles and no rule of the rate."""
+        """Return True if the run has cycles, so that it continues while it gains, and no rate rule."""
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
     def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:
@@ -307,7 +307,7 @@ def take_stretch(
 ) -> tuple[Any, int, Numbers]:  # fmt: skip
     """Take the steps from `step` to the next evaluation, at most `most`, or until time is up.
 
-    Returns the state, the steps taken and the means of their numbers. Raises TimeIsUpError if not even the first part ends in time.
+    Returns the state, the number of steps and the means of their numbers. Raises TimeIsUpError if there is no time for the first block.
     """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_evaluation, plan.total_steps - step)
@@ -333,7 +333,7 @@ def take_stretch(
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    Go up while it falls; go down if the first step up is no better. None from `criterion` ends the search.
+    The search goes up while the criterion falls, or down if the first step up is not better. None from `criterion` ends it.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:

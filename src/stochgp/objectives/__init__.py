@@ -23,12 +23,12 @@ __all__ = ["elbo", "lower_bound", "nlml_and_gradient"]
 
 
 def nlml_and_gradient(gp: Any, rows: Data) -> ExactNLML:
-    """Return the exact NLML per datum and its gradient in float64. TypeError if there is none.
+    """Return the exact NLML per datum and its gradient in float64, or raise TypeError without it.
 
     Parameters
     ----------
     gp, rows : FeatureGP or KernelGP, Data
-        The model at θ; all of the data, on the host in float64.
+        The model at θ; all rows, on the host in float64.
     """
     if isinstance(gp, FeatureGP):
         return feature.nlml_and_gradient(gp, rows)

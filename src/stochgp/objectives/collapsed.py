@@ -30,14 +30,14 @@ Gaussian = tuple[Float[np.ndarray, "1 M"], Float[np.ndarray, "1 M M"]]  # m and 
 def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
     """Return the collapsed bound (Titsias 2009) in nats over all rows, and the optimal q(v).
 
-    The bound is log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW. With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and b = Σ ω y w it is
-    −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹). In float64: one pass, memory for one chunk.
-    Raises TimeIsUpError before a chunk that would end after the deadline.
+    The bound is log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW, for noise variances ν. With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and
+    b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹). It takes one pass in float64
+    and memory for one chunk. Raises TimeIsUpError before a chunk that would end after the deadline.
 
     Parameters
     ----------
     gp, source : SparseGP, Source
-        The model at θ, with Gaussian noise and inducing points, whose own q(v) is not used; all rows, read once in order.
+        The model at θ, with Gaussian noise and inducing points (its own q(v) is not used); all rows, read once in order.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -56,8 +56,8 @@ def lower_bound_and_gradient(
         k(x_i, x_i)  −½ ω_i
         k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹,
 
-    so that the second pass has one product of O(N M²). The noise derivatives are derivatives of E log p(y_i | f) at the optimal q(f). Memory is one chunk.
-    `split` returns the part of the model to differentiate and the rest, like `eqx.partition`.
+    so that the second pass has one product of O(N M²). The derivatives by the noise are those of E log p(y_i | f) at the optimal q(f). The memory is that of
+    one chunk. `split` returns the part of the model to differentiate and the rest, like `eqx.partition`.
     """
     with jax.enable_x64(True):
         gp, size = cast(gp, WIDE), _pass_rows(gp)

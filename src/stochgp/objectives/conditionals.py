@@ -46,8 +46,8 @@ class Conditional(NamedTuple):
 class Curvature(NamedTuple):
     """L = mean wl, ∇L and H = mean w(½J^V J^Vᵀ + J^e J^eᵀ) over scored rows.
 
-    In unconstrained parameters; w is ρ over its mean. For a joint density w is 1, L, ∇L and H are per datum, and H has a term ½(ρ − 1) J^s J^sᵀ,
-    J^s = ∇ log(σ² s), for repeats.
+    Derivatives are with respect to unconstrained parameters; w is ρ divided by its mean. For a joint density w is 1, L, ∇L and H are per datum, and H has
+    a term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
     """
 
     loss: np.float64
@@ -63,7 +63,7 @@ def unknown(P: int) -> Curvature:
 def systems(
     gp: Any, rows: Data, dtype: Any, parts: list["Part"] | None = None
 ) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
-    """Return A = k(X, X) + Σ and y of neighbourhoods; rows of count 0 have no influence."""
+    """Return A = k(X, X) + Σ and y of neighbourhoods; rows of weight 0 have no influence."""
     X, y, count = rows.X, rows.y, rows.weight
     there = count > 0
     A = covariances(gp, X, np.where(there, count, 1.0), dtype, parts)
@@ -98,14 +98,14 @@ def covariances(
 def left_out(
     A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, "B R"], least: Float[np.ndarray, "B R"]
 ) -> tuple[Conditional, Rows2, Float[np.ndarray, "B m R"], Float[np.ndarray, "B R"]]:
-    """Return the `Conditional` of the last R rows given all others, u, h, and u of these rows.
+    """Return the `Conditional` of each of the last R rows given all other rows, u, h, and their u.
 
     With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
 
         e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
         ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
 
-    one factorisation for all rows, and no derivative of it. h_i is 1 at row i.
+    so one factorisation serves all rows and needs no derivative. h_i is 1 at row i.
     """
     B, m, R = *y.shape, more.shape[1]
     scored = np.arange(R)
@@ -126,7 +126,7 @@ def conditional_moments(
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
     """Return mean, variance and prior variance of f at each x given its rows `near` [B, m].
 
-    x is the last row of its neighbourhood, with a target of 0. The variance is at least its float64 rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
+    x is the last row of its neighbourhood, with target 0. The variance is at least its float64 rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
     """
     last = (0, 0), (0, 1)
     X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
@@ -293,7 +293,7 @@ def is_small(gp: Any, rows: Data) -> bool:
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
-    """Return the rows of each neighbourhood in float64; −1 becomes a row of count 0."""
+    """Return the rows of each neighbourhood in float64; −1 becomes a row of weight 0."""
     flat = source.on_host(np.maximum(near, 0).ravel())
     rows = jax.tree.map(lambda part: part.reshape(*near.shape, *part.shape[1:]), flat)
     return dataclasses.replace(rows, weight=np.where(near == NONE, 0.0, rows.weight))

@@ -41,7 +41,7 @@ Expected = Callable[[Host, Host], tuple[float, Host, Host, Any]]
 
 
 class Sites(NamedTuple):
-    """A Gaussian factor exp(−½ β f² + r f) per row and latent function, for natural gradients."""
+    """Gaussian factors exp(−½ β f² + r f), one per row and latent function, for natural gradients."""
 
     precision: Float[Any, "N L"]  # β, at least 0
     linear: Float[Any, "N L"]  # r
@@ -50,7 +50,7 @@ class Sites(NamedTuple):
 def expected_log_density(
     gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
-    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key from fresh draws."""
+    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key, an average over draws."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
@@ -59,7 +59,7 @@ def expected_log_density(
 def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None) -> Sites:
     """Return β = max(−2 ∂_v E, 0) and r = ∂_m E + β m with E = ρ E_q log p(y | f).
 
-    Khan and Lin (2017). A natural-gradient step of size 1 from any q leads to the prior times these factors, which for a Gaussian do not depend on q.
+    A natural-gradient step of size 1 from q leads to the prior times these factors (Khan and Lin 2017). For a Gaussian likelihood they do not depend on q.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
@@ -75,7 +75,7 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
     Parameters
     ----------
     gp, rows, n_rows : SparseGP, Data, number
-        The model at θ, with its q(f); the B rows; N, which counts rows and not their weights.
+        The model at θ, with its q(f); the B rows; the number of rows N, regardless of their weights.
     """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -83,7 +83,7 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 
 
 def bound_of_all(gp: SparseGP, source: Source) -> float:
-    """Return the bound of all rows per datum, in float64: one pass, memory for one chunk.
+    """Return the bound of all rows per datum in float64, in one pass with memory for one chunk.
 
     Raises TimeIsUpError before a chunk that would end after the deadline.
     """
@@ -125,10 +125,10 @@ def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[A
 
 
 def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, ""]:
-    """Estimate ½ aᵀK_α a from n = |J| of its m columns, in O(M n D): ½ (m/n) aᵀK_{α,J} a_J.
+    """Estimate ½ aᵀK_α a by ½ (m/n) aᵀK_{α,J} a_J, from n = |J| of the m columns, in O(M n D).
 
-    The gradient is (m/n) K_{α,J} a_J with respect to a (as in the paper, with the omitted factor), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) for α_i, and half of
-    (m/n) aᵀ(∂K_{α,J}) a_J for the kernel's parameters. All are unbiased if J is drawn by `columns_to_draw`.
+    The gradient is (m/n) K_{α,J} a_J with respect to a (the paper omits the factor m/n), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) with respect to α_i, and half of
+    (m/n) aᵀ(∂K_{α,J}) a_J for the kernel's parameters. All are unbiased if `columns_to_draw` draws J.
     """
     q: Any = gp.approximation
     a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
@@ -143,8 +143,8 @@ def bound_parts(
 ) -> tuple[Array, Array, Array]:
     """Estimate Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a and the other part of KL(q ‖ p).
 
-    The estimates use B of `n_rows` rows and the columns J (None: all). The gradient of the first less the others is unbiased if the batch is
-    uniform and J is from `columns_to_draw`.
+    The estimates use B of `n_rows` rows and the columns J (None = all). The gradient of the first minus the other two is unbiased if the batch is
+    uniform and J comes from `columns_to_draw`.
     """
     process: Any = gp.process()
     fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -160,8 +160,8 @@ def _halved(leaf: Any) -> Any:
 def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> tuple[float, Any, Sites]:
     """Return the ELBO in nats over all rows at the best sites, its gradient as a model, and the sites.
 
-    They are found by natural-gradient steps from `sites`, None = the prior. A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017); it is halved while the ELBO falls.
-    O(L N³) for L latent functions, with memory for 6 N² numbers. The ELBO is NaN if k(X, X) is not finite.
+    Natural-gradient steps from `sites` (None = the prior) find them. A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017). It is halved while the ELBO falls.
+    This takes O(L N³) for L latent functions, and memory for 6 N² numbers. The ELBO is NaN if k(X, X) is not finite.
     """
     K = dense.block(gp.kernel, rows.X, rows.X)
     expected = _expectations(gp.likelihood, rows)

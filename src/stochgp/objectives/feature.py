@@ -97,13 +97,13 @@ def spectrum(moments: Moments) -> Spectrum:
 
 
 def belief_of(s: Spectrum, variance: float, noise_variance: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return ŵ and R of f given the rows, with mean φᵀŵ and variance |Rᵀφ|²; d = v λ + σ²."""
+    """Return ŵ and R: f given the rows has mean φᵀŵ and variance |Rᵀφ|²."""
     d = variance * s.eigenvalues + noise_variance
     return s.basis @ (variance * s.cross / d), s.basis * np.sqrt(variance * noise_variance / d)
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:
-    """Return a range times the mean square of the targets, if these are not all 0."""
+    """Return a range times the mean square of the targets, unless all targets are 0."""
     square = s.square / s.count if s.square > 0 else 1.0
     return widest[0] * square, widest[1] * square
 
@@ -133,7 +133,7 @@ def refit(
 ) -> tuple[float, float]:
     """Return the variance and noise variance that minimise the exact NLML for fixed features.
 
-    The NLML is never higher than at the start moved into the ranges; a range of one point fixes a variance.
+    The NLML is never higher than at the start, after clipping it to the ranges. A range of one point fixes a variance.
     """
     loss: Loss = lambda v, s2: nlml_of_spectrum(s, v, s2)
     return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
@@ -142,7 +142,7 @@ def refit(
 def minimise_variances(
     loss: Loss, start: tuple[float, float], ranges: tuple[Range, Range]
 ) -> tuple[float, float]:
-    """Return the argmin of `loss` over logarithms in the ranges, never worse than the start."""
+    """Return the minimum of `loss` over logarithms within the ranges, never worse than the start."""
 
     def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
         v, s2 = np.exp(log_values)
@@ -173,7 +173,7 @@ class HeldOut(NamedTuple):
 
 
 def densities_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> np.ndarray:
-    """Return −log N(y; m(x), var f(x) + σ²s) of each held-out row and its derivatives, [3, V], O(VM)."""
+    """Return −log N(y; m(x), var f(x) + σ²s) of each of V held-out rows and its derivatives, [3, V], O(VM)."""
     d, parts = v * s.eigenvalues + s2, []
     for block in held_out.blocks():
         P, P2, multiplier = block.P, block.P**2, block.multiplier
@@ -196,7 +196,7 @@ def errors_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> t
 def nlpd_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the ρ-weighted mean of the densities and its derivatives by the two variances."""
+    """Return the mean density, weighted with ρ, and its derivatives by the two variances."""
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     value, by_v, by_s2 = (float(held_out.weight @ part / held_out.weight.sum()) for part in found)
     return value, (by_v, by_s2)
@@ -207,8 +207,8 @@ def pessimistic_nlpd(
 ) -> tuple[float, tuple[float, float]]:
     """Return the mean density plus STANDARD_ERRORS standard errors, and its derivatives.
 
-    The error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))², w_i the row's share of Σρ: a row of any weight is one observation. An overconfident model has
-    densities that differ much from row to row, and few rows may all have high densities by chance.
+    The standard error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))² over groups g, w_i = ρ_i/Σρ. The densities of an overconfident model differ much from row
+    to row, and a few rows may all have high densities by chance.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     share = held_out.weight / held_out.weight.sum()
@@ -226,8 +226,8 @@ def joint_nlpd(
 ) -> tuple[float, tuple[float, float]]:
     """Return −log p(y_V | y) / count of the held-out rows V and its derivatives, in O(M).
 
-    `both` is the spectrum of all rows. By the chain rule, subtract the log evidence of the training rows from the log evidence of all rows. Rows that are
-    predicted well one by one but contradict each other have a low joint density: they would spoil the posterior.
+    `both` is the spectrum of all rows. The result is the log evidence of the training rows minus the log evidence of all rows, divided by the count. Rows that
+    are predicted well one by one but contradict each other have a low joint density.
     """
     every, train = (part.count * _row(nlml_of_spectrum(part, variance, noise_variance)) for part in (both, s))
     value, by_v, by_s2 = (every - train) / (both.count - s.count)

@@ -31,10 +31,10 @@ from stochgp.results import ExactNLML
 
 
 def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
-    """Return NLML per datum and its gradient in float64, with N² numbers and N³ products.
+    """Return the NLML per datum and its gradient in float64, with N² numbers and N³ products.
 
-    A float32 factor has rounding errors at which line searches fail.
-    Raises ValueError if A has no factor even with a jitter of 1e-3 of its mean diagonal.
+    Line searches fail with the rounding errors of a float32 factor.
+    Raises ValueError if A has no factor even with a jitter of 1e-3 times its mean diagonal.
     """
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
@@ -44,7 +44,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
 
 
 def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: np.ndarray) -> Any:
-    """Return the gradient of the NLML per datum, in the memory of the factor."""
+    """Return the gradient of the NLML per datum. It overwrites the factor."""
     G = _minus_outer(_inverse(factor.L), alpha)
     twice = 2 * float(at.weights.sum())
     by_noise = (np.diagonal(G) + (at.weights - 1) / noise) / twice
@@ -97,9 +97,9 @@ def outer_products(
 ) -> Float[np.ndarray, "A A"]:
     """Return M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods.
 
-    g_i = ∂m(z_i)/∂z is the gradient of the mean given the neighbourhood, m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y, in inputs z divided by lengthscales, so M
-    does not depend on the units of the inputs. Along its eigenvectors the slopes are uncorrelated; its eigenvalues are the mean squared slopes
-    (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError for kernels that are not one RBF or Matérn term.
+    g_i = ∂m(z_i)/∂z is the gradient of the mean given the neighbourhood, m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y. Inputs z are divided by lengthscales, so M
+    does not depend on units. The eigenvalues of M are mean squared slopes along its eigenvectors, and these slopes are uncorrelated
+    (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError unless the kernel is one RBF or Matérn term.
     """
     term = _term_of(gp)
 
@@ -121,7 +121,7 @@ def outer_products(
 def outer_products_of_few(
     gp: KernelGP, rows: Data, sloping: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "A A"]:
-    """Return the same M at some rows, for the mean given all rows: N² numbers, N³/3 products."""
+    """Return M at some rows for the mean given all rows, with N² numbers and N³/3 products."""
     rows = rows.wide()
     X, weight = rows.X, rows.weight
     term = _term_of(gp)
@@ -136,5 +136,5 @@ def _term_of(gp: KernelGP) -> dense.Term:
     terms = dense.terms_of(gp.kernel)
     if terms is None or len(terms) != 1:
         name = type(gp.kernel).__name__
-        raise ValueError(f"outer products are of an RBF or Matérn kernel, not of a {name}")
+        raise ValueError(f"outer products of gradients need an RBF or Matérn kernel, not {name}")
     return terms[0]

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of the features φ, with counts ρ and precisions ω = ρ/s in units of 1/σ².
+    """Sums over rows of the features φ, with weights ρ and precisions ω = ρ/s in units of 1/σ².
 
     φ does not include the GP's own variance.
     """
@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
     """Return the moments of a few rows, with products in float64 if x64 is enabled.
 
-    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often the noise. O(N M²). The variances of `gp` are not used.
+    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often including the noise. The variances of `gp` are not used.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi, s = gp.features(rows.X).astype(wide), gp.noise.multiplier(rows.X).astype(wide)
@@ -77,7 +77,7 @@ def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
     """Return Σ of_rows(gp, rows, *more), a tree of sums, with memory for one chunk.
 
-    Each device of the chunks' mesh sums its own rows; the sums are added at the end.
+    Each device of the chunks' mesh sums its own rows. These sums are added at the end.
     """
     chunks = iter(chunks)
     first = next(chunks)
@@ -119,7 +119,7 @@ def _over_shards(sums: T, mesh: Mesh) -> T:
 
 
 def chunk_rows(n_features: int) -> int:
-    """Rows of a chunk: [rows, M] in float32 and float64 within CHUNK_BYTES, from 256 to 8192."""
+    """Return the rows of a chunk, 256 to 8192: features in float32 and float64 within CHUNK_BYTES."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 
