@@ -68,7 +68,7 @@ def test_scores_of_distributions_are_those_of_their_means_and_standard_deviation
     np.testing.assert_array_equal(metrics.pit(Y, found), metrics.pit(Y, MEAN, STD))
     with pytest.raises(ValueError, match="has its own"):
         metrics.nlpd(Y, found, STD)
-    for wrong, words in ((Y[1:], "one shape"), (np.where(Y > 0, Y, np.nan), "not finite")):
+    for wrong, words in ((Y[1:], "same shape"), (np.where(Y > 0, Y, np.nan), "not finite")):
         with pytest.raises(ValueError, match=words):
             metrics.crps(wrong, found)
 

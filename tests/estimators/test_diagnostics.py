@@ -116,7 +116,7 @@ def test_a_weight_beyond_all_counts_is_refused(estimator):
     weight[7] = 1e200
     with pytest.raises(
         ValueError,
-        match=r"sample_weight is 1e\+200, not from 0 to 1e\+30, at row 8 \(rows count from 1\)",
+        match=r"sample_weight is 1e\+200, not between 0 and 1e\+30, at row 8 \(rows count from 1\)",
     ):
         estimator().fit(X, (y > 3).astype(int), weight)
 

@@ -18,33 +18,33 @@ PerRow = Float[Array | np.ndarray, " N"]
 
 
 class AbstractFunctions(eqx.Module):
-    """S functions drawn from a posterior: X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable."""
+    """S functions drawn from a posterior: a differentiable map X [N, D] ↦ [N, S], for any rows and any number of calls."""
 
     @property
     @abc.abstractmethod
     def n_samples(self) -> int:
-        """S."""
+        """The number S of functions."""
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        """f_s(x) for each row and each function."""
+        """Return f_s(x) for each row and each function."""
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """f_s at its own rows Z_s [R, D]. By default from all S functions at these rows; a leaf overrides it where that is much work."""
+        """Return f_s at its own rows Z_s [R, D]. The default evaluates all S functions at these rows; a subclass may be faster."""
         own = lambda of: self(of[1])[:, of[0]]
         return jax.lax.map(own, (jnp.arange(len(Z)), Z))
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """Return f_s(x) for rows in host memory; a subclass may avoid compiling."""
+        """Return f_s(x) for rows in host memory. A subclass may avoid compiling."""
         return np.asarray(_values(self, X))
 
 
 class AbstractPosterior(eqx.Module):
-    """f given the data. Means, variances and covariances are of f; what is observed of it is `observations.Observation`.
+    """The posterior of f. Means, variances and covariances are those of f; `observations.Observation` has those of observations.
 
-    Call the methods inside of `jax.enable_x64(True)`. They may compile for a number of rows, or compute on the host. `mean` and
-    `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled.
-    `block_rows` is None if they take any number of rows.
+    Call the methods inside `jax.enable_x64(True)`. They compile for a number of rows, or compute on the host. `mean` and
+    `mean_and_variance` take a block of `block_rows` rows: fill up the last block, so that nothing else is compiled.
+    `block_rows` is None if they accept any number of rows.
     """
 
     # Methods are plain ones: Equinox would make a pytree of each that is called.
@@ -57,16 +57,16 @@ class AbstractPosterior(eqx.Module):
 
     @property
     def dtype(self) -> str | None:
-        """The dtype of the rows that it must be given; None = that of the model."""
+        """The dtype of rows for predictions; None = that of the model."""
         return None
 
     @abc.abstractmethod
     def mean(self, X: Rows) -> PerRow:
-        """E f(x) for each row."""
+        """Return E f(x) for each row."""
 
     @abc.abstractmethod
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return E f(x) and var f(x) for each row; the second is a variance, at least 0."""
+        """Return E f(x) and var f(x) ≥ 0 for each row."""
 
     def latent_moments(
         self, X: Rows
@@ -77,22 +77,22 @@ class AbstractPosterior(eqx.Module):
 
     @abc.abstractmethod
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, positive semi-definite to rounding. ValueError where it cannot be known."""
+        """Return cov(f(x), f(z)) for all pairs of rows, positive semi-definite up to rounding. ValueError if it is unknown."""
 
     @abc.abstractmethod
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
-        """Functions drawn from the posterior. ValueError where only single rows are known."""
+        """Return functions drawn from the posterior. ValueError if it predicts only single rows."""
 
     @abc.abstractmethod
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the least memory for predictions of rows, their `covariance` or drawn functions, results included; 0 if that is refused."""
+        """Return the least memory for predictions, `covariance` or drawn functions, with their results; 0 if they are refused."""
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """z = (y − mean)/√V of these of the training rows, `data` all of them, each predicted as one observation from all others.
+        """Return leave-one-out errors z = (y − mean)/√V of some training rows of `data`.
 
-        As new rows are predicted, the noise variance of one observation being `noise`. None where it is not known, or would take long.
+        All other rows predict each of `rows` as one observation with the noise variance `noise`. None if the errors are unknown or expensive.
         """
         return None
 
@@ -103,7 +103,7 @@ def _values(functions: AbstractFunctions, X: Any) -> Array:
 
 
 class DrawnFunctions(AbstractFunctions):
-    """S = `count` functions with the values [N, S] of a callable of X [N, D]: a function of JAX, or an `eqx.Partial` of arrays."""
+    """S = `count` functions with values [N, S] from a callable of X [N, D]: a JAX function or an `eqx.Partial`."""
 
     values: Callable
     count: int = eqx.field(static=True)
@@ -117,7 +117,7 @@ class DrawnFunctions(AbstractFunctions):
 
 
 def dispersed(base: AbstractPosterior, scale: Callable, functions: AbstractFunctions) -> DrawnFunctions:
-    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` whose mean is m; c s(x) is the value of `scale`."""
+    """Return m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` with mean m; `scale` returns c s(x)."""
     return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
 
 

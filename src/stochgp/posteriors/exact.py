@@ -37,18 +37,18 @@ BY_FACTOR = 256  # rows of τ, of N² operations each
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
-    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ.
+    """The exact posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ.
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
 
-    L is computed when it is first wanted, and is no part of a file. Variances are those of cov up to 2,000 rows.
+    L is computed at its first use, and files do not contain it. Variances are those of cov for up to 2,000 training rows.
 
     Parameters
     ----------
     system, weights, explained, y : KernelSystem, array [N, 1], float, array [N]
         A, with the training rows and the kernel; A⁻¹y, in float64 on the host; yᵀA⁻¹y; the targets.
     information : float
-        τ of variances beyond 2,000 rows.
+        τ of variances with more than 2,000 rows.
     """
 
     solver: ClassVar[Cholesky] = Cholesky()
@@ -60,7 +60,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
     @functools.cached_property
     def factor(self) -> Factor:
-        """L, in the memory of the host."""
+        """The factor L, in host memory."""
         return factorised(self.system.upper)
 
     @property
@@ -69,10 +69,10 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return the variance of few training rows is that of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
+        """Return mean and variance; with few training rows, the variance is that of the predictor bᵀy, b = A⁻¹k(X, x), at most k(x, x).
 
-        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.linalg`,
-        or its rounding error, in the precision of the factor.
+        It is bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)). The maximum is hᵀK⁺h of `numerics.linalg` or
+        its rounding error, in the precision of the factor. b includes the factor's rounding errors and jitter.
         """
         X = np.asarray(X)
         if not self.is_exact:
@@ -89,7 +89,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return np.minimum(of_noise + np.maximum(rest, rounding), prior)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """As exact variances: BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
+        """Return BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
         X = np.asarray(X, np.float64)
         rest, half = dense.block(self.system.kernel, X, X), self.factor.half(self.across(X).T)
         prior, wide = rest.diagonal().copy(), half.astype(np.float64)
@@ -103,7 +103,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return safe_covariance(of_noise, rest, rounding)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """With the factor, where predictions must compute it first, or the search of near rows."""
+        """Return the memory, including the factor or the search for near rows if predictions must compute them."""
         N, itemsize, n = len(self.system.X), self.system.X.dtype.itemsize, n_rows
         need, uses_factor = self.shared_bytes(n, covariance, n_samples), n and (covariance or self.is_exact)
         if uses_factor and "factor" not in vars(self):
@@ -113,9 +113,9 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return need + (64 * n + 8 * 6 * min(n, BLOCK) * N if n and self.is_exact else 0)
 
     def nlml(self) -> float:
-        """Return (yᵀA⁻¹y + log|A| + N log 2π) / 2N with N = Σρ, ρ frequency weights.
+        """Return (yᵀA⁻¹y + log|A| + N log 2π) / 2N with N = Σρ for frequency weights ρ.
 
-        ρ equal rows with noise σ² have the likelihood of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
+        The likelihood of ρ equal rows with noise σ² is that of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
         """
         rho = self.system.weight
         n = float(rho.sum())
@@ -128,7 +128,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """Return the errors for few training rows: each takes N² operations."""
+        """Return the errors for few training rows, because each takes N² operations."""
         if not self.is_exact:
             return None
         e, V = self.left_out(rows)
@@ -147,14 +147,14 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return made
 
     def left_out_by_factor(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """1/Q_ii by N² operations each."""
+        """Return 1/Q_ii of these rows, with N² operations for each."""
         parts = (self.columns(rows[i : i + COLUMNS]) for i in range(0, len(rows), COLUMNS))
         return 1 / np.concatenate([np.sum(np.square(L, dtype=np.float64), axis=0) for L in parts])
 
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return means and variances of f at the rows of the fit, each fold F given the others: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹, less the noise."""
+        """Return means and variances of f at the training rows, for each fold F given the others: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹ minus noise."""
         alpha, mean = np.asarray(self.weights, np.float64)[:, 0], np.array(data.y, np.float64)
         variance = np.empty(len(mean))
         for k in range(int(fold.max()) + 1):
@@ -177,7 +177,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return np.stack([squares.sum(axis=0), self.system.row_noise @ squares])
 
     def across(self, X: Float[Array | np.ndarray, "B D"]) -> Float[np.ndarray, "B N"]:
-        """k(X, rows of the system), in float64."""
+        """Return k(X, training rows) in float64."""
         with jax.enable_x64(True):
             return dense.block(
                 self.system.kernel, np.asarray(X, np.float64), np.asarray(self.system.X, np.float64)
@@ -188,16 +188,16 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
 
 class SampledKernelPosterior(AbstractKernelPosterior):
-    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X)α as far as the solver came.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, from an iterative solution α ≈ A⁻¹y.
 
     Parameters
     ----------
     system, weights, explained : KernelSystem, array [N, 1], float
-        A, α = A⁻¹y, yᵀA⁻¹y.
+        A, α, yᵀα.
     solver, tolerance : AbstractSolver, float
-        For the right-hand sides that come later, to this relative residual.
+        The solver for later right-hand sides; its relative residual.
     y, left, information : array [N], array [N], float
-        The targets, and y − Aα, in float64 on the host; τ of variances.
+        The targets and y − Aα, in float64 on the host; τ of variances.
     """
 
     system: KernelSystem
@@ -218,11 +218,11 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return self.mean(X), self.variance_near(X)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy, never below the exact one, and equal to it if C is exact.
+        """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z), which is at least the exact covariance.
 
             CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)],
 
-        the bracket without eigenvalues below its rounding error (`numerics.linalg`).
+        the bracket without eigenvalues below its rounding error (`numerics.linalg`). It is the exact covariance if C is exact.
         """
         Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
         across = dense.block(kernel, np.asarray(self.system.X), Z)
@@ -245,14 +245,14 @@ class SampledKernelPosterior(AbstractKernelPosterior):
 
 
 class MixturePosterior(AbstractPosterior):
-    """f | y = Σ_s w_s p(f | y, θ_s), for S values θ_s of the hyperparameters.
+    """The posterior Σ_s w_s p(f | y, θ_s) for S values θ_s of the hyperparameters.
 
         mean(x) = Σ_s w_s m_s(x),   cov(x, z) = Σ_s w_s [C_s(x, z) + (m_s(x) − mean(x))(m_s(z) − mean(z))].
 
     Parameters
     ----------
     base, parts, shares : ExactKernelPosterior, tuple of ExactKernelPosterior, array [S]
-        The posterior at the learned hyperparameters, which predicts nothing; p(f | y, θ_s) of the same rows; w_s, of sum 1.
+        The posterior at the learned hyperparameters, not used for predictions; p(f | y, θ_s) for the same rows; w_s with sum 1.
     """
 
     base: ExactKernelPosterior
@@ -262,12 +262,12 @@ class MixturePosterior(AbstractPosterior):
 
     @property
     def system(self) -> KernelSystem:
-        """That of the learned hyperparameters."""
+        """The system at the learned hyperparameters."""
         return self.base.system
 
     @property
     def noise(self) -> AbstractNoise:
-        """The noise of level Σ_s w_s σ_s²: with it the variance of an observation is that of the mixture."""
+        """The noise of level Σ_s w_s σ_s², which gives observations the variance of the mixture."""
         levels = [float(part.noise.level) for part in self.parts]
         return with_level(self.base.noise, float(self.shares @ levels))
 
@@ -276,7 +276,7 @@ class MixturePosterior(AbstractPosterior):
         return self.base.dtype
 
     def at(self, base: ExactKernelPosterior) -> "MixturePosterior":
-        """Return the mixture with the same θ_s and w_s, for the rows of `base`."""
+        """Return the mixture for the rows of `base`, with the same θ_s and w_s."""
         thetas = ((part.system.kernel, float(part.noise.level)) for part in self.parts)
         return MixturePosterior(base, tuple(exact_at(base, *theta) for theta in thetas), self.shares)
 
@@ -297,14 +297,14 @@ class MixturePosterior(AbstractPosterior):
         return total
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionsOfParts":
-        """Each of a θ_s that is drawn with the probability w_s."""
+        """Return functions, each for a θ_s that is drawn with probability w_s."""
         drawn = np.random.default_rng(words_of(key)).choice(len(self.shares), n_samples, p=self.shares)
         keys = split_key(key, n_samples)
         functions = [self.parts[s].functions(1, key=own) for s, own in zip(drawn, keys, strict=True)]
         return FunctionsOfParts(jax.tree.map(_stacked, *functions), n_samples)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """With the factors of parts that predictions must compute first."""
+        """Return the memory, including factors that predictions must compute first."""
         missing = sum("factor" not in vars(part) for part in self.parts) if n_rows else 0
         need = self.base.need_bytes(n_rows, covariance=covariance, n_samples=n_samples)
         return need + missing * 8 * len(self.system.X) ** 2
@@ -312,13 +312,13 @@ class MixturePosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """By the moments of the mixture, w_s being those of all rows."""
+        """Return the errors from moments of the mixture, with the w_s of all rows."""
         found = [part.left_out(rows) for part in self.parts]
         e, V = self._total(found)
         return np.asarray(e / np.sqrt(V))
 
     def fold_out(self, data: Data, fold: Int[np.ndarray, " N"], noise: float) -> tuple[PerRow, PerRow]:
-        """Return the moments of the mixture, w_s being those of all rows."""
+        """Return the moments of the mixture, with the w_s of all rows."""
         return self._total([part.fold_out(data, fold, noise) for part in self.parts])
 
     def _total(self, moments: list[tuple[Any, Any]]) -> tuple[PerRow, PerRow]:
@@ -330,7 +330,7 @@ class MixturePosterior(AbstractPosterior):
 
 
 class FunctionsOfParts(AbstractFunctions):
-    """Single functions, each with its own kernel, whose arrays are stacked along a first axis S."""
+    """S functions, each with its own kernel, in arrays with a first axis S."""
 
     each: KernelFunctions
     count: int = eqx.field(static=True)
@@ -350,7 +350,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """Return the posterior of the same rows and targets for this kernel and this level of the noise. ValueError where A has no factor."""
+    """Return the posterior of the same rows and targets for this kernel and noise level. ValueError if A has no factor."""
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

@@ -24,18 +24,18 @@ ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not kn
 
 
 class FeaturePosterior(AbstractPosterior):
-    """The posterior f | y for y = √v Φw + ε.
+    """The posterior of f for y = √v Φw + ε.
 
-    With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and φ the map's own features,
+    With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and the features φ of the map,
 
         mean(x) = φ(x)·ŵ,  ŵ = v F⁻¹Φᵀy;      cov(x, z) = v σ² φ(x)ᵀF⁻¹φ(z) = (Rᵀφ(x))·(Rᵀφ(z)),  R = Q diag(√(v σ²/d)).
 
-    The variance is a sum of squares, so never negative. O(M²) per row. Made by `FeaturePosterior.of`.
+    The variance is a sum of squares, so it is never negative. It takes O(M²) per row. Build it with `FeaturePosterior.of`.
 
     Parameters
     ----------
     features, weights, root, noise : AbstractFeatureMap, array [M], array [M, M], AbstractNoise
-        φ, ŵ, R, and the noise model of the observations at its learned level.
+        φ, ŵ, R; the noise model of the observations at its learned level.
     """
 
     features: AbstractFeatureMap
@@ -54,9 +54,9 @@ class FeaturePosterior(AbstractPosterior):
         noise_variance: float,
         noise: AbstractNoise | None = None,
     ) -> "FeaturePosterior":
-        """Return the posterior from the moments' eigendecomposition; in float64 where x64 is enabled, float32 otherwise.
+        """Return the posterior from the eigendecomposition of the moments, in float64 if x64 is enabled, else in float32.
 
-        `noise` says how the variance of noise of the level `noise_variance` depends on the input; None = it is constant.
+        `noise` is the model of a noise variance that depends on the input, with the level `noise_variance`; None = constant noise.
         """
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         weights, root = (jnp.asarray(part, wide) for part in belief_of(spectrum, variance, noise_variance))
@@ -69,7 +69,7 @@ class FeaturePosterior(AbstractPosterior):
         return on_host(self.features, np.asarray(X)) @ np.asarray(self.weights)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Both from one evaluation of the features."""
+        """Return mean and variance from one evaluation of the features."""
         Phi = on_host(self.features, np.asarray(X))
         return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
 
@@ -80,17 +80,17 @@ class FeaturePosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Each of twenty folds given the others, whole groups in one (`fold_out`)."""
+        """Return the errors of each of 20 folds given the others; groups stay whole (`fold_out`)."""
         mean, variance = self.fold_out(data, folds(len(data), data.group, FOLDS), noise)
         return ((data.y - mean) / np.sqrt(variance + noise))[rows]
 
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return means and variances of f at the rows of the fit, each fold given the others, at these features and this constant noise: exactly.
+        """Return exact means and variances of f at the training rows, for each fold given the others, at fixed features and constant noise.
 
-        With P = (RRᵀ)⁻¹, the precision of the weights, and W the rows' weights, those without the rows k have the precision P_k = P − Φ_kᵀWΦ_k/σ² and the mean
-        P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). O(N M²).
+        The coefficients w have the precision P = (RRᵀ)⁻¹, and W has the rows' frequency weights. Without the rows of fold k the precision is
+        P_k = P − Φ_kᵀWΦ_k/σ² and the mean P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). This takes O(N M²).
         """
         root = np.asarray(self.root, np.float64)
         half = np.linalg.inv(root)  # R is square, and no direction is without variance
@@ -113,7 +113,7 @@ class FeaturePosterior(AbstractPosterior):
         return mean, variance
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
-        """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws; rows read them in their own dtype."""
+        """Return exact draws with w_s = ŵ + R z_s, z_s ~ N(0, I). They compute in the dtype of the rows."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
         return DrawnFunctions(eqx.Partial(_values, self.features, weights), n_samples)

@@ -45,7 +45,7 @@ CALIBRATION_SECONDS = 2.5  # that left-out rows take, compilation included
 
 
 class KernelSystem(eqx.Module):
-    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows."""
+    """The matrix A = K + Σ of training rows X with frequency weights ρ, Σ = diag(σ² s(x)/ρ)."""
 
     kernel: Any
     X: Float[Array, "N D"]
@@ -54,36 +54,36 @@ class KernelSystem(eqx.Module):
     tile: int  # columns of K that products take at a time
 
     def upper(self) -> Float[np.ndarray, "N N"]:
-        """Return a on and right of its diagonal, in the dtype of X."""
+        """Return the upper triangle of A, in the dtype of X."""
         with jax.enable_x64(True):
             return upper(self.kernel, np.asarray(self.X), self.row_noise)
 
     def times(self, x: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
-        """Return Ax, computed on the host with the entries of A and x in the dtype of X."""
+        """Return Ax, computed on the host with A and x in the dtype of X."""
         X = np.asarray(self.X)
         v, noise = (part.astype(X.dtype).astype(np.float64) for part in (x, self.row_noise[:, None]))
         return dense.times(self.kernel, X, X, v, X.dtype) + noise * v
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:
-        """diag(Σ), in float64 on the host."""
+        """The diagonal of Σ, in float64 on the host."""
         with jax.enable_x64(True):
             return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.weight)
 
     @functools.cached_property
     def operator(self) -> KernelOperator:
-        """Computed when it is first wanted, at once also where a function that uses it is being traced."""
+        """The operator, computed at its first use, even while JAX traces a function."""
         return self.operator_on(None)
 
     def operator_on(self, mesh: Mesh | None) -> KernelOperator:
-        """Return the operator with its rows spread over a mesh; None = on one device."""
+        """Return the operator with its rows distributed over a mesh; None = on one device."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             make = _operator if mesh is None else KernelOperator.of
             return make(self.kernel, self.X, noise, tile=self.tile, mesh=mesh)
 
     def joined(self, new: Data) -> "KernelSystem":
-        """Return the system of the rows so far and, after them, the new ones."""
+        """Return the system of the present rows followed by the new rows."""
         X = np.concatenate([np.asarray(self.X), np.asarray(new.X, self.X.dtype)])
         weight = np.concatenate([self.weight, new.weights])
         return KernelSystem(self.kernel, on_device(X), weight, self.noise, self.tile)
@@ -91,9 +91,9 @@ class KernelSystem(eqx.Module):
     def variance_of_one(
         self, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
     ) -> Float[np.ndarray, " P"]:
-        """V_i of one observation at each of these rows, from the variance of the mean of its ρ_i = `weight` observations.
+        """Return the variance V_i of one observation at these rows, from the `variance` of the mean of ρ_i observations.
 
-        The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i, and as it is where ρ_i = 1.
+        The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i; with ρ_i = 1 it is `variance`.
         """
         count, own = self.weight[rows], self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
@@ -101,7 +101,7 @@ class KernelSystem(eqx.Module):
     def draw(
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
-        """Return new prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
+        """Return draws from the posterior: `solve` gets the right-hand sides of prior draws, and `weights` give the mean."""
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, key=noise_key)
@@ -110,23 +110,23 @@ class KernelSystem(eqx.Module):
         return KernelFunctions(self.operator, prior, value)
 
     def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
-        """Return the peak bytes of a solve for so many right-hand sides."""
+        """Return the peak bytes of a solution for `n_columns` right-hand sides."""
         N, D = self.X.shape
         return solver.peak_bytes(N, n_columns, D, self.X.dtype.itemsize)
 
 
 class AbstractKernelPosterior(AbstractPosterior):
-    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X) A⁻¹y.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X) A⁻¹y.
 
-    Beyond EXACT_ROWS rows the variance is that given the 48 nearest rows, W, with the information of these rows about f(x) multiplied by τ:
+    With more than EXACT_ROWS rows, the variance uses W, the variance of f(x) given the 48 nearest rows:
 
-        1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)),
+        1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 
-    at most W for τ ≥ 1, and the prior's where rows tell nothing. τ makes the mean logarithm of the variances of f at left-out rows right.
+    It is at most W for τ ≥ 1, and the prior variance far from all rows. τ matches the mean log variance of f at left-out rows.
 
-    Row i, predicted from all others, has the error e_i = α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12).
-    An α that a solver has left with the residual r = y − Aα has the error α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i, σ_i² = σ²s_i/ρ_i; the last term, small
-    where the noise is most of 1/Q_ii, is left out.
+    The prediction of row i from all others has the error e_i = α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12).
+    If a solver leaves the residual r = y − Aα, the error is α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i, σ_i² = σ²s_i/ρ_i. The last term is omitted: it is small
+    if most of 1/Q_ii is noise.
     """
 
     system: eqx.AbstractVar[KernelSystem]
@@ -148,19 +148,19 @@ class AbstractKernelPosterior(AbstractPosterior):
         return str(self.system.X.dtype)
 
     def changed(self, **fields: Any) -> Any:
-        """Return the same but for these fields; factor and search are kept."""
+        """Return the posterior with other values of these fields, and the same factor and search."""
         made, kept = dataclasses.replace(self, **fields), ("factor", "near")
         vars(made).update({name: vars(self)[name] for name in kept if name in vars(self)})
         return made
 
     @functools.cached_property
     def near(self) -> LocalPosterior:
-        """The moments from near rows."""
+        """The posterior given near rows."""
         gp, X = KernelGP(self.system.kernel, self.system.noise), np.asarray(self.system.X)
         return LocalPosterior(gp, X, self.y, self.system.weight, NEAR, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
-        """In float64 on the host, unless there is an accelerator or X is being traced."""
+        """Return the mean, in float64 on the host unless there is an accelerator or JAX traces X."""
         if isinstance(X, Tracer):
             return mean_of(self.system.operator, self.weights, X)
         if jax.default_backend() != "cpu":
@@ -170,24 +170,24 @@ class AbstractKernelPosterior(AbstractPosterior):
         return dense.times(self.system.kernel, np.asarray(X), rows, weights, np.float64)
 
     def variance_near(self, X: Float[np.ndarray, "P D"]) -> PerRow:
-        """Return the variance from near rows."""
+        """Return the variance from the nearest rows."""
         return with_information(self.near.moments(X, NEAR), self.information)
 
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Return α_i/Q_ii + r_i, the error of each row given all others, and V_i, the variance of one observation there."""
+        """Return the error α_i/Q_ii + r_i of each row given all others, and the variance V_i of one observation there."""
         V = self.left_out_variances(rows)
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
 
     @property
     def residual(self) -> Float[np.ndarray, " N"]:
-        """y − Aα, 0 for solutions by a factor."""
+        """The residual y − Aα, or 0 for solutions by a factor."""
         return np.zeros(len(self.weights))
 
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """1/Q_ii, Q = A⁻¹: the variance of row i given all others, noise σ²s/ρ included, found as those of new rows are."""
+        """Return 1/Q_ii, Q = A⁻¹: the variance of row i given all others, including the noise σ²s/ρ."""
         variance = with_information(self.near.left_out(rows, NEAR), self.information)
         return variance + self.system.row_noise[rows]
 
@@ -197,7 +197,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return rows, self.near.left_out(rows, MANY)[1]
 
     def with_information(self) -> Any:
-        """Return the posterior with τ; as it is if its variances are exact, for one row, or without time."""
+        """Return the posterior with τ; unchanged if its variances are exact, for one row, or without time."""
         if self.is_exact or len(self.weights) == 1:
             return self
         try:
@@ -215,10 +215,10 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.changed(information=math.exp(found))
 
     def calibrated(self, group: Any = None) -> tuple[Any, float]:
-        """Return the posterior with all variances c times as large, and c; c = 1 with one row.
+        """Return the posterior with all variances multiplied by c, and c; c = 1 with one row.
 
-        c makes the standardised errors of left-out rows 1 in the mean. A new row is one observation, V_i = 1/Q_ii − σ_i² + σ²s_i, so
-        c = Σ ρ_i e_i²/V_i / Σ ρ_i. Rows of one `group` are left out together, predicted from their nearest rows of other groups.
+        c = Σ ρ_i e_i²/V_i / Σ ρ_i makes the mean squared standardised error of left-out rows 1. A new row is one observation, so
+        V_i = 1/Q_ii − σ_i² + σ²s_i. With groups, the nearest rows of other groups predict each row.
         """
         N = len(self.weights)
         if N == 1:
@@ -232,7 +232,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.scaled(c), c
 
     def scaled(self, c: float) -> Any:
-        """Return the posterior for c k and c σ²: the same mean with α/c, and c times every variance."""
+        """Return the posterior for c k and c σ²: it has the same mean, α/c, and c times every variance."""
         old = self.system
         noise = with_level(old.noise, c * float(old.noise.level))
         system = KernelSystem(old.kernel.times(c), old.X, old.weight, noise, old.tile)
@@ -250,7 +250,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         """A⁻¹b."""
 
     def shared_bytes(self, n_rows: int, covariance: bool, n_samples: int) -> int:
-        """Return the bytes of drawn functions and of variances from near rows."""
+        """Return the bytes of drawn functions and of variances from the nearest rows."""
         need = self.system.peak_bytes(self.solver, n_samples) if n_samples else 0
         if n_rows and not covariance and not self.is_exact:
             need += self.near.need_bytes(n_rows)
@@ -258,13 +258,13 @@ class AbstractKernelPosterior(AbstractPosterior):
 
 
 def divided(values: Any, c: Any) -> Any:
-    """values / c in their dtype, where they lie."""
+    """Return values / c, in their dtype and on their device."""
     found = np.asarray(values) / np.asarray(c, values.dtype)
     return found if isinstance(values, np.ndarray) else on_device(found, values.dtype)
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
-    """Return the variance of f from the moments given near rows, whose information is multiplied by τ = `information`."""
+    """Return 1/(1/k + τ (1/W − 1/k)) with k and W from the moments `near`, and τ = `information`."""
     _, W, prior = near
     return prior * W / np.maximum(W + information * (prior - W), np.finfo(np.float64).tiny)
 
@@ -293,7 +293,7 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.on_host(X)[:, : self.n_samples] + near
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """By so many functions at a time that about `BLOCK` rows of K exist."""
+        """Return f_s at own rows, for several functions at a time, with about `BLOCK` rows of K in memory."""
         (S, R, _), V = Z.shape, self.weights
         n = max(1, min(S, BLOCK // R))
         starts = jnp.minimum(jnp.arange(-(-S // n)) * n, S - n)  # the last ones overlap
@@ -312,7 +312,7 @@ class KernelFunctions(AbstractFunctions):
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples."""
+    """Return f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples."""
     normals = np.asarray(normal(key, (len(X), prior.n_samples), np.float32))
     root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
     on_host = jax.default_backend() == "cpu" and operator.mesh is None
@@ -327,7 +327,7 @@ def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"],
 
 
 def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
-    """k(X, ·) V in V's dtype, summed in float64 (`operators.kernel.in_float64`); its derivative in X evaluates the kernel again instead of keeping it."""
+    """Return k(X, ·) V in V's dtype, summed in float64 (`operators.kernel.in_float64`). Its derivative in X evaluates the kernel again."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide=True))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
 

@@ -32,22 +32,22 @@ Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarr
 
 
 class LocalPosterior(AbstractPosterior):
-    """f(x) given the n nearest of N training rows, S = S(x).
+    """The posterior of f(x) given S = S(x), the n training rows nearest to x.
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
 
-    With n = N the exact posterior. O(n³) a point, in batches on all cores. The variance is at least its rounding error and at most the prior's. Single points
-    tell nothing of covariances. A kernel that is one RBF or Matérn term compares inputs divided by √lengthscale, halfway between the inputs' own scales and the
-    kernel's. Other kernels find the rows of highest correlation.
+    With n = N it is the exact posterior. A point takes O(n³); batches of points run on all cores. The variance is at most the prior's and at least its rounding
+    error. There are no covariances between points. If the kernel is one RBF or Matérn term, the search divides inputs by √lengthscale, halfway between the
+    scales of inputs and kernel. With other kernels it finds the rows of highest correlation.
 
     Parameters
     ----------
     gp : KernelGP
         k, σ² and s.
     X, y, weight : array [N, D], [N] and [N]
-        The training rows, at least one, and their ρ.
+        The training rows, at least one, and their weights ρ.
     n_neighbours, scale, quick : int, float, bool
-        n, at least 1, of which more than N count as N; c (see `calibrated`); True if the search may miss some of the nearest rows, for variances alone.
+        n, at least 1 and reduced to N if larger; c (see `calibrated`); True if the search may miss some of the nearest rows, for variances only.
     """
 
     gp: KernelGP
@@ -73,7 +73,7 @@ class LocalPosterior(AbstractPosterior):
 
     @functools.cached_property
     def tree(self) -> Neighbours:
-        """The search of the training rows."""
+        """The search for nearest training rows."""
         with jax.enable_x64(True):
             kernel = self._model.kernel if self._term is None else None
             return Neighbours(self._places(self.X), kernel, SLACK if self.quick else None)
@@ -93,16 +93,16 @@ class LocalPosterior(AbstractPosterior):
 
     def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
         raise ValueError(
-            "local predictions know no covariances between rows: fit with solver='cholesky' or 'cg' for return_cov"
+            "local predictions have no covariances between rows: fit with solver='cholesky' or 'cg' for return_cov"
         )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         raise ValueError(
-            "local predictions are of single rows, not functions: fit with solver='cholesky' or 'cg' for samples"
+            "local predictions are for single rows, not functions: fit with solver='cholesky' or 'cg' for samples"
         )
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """With the search, where it must be made first."""
+        """Return the memory, including the search for near rows if predictions must build it."""
         if covariance or n_samples or not n_rows:
             return 0
         (N, D), kernel, n = self.X.shape, self.gp.kernel, self.n_neighbours
@@ -126,11 +126,11 @@ class LocalPosterior(AbstractPosterior):
     def left_out(
         self, rows: Int[np.ndarray, " P"], n: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Moments:
-        """`moments` at these training rows without themselves and their `group`. There must be two rows at least, of two groups."""
+        """Return `moments` at these training rows given rows of other groups. There must be rows of two groups."""
         return self.given(self.others(rows, n, group), self.X[rows])
 
     def given(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P D"]) -> Moments:
-        """`moments` at rows Z given these rows; −1 is none."""
+        """Return `moments` at rows Z given the rows `near`; −1 is no row."""
         parts = parts_of(near)
         starts = np.cumsum([0, *map(len, parts)])
 
@@ -146,7 +146,7 @@ class LocalPosterior(AbstractPosterior):
         return mean, variance, prior
 
     def noise_of_one(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """σ²s of one observation at each of these training rows."""
+        """Return the noise variance σ²s of one observation at each of these training rows."""
         with jax.enable_x64(True):
             return noise_of_rows(self._model.noise, np.asarray(self.X[rows], np.float64), np.ones(len(rows)))
 
@@ -162,11 +162,11 @@ class LocalPosterior(AbstractPosterior):
         group: Int[np.ndarray, " N"] | None = None,
         counts: tuple[int, ...] = (),
     ) -> tuple["LocalPosterior", dict[int, float]]:
-        """Return the posterior with c = `scale_of` z², z² = (y_i − mean)²/(var + σ² s_i) of left-out rows, and the loss of each of `counts`.
+        """Return the posterior with a calibrated c and perhaps fewer neighbours, and the loss for each of `counts`.
 
-        Row i is predicted without itself and the rows of its `group`. c has the highest likelihood for `n_rows` random training rows, at most all, with one
-        more of z² = 1; a row counts ρ_i times. The first of the numbers of neighbours `counts` is taken that loses at most 0.004 nats per row, each with
-        its own c: the mean −log p(y_i) above that with `n_neighbours`.
+        c maximises the likelihood of `n_rows` random training rows, each predicted without its `group`, and of one more row with z² = 1. Here
+        z² = (y_i − mean)²/(var + σ² s_i), and row i counts ρ_i times. `counts` are numbers of neighbours, each with its own c. The posterior has the first one
+        whose mean −log p(y_i) is at most 0.004 nats per row above that of `n_neighbours`.
         """
         lost: dict[int, float] = {}
         if len(self.X) == 1 or n_rows == 0:
@@ -188,7 +188,7 @@ class LocalPosterior(AbstractPosterior):
     def scale_of(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> tuple[float, float]:
-        """Return c for these rows given their near ones, and their mean −log p less ½ log 2π."""
+        """Return c for these rows given near rows, and their mean −log p minus ½ log 2π."""
         mean, variance, _ = self.given(near, self.X[rows])
         V, weight = variance + self.noise_of_one(rows), self.weight[rows].astype(np.float64)
         squares = (self.y[rows] - mean) ** 2 / V
@@ -197,6 +197,6 @@ class LocalPosterior(AbstractPosterior):
 
 
 def local_search_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
-    """Memory of finding k neighbours for each of `n_points` at its peak, beside the rows."""
+    """Return the peak memory of a search for k neighbours of `n_points` points, without the rows."""
     compared = None if value_of(kernel).has_places else kernel
     return neighbours_bytes(compared, n_rows, n_inputs, n_points, k)

@@ -26,16 +26,16 @@ BLOCK = 256  # rows of a compiled evaluation
 
 
 class VariationalPosterior(AbstractPosterior):
-    """f ~ q(f) in the place of f given the data. Where there are several latent functions, what is asked of f is of the first.
+    """The approximation q(f) of the posterior. With several latent functions, f is the first of them.
 
-    All is computed in float64. O(M²) per row and latent function. Made by `VariationalPosterior.of`.
+    Predictions take O(M²) per row and latent function, in float64. Build it with `VariationalPosterior.of`.
 
     Parameters
     ----------
     kernel, process : AbstractKernel, InducingProcess or DecoupledProcess
-        k, of the prior; q(f) at the kernel's parameters.
+        The prior's k; q(f) at the kernel's parameters.
     n_inputs, draws_dtype : int, str
-        D; the dtype of the draws of the prior.
+        D; the dtype of prior draws.
     """
 
     kernel: Any
@@ -46,7 +46,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @classmethod
     def of(cls, gp: SparseGP, n_inputs: int) -> "VariationalPosterior":
-        """q(f) of the model, computed in float64; call it where x64 is enabled."""
+        """Return q(f) of the model, computed in float64. x64 must be enabled."""
         dtype = str(jax.tree.leaves(gp.approximation)[0].dtype)
         gp = cast(gp, jnp.float64)
         return cls(value_of(gp.kernel), process_of(gp), n_inputs, dtype)
@@ -72,9 +72,9 @@ class VariationalPosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ².
+        """Return the errors, with V = variance of f + σ², for inducing points with optimal q(u) and constant Gaussian noise.
 
-        Those of a wider mean are of it, as long as it holds how it was solved for, `solved`; `noise` is that of learning.
+        `InducingProcess.left_out` computes them. A `DecoupledMean` needs its normal equations, `solved`; `noise` is the learned noise.
         """
         some = data.take(rows)
         error, variance = self.without(some, noise)
@@ -86,7 +86,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @property
     def noise(self) -> float | None:
-        """The variance of an observation around a wider mean; None where it is that of learning."""
+        """The noise variance around a `DecoupledMean`; None = the learned noise."""
         return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
     def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
@@ -101,7 +101,7 @@ class VariationalPosterior(AbstractPosterior):
         return rows.y - mean, variance
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """K − WᵀW + VᵀV; the first two without eigenvalues below their rounding error."""
+        """Return K − WᵀW + VᵀV, with K − WᵀW without eigenvalues below its rounding error."""
         N, B = len(X), BLOCK
         Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # so that few shapes are compiled
         Z[:N] = X
@@ -111,7 +111,7 @@ class VariationalPosterior(AbstractPosterior):
         )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
-        """f₀ₛ(x), drawn from the prior, and the correction that makes it one of q(f)."""
+        """Return prior draws f₀ₛ(x) with the corrections that make them draws from q(f)."""
         prior_key, own = jax.random.split(key)
         dtype = jnp.dtype(self.draws_dtype)
         prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)

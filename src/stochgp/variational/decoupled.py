@@ -39,14 +39,14 @@ class Decoupled(eqx.Module):
     Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
 
-    So q never has more variance than the prior. For missing functions a and the row and column of L are 0. Build it with `of`.
+    So q never has more variance than the prior. Missing functions have zeros in a and in their row and column of L. Build it with `of`.
 
     Parameters
     ----------
     mean_functions, weights : InducingFunctions, array [M]
-        α, at most M functions, and a, their weights in the mean.
+        α, at most M functions; a, their weights in the mean.
     covariance_functions, root : InducingFunctions or None, array [P, P]
-        β, at most P functions, None: β = α, the coupled form; L, any square root of B, in units of one over a standard deviation.
+        β, at most P functions, None = α (the coupled form); L, any square root of B, in units of an inverse standard deviation.
     """
 
     mean_functions: InducingFunctions
@@ -58,7 +58,7 @@ class Decoupled(eqx.Module):
     def of(
         cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
-        """Return the prior with room for functions, shared if `n_covariance` is None."""
+        """Return the prior with room for functions; α and β are the same if `n_covariance` is None."""
         room = lambda n: None if n is None else no_functions(n, n_inputs, spread=spread, dtype=dtype)
         P = n_mean if n_covariance is None else n_covariance
         weights, root = jnp.zeros(n_mean, dtype), jnp.zeros((P, P), dtype)
@@ -89,14 +89,14 @@ class Decoupled(eqx.Module):
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
     def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
-        """Return q with the rows as further functions, if there is room: a = 0, `start` on L_jj."""
+        """Return q with the rows as further functions, if there is room, with a = 0 and L_jj = `start`."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
         beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
         return Decoupled(self.mean_functions.grown(X), self.weights, beta, root)
 
     def process(self, kernel: Any) -> "DecoupledProcess":
-        """Return q(f) for this kernel, O(P³ + P²D); H ⪰ I always has a factor."""
+        """Return q(f) for this kernel, in O(P³ + P²D). H ⪰ I always has a factor."""
         kernel, wide = value_of(kernel), jax.dtypes.canonicalize_dtype(jnp.float64)
         beta, L = cast(self.beta, wide), self.L.astype(wide)
         K = beta.among(cast(kernel, wide), beta)
@@ -120,7 +120,7 @@ class DecoupledProcess(eqx.Module):
         return solve_triangular(self.C, matmul(across, self.L).T, lower=True)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N 1"], Float[Array, "N 1"]]:
-        """Return moments; variances are at most the prior's, and at least 4 eps of them."""
+        """Return means and variances. Variances are at most the prior's, and at least 4 eps times these."""
         prior = self.kernel.diag(X)
         explained = jnp.sum(jnp.square(self.explained(X)), axis=0).astype(prior.dtype)
         least = ROUNDINGS * float(jnp.finfo(prior.dtype).eps) * jax.lax.stop_gradient(prior)
@@ -137,7 +137,7 @@ class DecoupledProcess(eqx.Module):
         return K, self.explained(X).astype(K.dtype), jnp.zeros((1, 1, X.shape[0]), K.dtype)
 
     def divergence(self) -> Float[Array, ""]:
-        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹), O(M²D + P³) (equation 9)."""
+        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹) (equation 9), in O(M²D + P³)."""
         return self.mean_divergence() + self.covariance_divergence()
 
     def mean_divergence(self) -> Float[Array, ""]:
@@ -153,7 +153,7 @@ class DecoupledProcess(eqx.Module):
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
         """Return k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
 
-        q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
+        q is GP(0, k) given Lᵀf(β) + ε = 0, shifted to its mean, so Matheron's rule applies (Wilson et al. 2020).
         """
         beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
@@ -178,11 +178,11 @@ def _correction(
 
 
 class DecoupledMean(InducingProcess):
-    """The process q(f) with the covariance of inducing points Z and a mean from points G ⊇ Z.
+    """The process q(f) with the covariance from inducing points Z and the mean from points G ⊇ Z.
 
-    The mean is k(x, G)a: the mean of Z plus one in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and
-    Deisenroth 2018, arXiv 1809.08820). `NormalEquations` has the optimal a under Gaussian noise, and its leave-one-out residuals. Divergence, and leave-one-out
-    predictions, are those of Z alone.
+    The mean is k(x, G)a. It is the mean from Z plus a mean in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng,
+    Boots and Deisenroth 2018, arXiv 1809.08820). `NormalEquations` has the optimal a for Gaussian noise and the leave-one-out residuals. Divergence and
+    leave-one-out predictions use only Z.
     """
 
     mean_points: Float[Array, "P D"]  # G, in the units of the inputs
@@ -204,7 +204,7 @@ class DecoupledMean(InducingProcess):
         return (across @ np.asarray(self.mean_weights))[:, None], super().moments_on_host(X)[1]
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm): the correction of Z, weights w, for this mean."""
+        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm): the correction from Z, with weights w, for this mean."""
         kernel, points, weights = super().correction(prior, n_samples, key=key).args
         own = matmul(self.inverse.T, self.gaussian_mean[0])
         more = jnp.repeat(self.mean_weights[:, None], n_samples, axis=1)
@@ -216,7 +216,7 @@ class DecoupledMean(InducingProcess):
 class NormalEquations:
     """The equations A a = Σ_i ρ_i y_i k(G, x_i) of the mean, for any noise variance σ².
 
-    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. With G = all rows a gives the mean of the exact posterior. Built by `NormalEquations.of`.
+    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. If G has all rows, a gives the mean of the exact posterior. Build it with `NormalEquations.of`.
     """
 
     kernel: Any

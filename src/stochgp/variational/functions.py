@@ -22,14 +22,14 @@ JITTER = 1e-6  # on the diagonal of K in mirror steps, relative to k(x, x)
 
 
 class InducingFunctions(eqx.Module):
-    """Up to M functions ψ_j, the first `used` present; `grown` adds rows as functions.
+    """Room for M functions ψ_j, of which the first `used` exist; `grown` adds rows as functions.
 
-    Plain functions ψ_j = k(·, z_j) work for every kernel. With `log_scales` ln c they are functions of the generalised SE-ARD kernel, for the RBF kernel
-    only (Cheng and Boots 2016; SVDGP's paper, 4). With widths ℓ_d c_d, c = 1 for data,
+    Plain functions ψ_j = k(·, z_j) work for every kernel. With `log_scales` ln c the functions have their own widths ℓ_d c_d, for the RBF kernel only
+    (generalised SE-ARD kernel: Cheng and Boots 2016; SVDGP's paper, section 4). Rows have c = 1, and
 
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
 
-    So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel itself.
+    So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel.
     """
 
     points: Float[Array, "M D"]  # z, in the units of the inputs
@@ -38,16 +38,16 @@ class InducingFunctions(eqx.Module):
 
     @property
     def capacity(self) -> int:
-        """M."""
+        """The number M of functions for which there is room."""
         return self.points.shape[0]
 
     @property
     def mask(self) -> Array:
-        """A mask of the functions that are present."""
+        """A mask of the functions that exist."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.used
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """Return ψ_j(x_i) for all rows and functions, including missing ones."""
+        """Return ψ_j(x_i) for all rows and all M functions."""
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
@@ -78,11 +78,11 @@ class InducingFunctions(eqx.Module):
     def product(
         self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, a tile of these and all other functions at a time."""
+        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, computed for a tile of these and all other functions at a time."""
         return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
 
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
-        """Sum `part(functions, a)` over tiles of the functions; it must be 0 if a is."""
+        """Sum `part(functions, a)` over tiles of the functions; it must be 0 for a = 0."""
         M = self.capacity
         if M <= TILE:
             return part(self, a)
@@ -102,20 +102,20 @@ class InducingFunctions(eqx.Module):
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """Return the functions with the rows as further ones of width 1, up to M, in fixed shapes."""
+        """Return the functions and the rows as further functions with c = 1, up to M, in arrays of fixed shape."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
-        """Return the indices of the next n functions; M and more if there is no room."""
+        """Return the indices of the next n functions; M or larger if there is no room."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Return room for `capacity` functions of `n_inputs` inputs; `spread`: with own widths."""
+    """Return room for `capacity` functions of `n_inputs` inputs; `spread` gives them their own widths."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -124,7 +124,7 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """Return functions at all rows of X, with width 1; `spread`: with `log_scales`."""
+    """Return functions at all rows of X with c = 1; `spread` gives them `log_scales`."""
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
 
@@ -132,9 +132,7 @@ def functions_at(
 def _as_rbf(kernel: Any) -> RBF:
     if not isinstance(kernel, RBF):
         name = type(kernel).__name__
-        raise ValueError(
-            f"inducing functions with widths of their own are those of the RBF kernel, but got a {name}"
-        )
+        raise ValueError(f"inducing functions with their own widths need the RBF kernel, but got {name}")
     return kernel
 
 
@@ -165,8 +163,8 @@ def mirror_covariance(
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
     """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i), O(P³ + B P²).
 
-    Returns K, the columns p_i and the new root L, by QR of [√(1−γ) L, √(γ w_i) p_i], so B stays positive semi-definite. JITTER, relative to k(x, x), is added
-    to the diagonal of K for its inverse. In float64 if x64 is enabled; rows of missing functions are 0.
+    Returns K, the columns p_i and the new root L. A QR factorisation of [√(1−γ) L, √(γ w_i) p_i] gives L, so B stays positive semi-definite. The inverse of K
+    has a jitter of JITTER · k(x, x). Numbers are in float64 if x64 is enabled. Rows of missing functions are 0.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
@@ -184,7 +182,7 @@ def carried(
     before: InducingFunctions,
     parts: Float[Array, "P C"],
 ) -> Float[Array, "P C"]:
-    """Return K⁻¹k(β, β') parts, sums of p_i of functions β' `before` projected on moved β."""
+    """Return K⁻¹k(β, β') parts: sums of p_i at old functions β' (`before`), projected on the new β."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
@@ -192,7 +190,7 @@ def carried(
 
 
 def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
-    """Return K of the functions, 0 for missing ones."""
+    """Return K of the functions, with zeros for missing functions."""
     mask = functions.mask
     return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
 

@@ -30,7 +30,7 @@ KMEANS_ROWS = 5_000  # rows used for clusters
 class Naturals(eqx.Module):
     """Natural parameters Λ = S⁻¹, h = S⁻¹m of q(v) = N(m, S), per latent function.
 
-    They are in float64 if x64 is enabled: with the prior N(0, I), the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
+    They are in float64 if x64 is enabled. With the prior N(0, I) the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, which is 1.
     """
 
     precision: Float[Array, "L M M"]  # Λ, without unit, as v is
@@ -46,13 +46,13 @@ class Naturals(eqx.Module):
         return cls(on_device(precision, wide), on_device(linear, wide))
 
     def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
-        """Return (1 − γ) of these plus γ of `other`: a natural-gradient step if it is `optimum`."""
+        """Return (1 − γ) times these plus γ times `other`: a natural-gradient step if `other` is the `optimum`."""
         gamma = jnp.asarray(step, self.linear.dtype)
         mix = lambda mine, theirs: (1 - gamma) * mine + gamma * theirs
         return Naturals(mix(self.precision, other.precision), mix(self.linear, other.linear))
 
     def gaussian(self) -> tuple[Float[Array, "L M"], Float[Array, "L M M"]]:
-        """Return m and R, S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
+        """Return m and the lower triangular R with S = RRᵀ."""
 
         def root_of(precision: Array) -> Array:
             L = jnp.linalg.cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: no retry is needed
@@ -68,9 +68,9 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """Return the prior times the sites: I + c Σ_i β_i w_i w_iᵀ and c Σ_i r_i w_i.
+    """Return natural parameters of the prior times the sites, I + c Σ_i β_i w_i w_iᵀ and c Σ_i r_i w_i.
 
-    β is the `precision`, r the `linear` parameter, c the `scale`; W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
+    β is the `precision`, r the `linear` parameter and c the `scale`. W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
@@ -81,16 +81,16 @@ def optimum(
 class InducingPoints(eqx.Module):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
-    u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel. ε is
-    part of the model, so bounds stay bounds and q(f) is the same in every precision. If L does not exist, jitter is added (`safe_cholesky`). Build it with
-    `of`.
+    u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel.
+    Because ε is part of the model, lower bounds are exact and q(f) is the same in every precision. If k(Z, Z) + εI has no factor, jitter is added
+    (`safe_cholesky`). Build it with `of`.
 
     Parameters
     ----------
     points, jitter : array [M, D] or frozen array, float
-        Z, in the units of the inputs; ε over the mean of the diagonal of k(Z, Z).
+        Z, in the units of the inputs; ε divided by the mean diagonal of k(Z, Z).
     mean, root : array [L, M], array [L, M, M]
-        m of each latent function and R, a lower triangular square root of the covariance of v, without unit.
+        m of each latent function; R, the lower triangular square root of the covariance of v, without unit.
     """
 
     points: Any
@@ -100,11 +100,11 @@ class InducingPoints(eqx.Module):
 
     @classmethod
     def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
-        """Return the prior at points Z [M, D], an array or frozen; `jitter` None = 4 M eps."""
+        """Return the prior at points Z [M, D], an array or a frozen array; `jitter` None = 4 M eps."""
         Z = value_of(points)
         if Z.ndim != 2 or (M := Z.shape[0]) == 0:
             raise ValueError(
-                f"inducing points are rows [M, D] with M at least 1, but got shape {tuple(Z.shape)}"
+                f"inducing points must be rows [M, D] with M at least 1, but got shape {tuple(Z.shape)}"
             )
         mean, root = np.zeros((n_latent, M)), np.tile(np.eye(M), (n_latent, 1, 1))
         relative = 4 * M * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
@@ -140,7 +140,7 @@ class InducingPoints(eqx.Module):
         return InducingProcess(value_of(kernel), value_of(self.points), Kzz, inverse, epsilon + more, *q)
 
     def process_on_host(self, kernel: Any) -> "InducingProcess":
-        """Return q(f) at float64 parameters, computed in NumPy where the kernel permits; NaN if k(Z, Z) has no factor."""
+        """Return q(f) at float64 parameters, computed in NumPy if possible. It is NaN if k(Z, Z) has no factor."""
         kernel, Z = value_of(kernel), np.asarray(value_of(self.points))
         K = dense.block(kernel, Z, Z)
         epsilon = self.jitter * np.mean(np.diagonal(K))
@@ -156,7 +156,7 @@ class InducingPoints(eqx.Module):
 
 
 class InducingProcess(eqx.Module):
-    """mean(x) = w·m, cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)), w(x) = L⁻¹k(Z, x).
+    """The process with mean w(x)·m and cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)), w(x) = L⁻¹k(Z, x).
 
     k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
     """
@@ -179,7 +179,7 @@ class InducingProcess(eqx.Module):
         return whiten(self.inverse, self.among, self.across(X))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """Return mean and variance of each latent function at each row; variances above 0."""
+        """Return mean and variance (above 0) of each latent function at each row."""
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
 
     def moments_of(
@@ -194,7 +194,7 @@ class InducingProcess(eqx.Module):
     def moments_on_host(
         self, X: Float[np.ndarray, "N D"]
     ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
-        """Return `moments`, computed in NumPy where the kernel permits."""
+        """Return `moments`, computed in NumPy if the kernel allows it."""
         W, unexplained = self.whitened_on_host(X)
         spread = [np.sum(np.square(R.T @ W), axis=0) for R in np.asarray(self.gaussian_root)]
         return W.T @ np.asarray(self.gaussian_mean).T, unexplained[:, None] + np.stack(spread, axis=1)
@@ -218,10 +218,10 @@ class InducingProcess(eqx.Module):
     def left_out(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], precision: Float[np.ndarray, " N"]
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return leave-one-out mean and variance of the first f at rows in the optimum.
+        """Return leave-one-out mean and variance of the first latent function at training rows.
 
-        q(u) must be the optimum for rows with Gaussian noise. For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the
-        row the precision of v is smaller by βwwᵀ; on the host:
+        q(u) must be the optimum for Gaussian noise. For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the
+        row, the precision of v is smaller by βwwᵀ. This gives, computed on the host,
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
@@ -233,7 +233,7 @@ class InducingProcess(eqx.Module):
     def covariance_parts(
         self, X: Float[Array, "N D"]
     ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
-        """Return K, W and V (prior, explained part, rest) with cov(f_l(X)) = K − WᵀW + V_lᵀV_l."""
+        """Return K, W and V with cov(f_l(X)) = K − WᵀW + V_lᵀV_l for latent function l."""
         rows, W = self._prepared(X), self.whitened(X)
         return self.kernel.between(rows, rows), W, self._open(W)
 
@@ -270,13 +270,13 @@ def _divergence(m: Float[Any, "L M"], R: Float[Any, "L M M"]) -> Float[Any, ""]:
 def inducing_correction(
     kernel: Any, points: Float[Array, "M D"], weights: Float[Array, "M S"], X: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """Return k(X, Z) weights, in the dtype of the weights."""
+    """Return k(X, Z) times the weights, in their dtype."""
     wide = X.astype(weights.dtype)
     return matmul(value_of(kernel).matrix(wide, points.astype(wide.dtype)), weights).astype(X.dtype)
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return `n_points` centres of clusters of up to 5,000 random rows of X, or all rows, repeated."""
+    """Return `n_points` cluster centres of up to 5,000 random rows of X, or all of few rows, repeated."""
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
