@@ -40,36 +40,36 @@ def resolve(
     limits: Float[np.ndarray, "2 D"] | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> AbstractFeatureMap:
-    """Return the feature map of `spec`, for rows of `n_inputs` standardised inputs.
+    """Return the feature map of `spec` for rows of `n_inputs` standardised inputs.
 
     | spec | features φ | `kernel` | M, unless `n_features` is given |
     |---|---|---|---|
     | "linear" | 1 and the inputs | None | D + 1 |
     | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
-    | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
+    | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, at most all rows |
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
     | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
     | "attention" | the attention network | None or "linear" | 32, its width |
     | a network | its output z for one row, with one axis | None or "linear" | its own |
-    | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
+    | one of these networks | random Fourier features of z | stationary, one lengthscale | 1000 |
     | a feature map | unchanged | None | its own |
 
-    Raises ValueError for an unknown name (naming the nearest one) and for contradictory options, TypeError for another type of `spec`.
+    Raises ValueError for an unknown name (with the nearest name) and for contradictory options, TypeError for another type of `spec`.
 
     Parameters
     ----------
     spec : str, feature map or callable
-        As in the table, or a name of `stochgp.register`; a network maps one row [D] to one axis [M].
+        A row of the table, or a name from `stochgp.register`; a network maps one row [D] to one axis [M].
     kernel, n_features : str, kernel or None; int or None
-        The approximated kernel of the rows, or of the network's output z, and M. A network with a linear kernel has as many features as outputs.
+        The approximated kernel of rows, or of the network's output z; M. A network with a linear kernel has as many features as outputs.
     n_inputs, key, dtype : int, PRNG key, dtype
         D; the key for weights, frequencies, hashes and landmarks; the dtype of new parameters and draws.
     X_sample, limits : array [N, D] or None, array [2, D] or None
-        Rows for the landmarks of "nystrom"; the range of each input, which with `X_sample` bounds the inputs of the networks (`networks.within`).
+        Rows for the landmarks of "nystrom"; the range of each input. Together they bound the inputs of named networks (`networks.within`).
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
-            raise ValueError("a feature map brings its own kernel and n_features: leave both None")
+            raise ValueError("a feature map has its own kernel and n_features: leave both None")
         return spec
     if not isinstance(spec, str) and not callable(value_of(spec)):
         names = ", ".join(NAMES)
@@ -104,7 +104,7 @@ def _of_kernel(
     """Return the map for a name other than a network's."""
     if name == "linear":
         if kernel is not None or M is not None:
-            raise ValueError("linear features take neither a kernel nor n_features: leave both None")
+            raise ValueError("linear features have neither a kernel nor n_features: leave both None")
         return Linear(n_inputs)
     default = "tanimoto" if name == "tanimoto" else "rbf"
     kernel = default if kernel is None else kernel
@@ -113,7 +113,7 @@ def _of_kernel(
         return TanimotoHashes.init(kernel, n_inputs, N_HASHES if M is None else M, key=key, dtype=dtype)
     if name == "nystrom":
         if X is None:
-            raise ValueError("Nyström features take their landmarks from the data: give X_sample")
+            raise ValueError("Nyström features need rows for their landmarks: pass X_sample")
         return Nystrom.init(kernel, X, min(N_NYSTROM, X.shape[0]) if M is None else M, key=key)
     M = N_FOURIER if M is None else M
     return RandomFourier.init(kernel, n_inputs, M, key=key, orthogonal=name == "orf", dtype=dtype)
@@ -138,5 +138,5 @@ def _on_network(
     if not isinstance(kernel, kernels.Linear):
         return network
     if kernel.active_dims is not None:
-        raise ValueError("a linear kernel on a network's output takes no active_dims")
+        raise ValueError("a linear kernel on a network's output cannot have active_dims")
     return Scaled(network, kernel.variance)

@@ -23,13 +23,13 @@ BLOCK = 256  # rows of one compiled program in `on_host`
 class AbstractFeatureMap(eqx.Module):
     """A map of rows X [N, D] to features Φ [N, M] with φ(x)·φ(z) ≈ k(x, z).
 
-    The features include the scale of k. Rows are mapped independently, in their own dtype. A map is not a kernel.
+    The features include the scale of k. Rows are mapped independently, in their own dtype.
     """
 
     @property
     @abc.abstractmethod
     def n_features(self) -> int:
-        """M."""
+        """The number M of features."""
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
@@ -37,14 +37,14 @@ class AbstractFeatureMap(eqx.Module):
 
 
 def check_rows(X: Array, n_inputs: int) -> None:
-    """Raise ValueError unless X is floating and [N, n_inputs]."""
+    """Raise ValueError unless X has a floating dtype and the shape [N, n_inputs]."""
     if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
         got = f"{X.dtype} of shape {X.shape}"
-        raise ValueError(f"the feature map takes floating rows [N, {n_inputs}], but got {got}")
+        raise ValueError(f"the feature map needs floating rows [N, {n_inputs}], but got {got}")
 
 
 class Linear(AbstractFeatureMap):
-    """φ(x) = (1, x₁, …, x_D)/√(D + 1), for Bayesian linear regression. Nothing trains.
+    """Features φ(x) = (1, x₁, …, x_D)/√(D + 1) of Bayesian linear regression, without parameters.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Linear(AbstractFeatureMap):
 
 
 def on_host(features: AbstractFeatureMap, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
-    """Return φ in float64 on the host; nonlinear features use blocks of one compiled program."""
+    """Return φ in float64 on the host. Nonlinear features are computed block by block."""
     if isinstance(features, Linear):  # without compiling
         return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / features.n_features**0.5
     blocks = [filled_up(X[i : i + BLOCK], BLOCK) for i in range(0, len(X), BLOCK)]
@@ -85,9 +85,9 @@ class Network(AbstractFeatureMap):
     Parameters
     ----------
     network : callable
-        An Equinox module or a function of one row. Floating arrays in it train, unless it is `frozen`.
+        An Equinox module or a function of one row. Its floating arrays train, unless it is `frozen`.
     n_inputs : int or None
-        D. None = the network's attribute `n_inputs`, `in_size` or `in_features`, as in this package and in Equinox.
+        D. None = the network's attribute `n_inputs` (networks of this package), `in_size` or `in_features` (Equinox).
     """
 
     network: Callable[[Array], Array]
@@ -101,7 +101,7 @@ class Network(AbstractFeatureMap):
             sizes = [size for name in names if isinstance(size := getattr(content, name, None), int)]
             if not sizes:
                 what = type(content).__name__
-                raise ValueError(f"{what} does not say how many inputs it takes: give n_inputs")
+                raise ValueError(f"{what} has no attribute with its number of inputs: give n_inputs")
             n_inputs = sizes[0]
         self.n_inputs = n_inputs
         self.size = _output_size(network, n_inputs)
@@ -141,7 +141,7 @@ class Scaled(AbstractFeatureMap):
     Parameters
     ----------
     features, variance : feature map, number or parameter
-        φ, or a network with a known number of inputs (`Network`); the factor of the kernel, squared units of f.
+        φ, or a network with a known number of inputs (`Network`); the factor of the kernel, in squared units of f.
     """
 
     features: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -156,12 +156,12 @@ class Scaled(AbstractFeatureMap):
 
 
 class Composed(AbstractFeatureMap):
-    """Features φ(g(x)) of a network's output, such as a stationary deep kernel. Both train.
+    """Features φ(g(x)) of a network's output, for example of a stationary deep kernel. Both train.
 
     Parameters
     ----------
     network, features : feature map
-        g, or a network with a known number of inputs (`Network`); φ, with as many inputs as g has outputs, else ValueError.
+        g, or a network with a known number of inputs (`Network`); φ, with as many inputs as g has outputs (else ValueError).
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -203,14 +203,14 @@ class Sum(AbstractFeatureMap):
 class Nystrom(AbstractFeatureMap):
     """Nyström features φ(x) = L⁻¹ k(U, x), LLᵀ = k(U, U) + εI, with landmarks U [M, D].
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) is at most k on the diagonal, and k at the landmarks up to ε. The landmarks are frozen, the kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z). It equals k at landmarks up to ε, and φ(x)·φ(x) ≤ k(x, x). The landmarks are frozen; the kernel trains.
 
     Parameters
     ----------
     kernel, landmarks : kernel, array [M, D]
-        k, of any kind; U, in the units of the inputs; ValueError for none.
+        Any kernel k; U, in the units of the inputs, at least one row.
     jitter : float or None
-        ε over the mean of the diagonal of k(U, U), without unit; None = 4 M eps of the rows' dtype, above the rounding error of the factorisation.
+        ε divided by the mean diagonal of k(U, U); None = 4 M eps of the rows' dtype, which exceeds the rounding error of the factorisation.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -220,13 +220,13 @@ class Nystrom(AbstractFeatureMap):
     def __check_init__(self) -> None:
         shape = self.landmarks.shape
         if len(shape) != 2 or shape[0] == 0:
-            raise ValueError(f"landmarks are rows [M, D] with M at least 1, but got shape {shape}")
+            raise ValueError(f"landmarks must be rows [M, D] with M at least 1, but got shape {shape}")
 
     @classmethod
     def init(
         cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
     ) -> "Nystrom":
-        """Return the map with `n_features` rows of X as landmarks, drawn uniformly."""
+        """Return the map with `n_features` uniformly drawn rows of X as landmarks."""
         _check_enough(X, n_features)
         return cls(kernel, X[jax.random.choice(key, X.shape[0], (n_features,), replace=False)])
 
@@ -249,7 +249,7 @@ class Nystrom(AbstractFeatureMap):
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return the M centres of k-means clusters of X: slower and better than a draw for small M."""
+    """Return the centres of M k-means clusters of X. For small M they are better than drawn rows, but slower."""
     from sklearn.cluster import KMeans  # takes half a second to load, and is used only here
 
     _check_enough(X, n_landmarks)

@@ -28,14 +28,14 @@ class RandomFourier(AbstractFeatureMap):
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
     ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for Matérn-ν. Frequencies and
-    phases are frozen; lengthscale and variance of the kernel train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
+    phases are frozen; lengthscale and variance of the kernel train. With paired features, φ(x)·φ(x) is exactly the variance. Build it with `init`.
 
     Parameters
     ----------
     kernel, n_inputs : stationary kernel, int
-        k, of A of the D inputs; it may be frozen.
+        k, which uses A of the D inputs and may be frozen; D.
     frequencies, phases : frozen array [A, F], frozen array [F] or None
-        ω at ℓ = 1, without unit, F of them; b, in radians, None for paired features.
+        F frequencies ω at ℓ = 1, without unit; b, in radians, None for paired features.
     """
 
     kernel: Any
@@ -55,14 +55,14 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draw frequencies and phases; `orthogonal` ones have less variance (Yu et al. 2016).
+        """Draw frequencies and phases. `orthogonal` frequencies have less variance (Yu et al. 2016).
 
-        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
+        Raises TypeError unless the kernel is stationary. Raises ValueError for fewer than 1 feature, or an odd number of paired features.
         """
         plain = value_of(kernel)
         if not isinstance(plain, AbstractStationary):
             kinds = "an RBF, Matérn or rational quadratic kernel"
-            raise TypeError(f"Fourier features need {kinds}, but got {kernel!r}")
+            raise TypeError(f"random Fourier features need {kinds}, but got {kernel!r}")
         if n_features < 1 or (paired and n_features % 2):
             least = "an even number, at least 2" if paired else "at least 1"
             raise ValueError(f"n_features is {n_features}; it must be {least}")
@@ -94,15 +94,15 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 in a box, ψ Fourier features of a kernel k.
+    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 in a box, with Fourier features ψ of a kernel k.
 
-    c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k): 0 in the box, with variance
-    2(k(0) − k(x − c(x))) outside, which rises to 2k(0). Nothing in it trains. Build it with `init`.
+    c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k). It is 0 in the box; outside, its
+    variance 2(k(0) − k(x − c(x))) rises to 2k(0). It has no trainable parameters. Build it with `init`.
 
     Parameters
     ----------
     fourier, low, high : RandomFourier, frozen array [D], frozen array [D]
-        ψ, paired features of k with a frozen kernel; the corners of the box, in the units of the inputs.
+        ψ, paired features of a frozen kernel; two corners of the box, in the units of the inputs.
     """
 
     fourier: RandomFourier
@@ -123,7 +123,7 @@ class Extrapolation(AbstractFeatureMap):
     ) -> "Extrapolation":
         """Build features with `variance` far from the box `limits` and root mean square `slopes` near it.
 
-        k is the RBF kernel of k(0) = variance/2, with lengthscales from E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
+        k is the RBF kernel with k(0) = variance/2, and lengthscales ℓ_d with E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
         """
         lengthscale = np.sqrt(variance / 2) / np.maximum(slopes, np.finfo(np.float32).tiny)
         kernel = RBF(on_device(np.minimum(lengthscale, longest), dtype), on_device(variance / 2, dtype))
@@ -144,14 +144,14 @@ class Extrapolation(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw rows ω_j ~ N(0, I_D), each block of D orthogonal; with D = 1 they are independent."""
+    """Draw rows ω_j ~ N(0, I_D), orthogonal in each block of D rows; with D = 1 they are independent."""
     direction_key, length_key = seeds.split_key(key)
     lengths = _lengths(seeds.normal(length_key, (n, n_inputs), dtype))
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
 
 def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw uniform unit rows, each block of D from a Haar-orthogonal matrix, or a part of one."""
+    """Draw uniform unit rows: each block of D rows is a Haar-distributed orthogonal matrix, or a part of it."""
     block = min(n, n_inputs)
     Q, R = np.linalg.qr(np.asarray(seeds.normal(key, (-(-n // block), n_inputs, block), dtype)))
     Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]
@@ -165,10 +165,10 @@ def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> 
 def stratified_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Any, "n D"]:
-    """Draw ω = a ‖ξ‖ q, with directions q in orthogonal blocks, and stratified lengths a ‖ξ‖.
+    """Draw ω = a ‖ξ‖ q with directions q in orthogonal blocks and stratified lengths a ‖ξ‖.
 
-    Each ω is distributed as an independent one. `CANDIDATES` · n independent lengths are sorted into n runs of `CANDIDATES`; the first drawn of each run is
-    kept, in the order of drawing.
+    Each ω has the distribution of an independent draw. `CANDIDATES` · n independent lengths are sorted and cut into n runs. The first draw of each run is kept,
+    in the order of drawing.
     """
     direction_key, length_key = seeds.split_key(key)
     scale_key, normal_key = seeds.split_key(length_key)

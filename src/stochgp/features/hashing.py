@@ -37,9 +37,9 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 
 
 class TanimotoHashes(AbstractFeatureMap):
-    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)), ξ = ±1, of a `kernels.Tanimoto` k.
+    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a `kernels.Tanimoto` k, with hashes h_j and signs ξ_j = ±1.
 
-    E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to the
+    E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to
     rows. Build it with `init`.
 
     Parameters
@@ -56,7 +56,7 @@ class TanimotoHashes(AbstractFeatureMap):
     def init(
         cls, kernel: Any, n_inputs: int, n_features: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> "TanimotoHashes":
-        """Draw hashes. Raises TypeError for another kernel, ValueError for no features."""
+        """Draw hashes. Raises TypeError for another kernel, ValueError for fewer than 1 feature."""
         plain = value_of(kernel)
         if not isinstance(plain, Tanimoto):
             raise TypeError(f"Tanimoto features need a Tanimoto kernel, but got {kernel!r}")
@@ -82,7 +82,7 @@ class TanimotoHashes(AbstractFeatureMap):
 def draw_hashes(
     packed: bool, n_inputs: int, keys: UInt32[Array, "M 2"], dtype: DTypeLike = jnp.float32
 ) -> Draws:
-    """Draw a hash for each key, for rows of `n_inputs` numbers, which are sets if `packed`."""
+    """Draw a hash for each key, for rows of `n_inputs` numbers. If `packed`, rows are sets."""
     if packed:
         return keys
 

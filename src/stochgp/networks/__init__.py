@@ -47,7 +47,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers with activations; after the last one only if `final_activation`."""
+    """Fully connected layers with activations, after the last layer only if `final_activation`."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -76,8 +76,8 @@ def mlp(
 ) -> MLP:
     """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    The default is the papers' g_w: two layers of 128, ReLU after both. Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). With
-    zero biases a ReLU network would be homogeneous, g(cx) = c g(x), with two features of a single input. Raises ValueError without a layer and for sizes < 1.
+    The default is g_w of the SCGD paper: two layers of 128 with ReLU after both. Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in).
+    With zero biases, g(cx) = c g(x), so one input would give only two different features. Raises ValueError without a layer and for sizes below 1.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def mlp(
     key, dtype : JAX key, dtype
         The key and the dtype of weights and biases.
     activation, final_activation : function, bool
-        Array ↦ array of the same shape, a plain function so that the network can be pickled; True if it also follows the last layer.
+        A function that keeps the shape of an array (a plain function can be pickled); True to apply it after the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -109,7 +109,7 @@ class EncoderLayer(eqx.Module):
     n_heads: int = eqx.field(static=True)
 
     def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
-        """Return the first `n_queries` tokens after the layer, None = all; all are attended to."""
+        """Return the first `n_queries` tokens (None = all) after the layer. They attend to all tokens."""
         n_tokens, width = tokens.shape
         heads = self.projection(jax.vmap(self.attention_norm)(tokens)).reshape(n_tokens, 3 * self.n_heads, -1)
         query, key, value = jnp.split(heads, 3, axis=1)  # [T, heads, W/heads]
@@ -154,12 +154,12 @@ def attention(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> Attention:
-    """Return attention over a row's inputs, x [D] ↦ z [width] (SCGD paper, v2, section 5.3).
+    """Return a network with attention over a row's inputs, x [D] ↦ z [width] (SCGD paper, v2, section 5.3).
 
-    LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in front; pre-LayerNorm Transformer encoder
-    layers with GELU, without positional encoding, mask or dropout; z = LayerNorm of the final [CLS] token. w is Xavier-uniform over the D × width matrix,
-    b = 0, [CLS] ~ N(0, 0.02²); weights of the encoder are Xavier-uniform, its biases 0. The first LayerNorm removes each row's mean and scale; the last one
-    makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, for a size below 1 or a width that the heads do not divide.
+    A LayerNorm normalises the D inputs. Input j becomes the token x_j w_j + b_j, and a learned [CLS] token comes first. Pre-LayerNorm Transformer encoder
+    layers with GELU follow, without positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. At the start, w (D × width) and the
+    encoder's weights are Xavier-uniform, [CLS] ~ N(0, 0.02²), and biases are 0. The first LayerNorm removes each row's mean and scale; the last one makes
+    z·z nearly constant. Raises ValueError for fewer than 2 inputs, for sizes below 1, and if `n_heads` does not divide the width.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def attention(
         The key and the dtype of w, [CLS] and the weights of the encoder.
     """
     if n_inputs < 2:
-        why = "attention needs at least 2, as it removes the mean of each row"
+        why = "attention needs at least 2 inputs, because it removes the mean of each row"
         raise ValueError(f"n_inputs is {n_inputs}; {why}")
     if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
         sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
@@ -185,10 +185,10 @@ def attention(
 
 
 class Within(eqx.Module):
-    """A network with inputs bounded by tanh outside of the range from low to high.
+    """A network whose inputs are bounded outside the range from low to high, so that it does not extrapolate linearly.
 
-    z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d) is x_d in the range, and at most w_d outside. So the network does not extrapolate
-    linearly. Nothing in it trains; arrays [D], in the units of the inputs. See `within`.
+    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values in the range do not change; other values are at most w_d
+    outside. The bounds [D] have the units of the inputs and do not train. See `within`.
     """
 
     network: Any
@@ -209,7 +209,7 @@ class Within(eqx.Module):
 def within(
     network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
 ) -> Within:
-    """Return the network of one row bounded to `limits`, with a margin of REACH standard deviations of the rows X."""
+    """Return the network with inputs bounded to `limits` and a margin of REACH standard deviations of the rows X."""
     parts = *np.asarray(limits, np.float64), REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 
@@ -239,4 +239,4 @@ def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Arra
 def _check_row(x: Array, n_inputs: int) -> None:
     if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
         got = f"{x.dtype} of shape {x.shape}"
-        raise ValueError(f"the network takes one floating row [{n_inputs}], but got {got}")
+        raise ValueError(f"the network needs one floating row [{n_inputs}], but got {got}")
